@@ -1,0 +1,1 @@
+"""The harness: data, trainer, evaluation, tuning, results. Nothing here knows a method by name."""

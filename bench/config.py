@@ -1,0 +1,172 @@
+"""The configuration of a run: frozen, validated once, the only way in.
+
+Every field is addressed by its dotted name (`client.lr`) in YAML, in `--set`, in search spaces and
+in the columns of the leaderboard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+BENCHMARK_VERSION = "1"
+"""Part of every row's identity; raised whenever the same configuration would give other results."""
+
+Partitioner = Literal[
+    "dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological", "rotation", "joint"
+]
+Protocol = Literal["knn", "linear", "linear-paper"]
+
+
+class Strict(BaseModel):
+    """Frozen, no unknown fields, no NaN or infinity."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+
+class DataConfig(Strict):
+    """The data set and how its training images are dealt to clients."""
+
+    name: str = Field("digits", description="digits, a torchvision set, hub:PATH or folder:PATH")
+    train_subset: int | None = Field(
+        None, ge=1, description="use this many training images, class-balanced; null = all"
+    )
+    test_subset: int | None = Field(None, ge=1, description="the same for the test images")
+    num_clients: int = Field(8, ge=1, description="data holders the training set is dealt to")
+    partition: Partitioner = "dirichlet-balanced"
+    alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
+    classes_per_client: int = Field(2, ge=1, description="pathological only")
+    rotation_bins: int = Field(10, ge=1, description="rotation, joint: bins that cover 360 degrees")
+    rotation_alpha: float = Field(0.1, gt=0, description="rotation, joint: Dirichlet over bins")
+    multiply_prior: bool = Field(
+        True, description="hsu, rotation, joint: concentration = alpha / number of classes or bins"
+    )
+    legacy: bool = Field(
+        False, description="dirichlet-balanced: the released code's scaling and rounding, seed 0"
+    )
+    min_client_size: int = Field(
+        0, ge=0, description="dirichlet: redraw until every client has this many images"
+    )
+    label_fraction: float = Field(
+        0.0, ge=0, le=1, description="share of each client's labels that methods may see; 0 = default"
+    )
+
+
+class ModelConfig(Strict):
+    """The encoder that every method shares."""
+
+    backbone: str = Field("resnet8", description="resnet18 (CIFAR stem) or resnet8 (for CPUs)")
+    width: int | None = Field(
+        None, ge=1, description="channels of the first stage; null = the backbone's own"
+    )
+    stem_stride: int = Field(
+        1, ge=1, le=2, description="stride of the first convolution; 2 costs a quarter"
+    )
+    norm: Literal["batch", "batch-local", "group"] = Field(
+        "group", description="batch norm averaged, batch norm kept by each client, or group norm"
+    )
+    norm_groups: int = Field(2, ge=1, description="groups of a group norm")
+
+
+class ClientConfig(Strict):
+    """Local training on one client."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = Field(0.03, gt=0, description="client learning rate, constant over rounds")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, reset every round")
+    weight_decay: float = Field(1e-4, ge=0)
+    batch_size: int = Field(16, ge=1, description="examples per local step")
+    local_epochs: int = Field(1, ge=0, description="passes over the client's data per round")
+    keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
+
+
+class FederationConfig(Strict):
+    """Rounds and who takes part in them."""
+
+    num_rounds: int = Field(10, ge=0, description="communication rounds")
+    participation: float = Field(1.0, gt=0, le=1, description="cohort size / number of clients")
+
+
+class ServerConfig(Strict):
+    """How the server turns the cohort's weights into the next global weights."""
+
+    optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = "average"
+    lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum only")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi")
+    beta2: float | None = Field(
+        None, ge=0, lt=1, description="adam 0.999, adam-reddi and yogi 0.99 unless given"
+    )
+    epsilon: float | None = Field(
+        None, gt=0, description="adam 1e-8, the others 1e-3 unless given"
+    )
+    weighting: Literal["uniform", "examples"] = "uniform"
+
+
+class EvaluationConfig(Strict):
+    """What is measured at the end of a run."""
+
+    protocols: tuple[Protocol, ...] = ("knn", "linear")
+    knn_neighbours: int = Field(200, ge=1)
+    knn_temperature: float = Field(0.1, gt=0)
+    linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")
+    objective_temperature: float = Field(0.2, gt=0)
+    objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
+    objective_on: Literal["projector", "encoder"] = "projector"
+    objective_view: str = Field("simclr-o", description="view that alignment compares with the image")
+    objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
+    num_clients: int = Field(
+        10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
+    )
+    every: int = Field(0, ge=0, description="also evaluate every n rounds; 0 = at the end only")
+    untrained: bool = Field(True, description="evaluate the encoder before training as well")
+
+
+class RunConfig(Strict):
+    """One run: a method spec, its fields, everything around it, and a seed.
+
+    `method` holds the fields of the method by name, and those of an add-on under the add-on's
+    name: `{"temperature": 0.5, "uv": {"weight": 1.0}}`.
+    """
+
+    spec: str = Field("simclr", description="name[+addon…]")
+    method: dict[str, JsonValue] = Field(default_factory=dict)
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    client: ClientConfig = ClientConfig()
+    federation: FederationConfig = FederationConfig()
+    server: ServerConfig = ServerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def cohort_size(self) -> int:
+        """max(1, floor(participation * num_clients)); the small term undoes 0.29 * 100 = 28.99…"""
+        return max(1, int(self.federation.participation * self.data.num_clients + 1e-9))
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def content_id(value: Any) -> str:
+    """The first 20 hexadecimal digits of the SHA-256 of the canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:20]
+
+
+def row_id(config: RunConfig, data_revision: str) -> str:
+    """Identity of a run: configuration with seed, data revision, benchmark version; never time or host."""
+    body = config.model_dump(mode="json")
+    return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body})
+
+
+def config_id(config: RunConfig, data_revision: str) -> str:
+    """Identity of a configuration without its seed: rows of one leaderboard line share it."""
+    body = config.model_dump(mode="json", exclude={"seed"})
+    return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body})

@@ -1,0 +1,53 @@
+"""The one source of randomness: every draw comes from a generator named by what it is for.
+
+A generator depends on `(seed, purpose, …)` alone, so draws do not depend on the number of workers,
+on the order in which clients finish, or on whether a run was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def derive(seed: int, purpose: str, *index: int) -> int:
+    """A 63-bit seed for one purpose, for example `derive(0, "cohort", round_index)`."""
+    key = "/".join([str(seed), purpose, *map(str, index)])
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+
+
+def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
+    """A CPU generator; draw on the CPU and move, so that CPU and GPU runs share their draws."""
+    return torch.Generator().manual_seed(derive(seed, purpose, *index))
+
+
+def numpy_generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
+    """The same for NumPy code."""
+    return np.random.default_rng(derive(seed, purpose, *index))
+
+
+@contextmanager
+def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
+    """Seed torch's global generators inside the block and restore them after it.
+
+    For code that knows no other generator: weight initialisers and dropout.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(derive(seed, purpose, *index))
+        yield
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Run torch on one CPU thread inside the block: sums then never depend on the machine's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
