@@ -1,0 +1,1 @@
+"""Data sets, partitions, labels and views."""

@@ -1,0 +1,281 @@
+"""The data sets by name, opened from the cache as read-only memory maps.
+
+`digits`, `hub:PATH` and `folder:PATH` are built into the cache when they are first loaded. The
+torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` stands
+for its labelled images (5,000 and 8,000); its unlabelled ones are not used. `svhn` is without its
+"extra" images.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.data.cache import Cache, Verify, ensure, open_cache
+from fedbench.bench.data.cache_files import CacheWriter
+from fedbench.bench.data.decode import Progress
+from fedbench.bench.data.hub import HubParquet
+from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.data.sources import (
+    Digits,
+    ImageFolders,
+    Source,
+    TorchvisionSet,
+    prepare_command,
+)
+from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
+
+DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
+
+TORCHVISION = {
+    record.key: record
+    for record in (
+        TorchvisionSet("cifar10", "CIFAR10", 10, (3, 32, 32), 50_000, 10_000),
+        TorchvisionSet("cifar100", "CIFAR100", 100, (3, 32, 32), 50_000, 10_000),
+        TorchvisionSet("svhn", "SVHN", 10, (3, 32, 32), 73_257, 26_032, split_argument=True),
+        TorchvisionSet("mnist", "MNIST", 10, (1, 28, 28), 60_000, 10_000),
+        TorchvisionSet("fashion-mnist", "FashionMNIST", 10, (1, 28, 28), 60_000, 10_000),
+        TorchvisionSet("stl10", "STL10", 10, (3, 96, 96), 5_000, 8_000, split_argument=True),
+    )
+}
+FROM_PATH: dict[str, Callable[[Path], Source]] = {"hub": HubParquet, "folder": ImageFolders}
+KNOWN = ("digits", *TORCHVISION, "hub:PATH", "folder:PATH")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and labels of one data set; pickling passes the cache folder on, not the arrays."""
+
+    name: str
+    revision: str
+    """SHA-256 over shapes, pixels and labels of both splits as they are here."""
+    train_images: npt.NDArray[np.uint8] = field(repr=False)  # (N, C, H, W), memory-mapped
+    train_labels: npt.NDArray[np.int64] = field(repr=False)  # (N,)
+    test_images: npt.NDArray[np.uint8] = field(repr=False)  # (M, C, H, W), memory-mapped
+    test_labels: npt.NDArray[np.int64] = field(repr=False)  # (M,)
+    class_names: tuple[str, ...] = field(repr=False)
+    path: Path
+    """The cache folder, from which other processes reopen it."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; labels are 0..num_classes - 1."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        channels, height, width = self.train_images.shape[1:]
+        return channels, height, width
+
+    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Path, str, str]]:
+        """Workers map the same files instead of receiving copies."""
+        return _reopen_as, (self.path, self.revision, self.name)
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """What `prepare` made."""
+
+    path: Path
+    sha256: str
+    """The revision of the data set."""
+    num_train: int
+    num_test: int
+
+
+def load_dataset(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    train_subset: int | None = None,
+    test_subset: int | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Open a data set, building its cache first if need be; never uses the network.
+
+    Args:
+        name: one of `KNOWN`, with a path for `hub:` and `folder:`.
+        data_dir: folder of all caches; default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench,
+            else ~/.cache/fedbench.
+        train_subset: this many training images, 1..N, each class with its share (a fixed draw).
+        test_subset: the same for the test images.
+        progress: called while images are decoded.
+
+    Raises:
+        UnknownNameError: no such data set.
+        ConfigError: a subset is larger than the set.
+        DataError: the data set is missing or torn; the message says what to do.
+    """
+    whole = _load(name, data_dir, progress=progress)
+    dataset = _dataset(name, whole)
+    train, test = len(dataset.train_labels), len(dataset.test_labels)
+    for which, size, total in (("train", train_subset, train), ("test", test_subset, test)):
+        if size is not None and not 1 <= size <= total:
+            raise ConfigError(
+                f"data.{which}_subset is {size}, but {name} has {total} {which} images;"
+                f" allowed: 1..{total}, or null for all"
+            )
+    sizes = {"train": train_subset or train, "test": test_subset or test}
+    if sizes == {"train": train, "test": test}:
+        return dataset
+
+    def write(writer: CacheWriter) -> tuple[str, ...]:
+        for split, size in sizes.items():
+            images, labels = whole.arrays[f"{split}_images"], whole.arrays[f"{split}_labels"]
+            chosen = balanced_subset(labels, size, f"{split}-subset")
+            writer.put(f"{split}_images", images[chosen])
+            writer.put(f"{split}_labels", labels[chosen])
+        return whole.class_names
+
+    path = whole.path.with_name(f"{whole.path.name}-train{sizes['train']}-test{sizes['test']}")
+    source = f"subset/{whole.revision}/{sizes['train']}/{sizes['test']}"
+    return _dataset(name, ensure(path, whole.name, source, write))
+
+
+def prepare(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> PreparedDataset:
+    """Make sure that a data set is in the cache and that every byte of it is right.
+
+    torchvision sets are downloaded into `data_dir`/raw, unless their files are there already.
+
+    Args:
+        name: see `load_dataset`.
+        data_dir: see `load_dataset`.
+        download: whether the network may be used.
+        progress: called while images are decoded.
+
+    Raises:
+        UnknownNameError: no such data set.
+        DataError: no network, a torn or missing source, or a folder that cannot be written.
+    """
+    cache = _load(name, data_dir, download=download, verify="content", progress=progress)
+    sizes = (len(cache.arrays["train_labels"]), len(cache.arrays["test_labels"]))
+    return PreparedDataset(cache.path, cache.revision, *sizes)
+
+
+def reopen(path: Path, revision: str | None = None) -> Dataset:
+    """Open a cache folder that `load_dataset` has verified, in milliseconds, without hashing.
+
+    Args:
+        path: `Dataset.path`.
+        revision: the expected `Dataset.revision`; a cache that was rebuilt from a changed source
+            in the meantime is refused.
+
+    Raises:
+        DataError: the folder is gone, torn or of another revision.
+    """
+    cache = open_cache(path, verify="sizes")
+    if revision is not None and cache.revision != revision:
+        raise DataError(f"{path} was rebuilt from changed data while it was in use; start again")
+    return _dataset(cache.name, cache)
+
+
+def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
+    """One record per known data set; sizes are null where they depend on a path."""
+    root = _root(data_dir)
+    rows: list[tuple[str, int, tuple[int, int, int], int, int, str]] = [
+        ("digits", 10, (1, 8, 8), 1442, 355, "built in"),
+        *(
+            (s.key, s.num_classes, s.image_shape, s.num_train, s.num_test, s.command)
+            for s in (_torchvision(key, root, data_dir, download=False) for key in TORCHVISION)
+        ),
+    ]
+    records: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "num_classes": num_classes,
+            "image_shape": list(shape),
+            "num_train": num_train,
+            "num_test": num_test,
+            "get": get,
+            "cached": (root / name / "meta.json").is_file(),
+        }
+        for name, num_classes, shape, num_train, num_test, get in rows
+    ]
+    unknown = dict.fromkeys(("num_classes", "image_shape", "num_train", "num_test"))
+    for name, get in (
+        ("hub:PATH", "a Hugging Face Hub folder with train-*.parquet and test-*.parquet"),
+        ("folder:PATH", "a folder with train/CLASS/ and test/CLASS/ of equally large images"),
+    ):
+        records.append({"name": name, **unknown, "get": get, "cached": None})
+    return records
+
+
+def _load(
+    name: str,
+    data_dir: Path | None,
+    *,
+    download: bool = False,
+    verify: Verify = "stamps",
+    progress: Progress | None = None,
+) -> Cache:
+    root = _root(data_dir)
+    source, full_name = _source(name, root, data_dir, download=download)
+    try:
+        identity = source.identity()
+    except OSError as err:
+        raise DataError(f"{name} cannot be read: {err.strerror or err} ({err.filename})") from err
+    return ensure(
+        root / source.key,
+        full_name,
+        identity,
+        lambda writer: source.write(writer, progress),
+        require=source.require,
+        verify=verify,
+    )
+
+
+def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> tuple[Source, str]:
+    """The source of a data set, and its name with an absolute path."""
+    if name == "digits":
+        return Digits(), name
+    if name in TORCHVISION:
+        return _torchvision(name, root, data_dir, download=download), name
+    kind, colon, text = name.partition(":")
+    if not colon or kind not in FROM_PATH:
+        raise UnknownNameError("data set", name, KNOWN)
+    if not text:
+        raise ConfigError(f"data set {name!r} lacks its path; write {kind}:PATH")
+    path = Path(text).expanduser().resolve()
+    return FROM_PATH[kind](path), f"{kind}:{path}"
+
+
+def _torchvision(name: str, root: Path, data_dir: Path | None, *, download: bool) -> TorchvisionSet:
+    return dataclasses.replace(
+        TORCHVISION[name],
+        raw=root / "raw",
+        command=prepare_command(name, data_dir),
+        download=download,
+    )
+
+
+def _root(data_dir: Path | None) -> Path:
+    """The folder of all caches, absolute."""
+    text = os.environ.get(DATA_DIR_VARIABLE)
+    if data_dir is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        data_dir = Path(text) if text else Path(cache) / "fedbench"
+    return data_dir.expanduser().absolute()
+
+
+def _dataset(name: str, cache: Cache) -> Dataset:
+    return Dataset(
+        name, cache.revision, **cache.arrays, class_names=cache.class_names, path=cache.path
+    )
+
+
+def _reopen_as(path: Path, revision: str, name: str) -> Dataset:
+    return dataclasses.replace(reopen(path, revision), name=name)

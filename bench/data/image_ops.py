@@ -1,0 +1,299 @@
+"""Image operations on whole batches, with one parameter per image and no randomness of their own.
+
+Float images are (B, C, H, W) float32 in [0, 1], C = 1 or 3. A parameter "(B,)" holds one value per
+image; it may live on the CPU while the images do not. Every operation returns a new tensor and
+agrees with `torchvision.transforms.v2.functional` applied image by image.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.bench.errors import DataError
+
+Interpolation = Literal["bicubic", "bilinear"]
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+"""The four operations of `color_jitter`, as its `order` names them."""
+
+# Weights of red, green and blue in the luma of ITU-R BT.601, to the digits that torchvision uses.
+LUMA = (0.2989, 0.587, 0.114)
+# Where red, green and blue lie on the hue circle, in sextants (60 degrees).
+_SEXTANT_OF_CHANNEL = (0.0, 2.0, 4.0)
+_FAR = 1e6
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Turn uint8 images into float32 images in [0, 1]."""
+    return images.to(torch.float32).div_(255.0)
+
+
+def hflip(images: Tensor, chosen: Tensor) -> Tensor:
+    """Mirror the chosen images left to right; `chosen` is bool (B,)."""
+    return torch.where(_per_image(chosen, images), images.flip(-1), images)
+
+
+def pad_crop(images: Tensor, top: Tensor, left: Tensor, padding: int = 4) -> Tensor:
+    """Pad with zeros on all sides and cut a window of the old size; any dtype.
+
+    `top` and `left`, integers (B,) in [0, 2 * padding], place the window in the padded image.
+    """
+    batch, _, height, width = images.shape
+    windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    rows = torch.arange(batch, device=images.device)
+    return windows[rows, :, top.to(images.device), left.to(images.device)]
+
+
+def resized_crop(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    height: Tensor,
+    width: Tensor,
+    size: tuple[int, int],
+    interpolation: Interpolation = "bicubic",
+    mirrored: Tensor | None = None,
+) -> Tensor:
+    """Cut one box from each image and resize it, with anti-aliasing where it shrinks.
+
+    Both axes are one matrix product per image. Bicubic overshoot is clamped to [0, 1], as an 8-bit
+    image clamps it; torchvision leaves it in float images.
+
+    Args:
+        images: (B, C, H, W), uint8 or float in [0, 1].
+        top: (B,) first row of the box.
+        left: (B,) first column.
+        height: (B,) number of rows, at least 1.
+        width: (B,) number of columns, at least 1.
+        size: rows and columns of the result.
+        interpolation: the cubic kernel with a = -0.5, or the triangle.
+        mirrored: bool (B,), flips the result left to right at no extra cost.
+
+    Returns:
+        float32 (B, C, *size) in [0, 1].
+    """
+    rows = _resampling(top, height, images.shape[2], size[0], interpolation, None, images.device)
+    columns = _resampling(
+        left, width, images.shape[3], size[1], interpolation, mirrored, images.device
+    )
+    if images.dtype == torch.uint8:
+        columns.div_(255.0)
+    return _separable(images.to(torch.float32), rows, columns).clamp_(0.0, 1.0)
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with black: `factor` (B,) >= 0, and 1 changes nothing."""
+    return _blend(images, factor, torch.zeros_like(factor), torch.zeros_like(factor))
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the mean luma of the image: `factor` (B,) >= 0, and 1 changes nothing."""
+    factor = factor.to(images.device)
+    return _blend(images, factor, torch.zeros_like(factor), (1.0 - factor) * _mean_luma(images))
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the gray image: `factor` (B,) >= 0; one channel stays as it is."""
+    if images.shape[1] == 1:
+        return images.clone()
+    return _blend(images, factor, 1.0 - factor, torch.zeros_like(factor))
+
+
+def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Turn the hue (of HSV) by a share of the circle, `turn` (B,); one channel stays as it is.
+
+    HSV is never formed. With M, m the largest and smallest channel of a pixel and c = M - m, the
+    distance of its hue from red is (g + b - r + M - 2m) / c sextants, on the side of green where
+    g > b. At distance d from its own place on the circle a channel is m + c * clamp(2 - d, 0, 1).
+    Everything is kept multiplied by c, so gray pixels (c = 0) need no case of their own.
+    """
+    if images.shape[1] == 1:
+        return images.clone()
+    red, green, blue = (images[:, i : i + 1] for i in range(3))
+    largest = torch.maximum(torch.maximum(green, blue), red)
+    smallest = torch.minimum(torch.minimum(green, blue), red)
+    chroma = largest - smallest
+    distance = (green + blue).sub_(red).add_(largest).sub_(smallest, alpha=2.0)
+    hue = torch.copysign(distance, green - blue)  # in [-3c, 3c], red at 0
+    place = turn.new_tensor(_SEXTANT_OF_CHANNEL)
+    # Wrapped into [-3, 3): then |hue + shift * c| <= 6c, where one fold finds the way around.
+    shift = torch.remainder(6.0 * turn[:, None] - place + 3.0, 6.0).sub_(3.0)
+    shift = shift.to(images)[:, :, None, None]
+    result = torch.addcmul(hue, chroma, shift).abs_()
+    result.sub_(chroma, alpha=3.0).abs_().add_(smallest.sub(chroma))
+    return torch.clamp(result, smallest, largest, out=result)
+
+
+def color_jitter(
+    images: Tensor,
+    order: Tensor,
+    brightness: Tensor,
+    contrast: Tensor,
+    saturation: Tensor,
+    hue: Tensor,
+) -> Tensor:
+    """Change brightness, contrast, saturation and hue of each image in an order of its own.
+
+    Args:
+        images: float (B, C, H, W) in [0, 1].
+        order: integers (B, 4), each row a permutation of BRIGHTNESS, CONTRAST, SATURATION, HUE.
+        brightness: (B,) factors; 1 changes nothing.
+        contrast: (B,) likewise.
+        saturation: (B,) likewise; without effect on one channel, as is `hue`.
+        hue: (B,) turns in [-0.5, 0.5]; 0 changes nothing.
+    """
+    one_channel = images.shape[1] == 1
+    ones = torch.ones_like(brightness)
+    factors = torch.stack([brightness, contrast, ones if one_channel else saturation, ones], dim=1)
+    own = factors.gather(1, order)
+    rest = 1.0 - own
+    luma, mean_luma = rest * (order == SATURATION), rest * (order == CONTRAST)
+    own, luma, mean_luma = (p.T.to(images.device) for p in (own, luma, mean_luma))
+    turned = (order == HUE) & (hue != 0)[:, None]
+    for step in range(4):
+        offset = mean_luma[step] * _mean_luma(images)
+        images = _blend(images, own[step], luma[step], offset)
+        if not one_channel:
+            # The rows are found where the parameters are: on the CPU this costs a GPU no wait.
+            rows = turned[:, step].nonzero().flatten()
+            there = rows.to(images.device)
+            images.index_copy_(0, there, adjust_hue(images.index_select(0, there), hue[rows]))
+    return images
+
+
+def grayscale(images: Tensor) -> Tensor:
+    """Replace every channel by the luma; images of one channel stay as they are."""
+    if images.shape[1] == 1:
+        return images.clone()
+    red, green, blue = (weight * images[:, i : i + 1] for i, weight in enumerate(LUMA))
+    return red.add_(green).add_(blue).expand_as(images).contiguous()
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Blur with a 3x3 Gaussian, mirrored at the border; `sigma` (B,) > 0 in pixels."""
+    side = torch.exp(-0.5 / sigma.square())
+    side = (side / (1.0 + 2.0 * side)).to(images)[:, None, None]
+
+    def kernel(length: int) -> Tensor:
+        neighbours = torch.zeros(length, length)
+        neighbours.diagonal(1).fill_(1.0)
+        neighbours.diagonal(-1).fill_(1.0)
+        neighbours[0, 1] = neighbours[-1, -2] = 2.0  # the pixel outside is the one inside, mirrored
+        change = neighbours - 2.0 * torch.eye(length)
+        return torch.eye(length, device=images.device) + side * change.to(images.device)
+
+    return _separable(images, kernel(images.shape[2]), kernel(images.shape[3]))
+
+
+def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
+    """Invert every value at or above the threshold."""
+    # |1 - x| or |0 - x|: exact, and several times faster than a choice between two tensors.
+    return (images >= threshold).to(images.dtype).sub_(images).abs_()
+
+
+def rotate90(images: Tensor, turns: Tensor) -> Tensor:
+    """Turn each image (B, C, N, N) counter-clockwise by `turns` (B,) quarters, modulo 4.
+
+    Exact, differentiable, for any dtype.
+
+    Raises:
+        DataError: the images are not square.
+    """
+    if images.shape[-1] != images.shape[-2]:
+        raise DataError(
+            f"quarter turns of {images.shape[-2]}x{images.shape[-1]} images do not fit one tensor; "
+            "give square images or crop them"
+        )
+    turns = torch.remainder(turns.to(images.device), 4)
+    images = torch.where(_per_image(turns >= 2, images), images.flip((-2, -1)), images)
+    return torch.where(_per_image(turns % 2 == 1, images), images.mT.flip(-2), images)
+
+
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Turn each image counter-clockwise about its centre, bilinear, with zeros around it.
+
+    `images` (B, C, H, W) are uint8 or float, `degrees` is (B,). The result has the same dtype;
+    uint8 values are rounded to the nearest.
+    """
+    height, width = images.shape[-2:]
+    angle = torch.deg2rad(degrees.double())
+    cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    # Coordinates of the sampler are in half widths and half heights, hence the aspect ratios.
+    upper = torch.stack([cosine, -sine * (height / width), zero], dim=1)
+    lower = torch.stack([sine * (width / height), cosine, zero], dim=1)
+    dtype = images.dtype if images.is_floating_point() else torch.float32
+    matrices = torch.stack([upper, lower], dim=1).to(images.device, dtype)
+    grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
+    turned = F.grid_sample(images.to(dtype), grid, padding_mode="zeros", align_corners=False)
+    return turned if images.is_floating_point() else turned.round_().to(images.dtype)
+
+
+def _per_image(values: Tensor, images: Tensor) -> Tensor:
+    return values.to(images.device)[..., None, None, None]
+
+
+def _mean_luma(images: Tensor) -> Tensor:
+    means = images.mean(dim=(2, 3))
+    return means.squeeze(1) if images.shape[1] == 1 else means @ means.new_tensor(LUMA)
+
+
+def _blend(images: Tensor, own: Tensor, luma: Tensor, offset: Tensor) -> Tensor:
+    """Clamp own * image + luma * gray(image) + offset to [0, 1]; as one 3x3 product per pixel."""
+    batch, channels = images.shape[:2]
+    own, luma, offset = (p.to(images)[:, None, None] for p in (own, luma, offset))
+    if channels == 1:
+        return (images * own[..., None]).add_(offset[..., None]).clamp_(0.0, 1.0)
+    mixing = torch.eye(3, device=images.device) * own + images.new_tensor(LUMA) * luma
+    flat = images.reshape(batch, channels, -1)
+    return torch.baddbmm(offset, mixing, flat).clamp_(0.0, 1.0).view_as(images)
+
+
+def _separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T)."""
+    batch, channels, height, width = images.shape
+    wide = torch.bmm(images.reshape(batch, channels * height, width), columns.mT)
+    result = torch.bmm(rows.repeat_interleave(channels, 0), wide.view(batch * channels, height, -1))
+    return result.view(batch, channels, *result.shape[1:])
+
+
+def _resampling(
+    start: Tensor,
+    length: Tensor,
+    size_in: int,
+    size_out: int,
+    interpolation: Interpolation,
+    mirrored: Tensor | None,
+    device: torch.device,
+) -> Tensor:
+    """Weights (B, size_out, size_in) with which output pixels read input pixels along one axis.
+
+    Output pixel i looks at (i + 1/2) * length / size_out from the start of the box. The kernel is
+    widened where it shrinks, never narrowed; it sees nothing outside the box, and each row of
+    weights is scaled to sum 1.
+    """
+    start, length = (p.to(device, torch.float32)[:, None] for p in (start, length))
+    output = torch.arange(size_out, device=device, dtype=torch.float32)
+    if mirrored is not None:
+        output = torch.where(mirrored.to(device)[:, None], size_out - 1 - output, output)
+    pixel = torch.arange(size_in, device=device) - start  # (B, size_in), 0 at the start of the box
+    step = length / size_out
+    stretch = step.clamp(min=1.0)
+    centre = (output + 0.5) * (step / stretch)  # (B, size_out), in kernel units
+    # A pixel outside the box is put out of reach of every kernel.
+    position = torch.where((pixel >= 0) & (pixel < length), (pixel + 0.5) / stretch, _FAR)
+    distance = torch.sub(position[:, None, :], centre[:, :, None]).abs_()
+    if interpolation == "bilinear":
+        weights = torch.sub(1.0, distance).clamp_(min=0.0)
+    else:
+        # Keys' cubic kernel with a = -1/2: (u - 1) u^2 / 2 + (1 - 2 v) v^2, where u and v are
+        # what is left of 2 - |x| and 1 - |x| above zero.
+        outer = torch.sub(2.0, distance).clamp_(min=0.0)
+        inner = outer - 1.0
+        tail = outer.square_().mul_(inner)
+        square = inner.clamp_(min=0.0).square()
+        weights = torch.addcmul(square, square, inner, value=-2.0).add_(tail, alpha=0.5)
+    return weights.div_(weights.sum(dim=2, keepdim=True))

@@ -1,0 +1,102 @@
+"""Which labels a method sees, and class-balanced subsets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.errors import ConfigError
+
+HIDDEN = -1
+
+
+def visible_labels(
+    labels: npt.NDArray[np.int64],
+    client_indices: Sequence[npt.NDArray[Any]],
+    fraction: float,
+    seed: int,
+) -> npt.NDArray[np.int64]:
+    """Labels as a method sees them: a seeded random share per client, every other one hidden.
+
+    The choice depends on the seed, the client's number and its set of examples, so it stays the
+    same for the whole run and does not change when other clients do.
+
+    Args:
+        labels: (N,) classes of the training examples.
+        client_indices: per client the (n_k,) positions of its examples in `labels`.
+        fraction: share in [0, 1] of each client's examples; rounded half up, and at least one
+            example when it is above 0 and the client has any.
+        seed: seed of the run.
+
+    Returns:
+        A new (N,) array; `HIDDEN` (-1) where no client shows the label.
+
+    Raises:
+        ConfigError: the fraction is out of range, or an index is out of range or dealt twice.
+    """
+    from fedbench.bench.seeding import numpy_generator
+
+    if not 0 <= fraction <= 1:
+        raise ConfigError(f"the visible fraction of labels is {fraction}; it must be in [0, 1]")
+    seen = hide_all(labels)
+    dealt = np.zeros(len(labels), dtype=bool)
+    for client, indices in enumerate(client_indices):
+        own = np.sort(np.asarray(indices, dtype=np.int64))
+        if own.size and not 0 <= own[0] <= own[-1] < len(labels):
+            raise ConfigError(
+                f"client {client} has examples {own[0]}..{own[-1]}; allowed: 0..{len(labels) - 1}"
+            )
+        if dealt[own].any() or (np.diff(own) == 0).any():
+            raise ConfigError(f"client {client} has examples that are dealt twice")
+        dealt[own] = True
+        # The small term undoes 0.29 * 50 = 14.499999999999998.
+        count = math.floor(fraction * len(own) + 0.5 + 1e-9)
+        if fraction > 0 and own.size:
+            count = max(1, count)
+        order = numpy_generator(seed, "visible-labels", client).permutation(len(own))
+        shown = own[order[:count]]
+        seen[shown] = labels[shown]
+    return seen
+
+
+def hide_all(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """An array (N,) of `HIDDEN` (-1) as long as `labels`."""
+    return np.full(len(labels), HIDDEN, dtype=np.int64)
+
+
+def balanced_subset(
+    labels: npt.NDArray[np.int64], size: int, purpose: str
+) -> npt.NDArray[np.int64]:
+    """Sorted positions of `size` examples in which each class keeps its share of the whole.
+
+    Sizes per class come from the largest remainder, ties going to the lower class. The draw is
+    fixed (seed 0): subsets of a data set do not vary between runs, and a class's examples in a
+    smaller subset are among its examples in a larger one whenever the larger has as many of it.
+
+    Args:
+        labels: (N,) classes.
+        size: number of examples, 1..N.
+        purpose: name of the draw, such as "train-subset".
+
+    Raises:
+        ConfigError: the size is out of range.
+    """
+    from fedbench.bench.seeding import numpy_generator
+
+    if not 1 <= size <= len(labels):
+        raise ConfigError(
+            f"a subset of {size} examples was asked for, but the set has {len(labels)}; "
+            f"allowed: 1..{len(labels)}"
+        )
+    counts = np.bincount(labels)
+    # Whole numbers throughout, so that equal remainders are equal.
+    quotas, remainders = np.divmod(counts * size, len(labels))
+    largest = np.argsort(-remainders, kind="stable")[: size - quotas.sum()]
+    quotas[largest] += 1
+    order = numpy_generator(0, purpose).permutation(len(labels))
+    taken = [order[labels[order] == c][:quota] for c, quota in enumerate(quotas)]
+    return np.sort(np.concatenate(taken)).astype(np.int64)

@@ -1,0 +1,34 @@
+"""Covariate shift: every training image rotated once, by an angle that its client drew."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.image_ops import rotate
+from fedbench.bench.data.partition import Partition
+from fedbench.bench.files import atomic_write_npy
+
+_CHUNK = 1024
+
+
+def rotated_images(dataset: Dataset, partition: Partition) -> np.ndarray:
+    """Training images as clients see them: uint8 (N, C, H, W), read-only.
+
+    Under a rotation shift each image is turned about its centre, bilinear with zero fill, and
+    rounded back to uint8; the result lies beside the data set, named by the partition, so that
+    every method, round and process reads the same pixels. Without such a shift these are the data
+    set's own images.
+    """
+    if partition.angles is None:
+        return dataset.train_images
+    path = dataset.path / f"rotated-{partition.hash}.npy"
+    if not path.exists():
+        turned = np.array(dataset.train_images)
+        angles = torch.from_numpy(np.nan_to_num(partition.angles))
+        for start in range(0, len(turned), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            turned[part] = rotate(torch.from_numpy(turned[part]), angles[part]).numpy()
+        atomic_write_npy(path, turned)
+    return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -1,0 +1,236 @@
+"""The cache: torn, altered, stale, read-only, built by many processes at once or killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from fedbench.bench.data.cache import ensure, open_cache
+from fedbench.bench.data.cache_files import CacheWriter, content_sha256
+from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.errors import DataError
+
+FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "meta.json")
+
+
+def write(writer: CacheWriter, value: int = 7) -> tuple[str, ...]:
+    for split in ("train", "test"):
+        writer.put(f"{split}_images", np.full((4, 1, 2, 2), value, dtype=np.uint8))
+        writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
+    return ("a", "b")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def never(_: CacheWriter) -> tuple[str, ...]:
+    raise AssertionError("the cache must not be built again")
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-2] ^= 1
+    file.write_bytes(data)
+
+
+def _flip_and_hide(file: Path) -> None:
+    before = file.stat()
+    time.sleep(0.02)  # longer than the granularity of the file system's clock
+    _flip(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 3)
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", [_flip, _flip_and_hide, _truncate, _empty, Path.unlink])
+def test_damage_is_found_and_repaired(
+    file: str, damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "set"
+    before = ensure(path, "set", "1", write)
+    damage(path / file)
+    with pytest.raises(DataError, match=file.split(".", maxsplit=1)[0]):
+        open_cache(path)
+    with caplog.at_level(logging.WARNING):
+        after = ensure(path, "set", "1", write)
+    assert file in caplog.text
+    assert after.revision == before.revision
+    np.testing.assert_array_equal(after.arrays["test_images"], np.full((4, 1, 2, 2), 7))
+    assert ensure(path, "set", "1", never).revision == before.revision
+    assert names(tmp_path) == [".set.lock", "set"]  # no temporary folder stays
+
+
+def test_a_copied_cache_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure(tmp_path / "set", "set", "1", write)
+    shutil.copytree(tmp_path / "set", tmp_path / "copy")  # keeps sizes, not times
+    hashed: list[object] = []
+
+    def counted(array: npt.NDArray[Any]) -> str:
+        hashed.append(array)
+        return content_sha256(array)
+
+    monkeypatch.setattr("fedbench.bench.data.cache.content_sha256", counted)
+    for expected in (4, 4):
+        ensure(tmp_path / "copy", "set", "1", never)
+        assert len(hashed) == expected
+    ensure(tmp_path / "copy", "set", "1", never, verify="content")
+    assert len(hashed) == 8
+
+
+def test_revision_sees_pixels_labels_shapes_and_nothing_else(tmp_path: Path) -> None:
+    def with_shape(writer: CacheWriter) -> tuple[str, ...]:
+        for split in ("train", "test"):
+            writer.put(f"{split}_images", np.full((4, 1, 1, 4), 7, dtype=np.uint8))
+            writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
+        return ("a", "b")
+
+    def with_names(writer: CacheWriter) -> tuple[str, ...]:
+        write(writer)
+        return ("c", "d")
+
+    def in_blocks(writer: CacheWriter) -> tuple[str, ...]:
+        for split in ("train", "test"):
+            with writer.array(f"{split}_images", (4, 1, 2, 2)) as append:
+                for size in (1, 3):
+                    append(np.full((size, 1, 2, 2), 7, dtype=np.uint8))
+            writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
+        return ("a", "b")
+
+    writes = (write, with_names, in_blocks, with_shape, lambda w: write(w, 8))
+    revisions = [ensure(tmp_path / str(i), "set", "1", w).revision for i, w in enumerate(writes)]
+    assert revisions[0] == revisions[1] == revisions[2]
+    assert len(set(revisions)) == 3
+
+
+def test_a_changed_source_is_built_again(tmp_path: Path) -> None:
+    root = tmp_path / "pictures"
+    for split in ("train", "test"):
+        (root / split / "a").mkdir(parents=True)
+        for name in "01":
+            Image.fromarray(np.zeros((2, 2), dtype=np.uint8)).save(root / f"{split}/a/{name}.png")
+    first = load_dataset(f"folder:{root}", tmp_path / "data", train_subset=1)
+    Image.fromarray(np.full((2, 2), 9, dtype=np.uint8)).save(root / "train/a/1.png")
+    second = load_dataset(f"folder:{root}", tmp_path / "data")
+    assert second.train_images[:, 0, 0, 0].tolist() == [0, 9]
+    assert first.train_images.max() == 0
+    Image.fromarray(np.full((2, 2), 5, dtype=np.uint8)).save(root / "train/a/0.png")
+    third = load_dataset(f"folder:{root}", tmp_path / "data", train_subset=1)
+    assert third.path == first.path
+    assert third.train_images.max() > 0  # the subset's cache followed
+    assert first.train_images.max() == 0  # a map that is open stays as it was
+    second = load_dataset(f"folder:{root}", tmp_path / "data")
+
+    shutil.rmtree(root)
+    assert load_dataset(f"folder:{root}", tmp_path / "data").revision == second.revision
+    _truncate(second.path / "train_images.npy")
+    with pytest.raises(
+        DataError, match=r"path does not exist; and its cache cannot be used: .*npy"
+    ):
+        load_dataset(f"folder:{root}", tmp_path / "data")
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    def torn(writer: CacheWriter) -> tuple[str, ...]:
+        with writer.array("train_images", (4, 1, 2, 2)) as append:
+            append(np.zeros((3, 1, 2, 2), dtype=np.uint8))
+        return ()
+
+    with pytest.raises(DataError, match="4 rows were announced but 3 arrived"):
+        ensure(tmp_path / "set", "set", "1", torn)
+    assert names(tmp_path) == [".set.lock"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape", "message"),
+    [
+        ([0, 1, 2, 0], (4, 1, 2, 2), r"labels span 0\.\.2; allowed: 0\.\.1"),
+        ([0, 1, -1, 0], (4, 1, 2, 2), r"labels span -1\.\.1"),
+        ([0, 1], (4, 1, 2, 2), "needed: "),
+        ([0, 1, 0, 1], (4, 2, 2), "needed: "),
+        ([0, 1, 0, 1], (4, 1, 3, 2), "they must agree"),
+    ],
+)
+def test_what_does_not_belong_together(
+    labels: list[int], shape: tuple[int, ...], message: str, tmp_path: Path
+) -> None:
+    def wrong(writer: CacheWriter) -> tuple[str, ...]:
+        writer.put("train_images", np.zeros(shape, dtype=np.uint8))
+        writer.put("train_labels", np.array(labels, dtype=np.int64))
+        writer.put("test_images", np.zeros((4, 1, 2, 2), dtype=np.uint8))
+        writer.put("test_labels", np.zeros(4, dtype=np.int64))
+        return ("a", "b")
+
+    with pytest.raises(DataError, match=message):
+        ensure(tmp_path / "set", "set", "1", wrong)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DataError, match=r"cannot use the data cache .* --data-dir or FEDBENCH_DATA"
+    ):
+        prepare("digits", tmp_path / "file")
+
+
+BUILD = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from fedbench.bench.data.cache import ensure
+
+def write(writer):
+    with open(sys.argv[2], "a") as log:
+        log.write("built ")
+    for split in ("train", "test"):
+        writer.put(f"{split}_images", np.zeros((4, 1, 2, 2), np.uint8))
+        time.sleep(float(sys.argv[3]))
+        writer.put(f"{split}_labels", np.zeros(4, np.int64))
+    return ("a",)
+
+print(ensure(Path(sys.argv[1]), "set", "1", write).revision)
+"""
+
+
+def start_build(path: Path, log: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUILD, str(path), str(log), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_come_together_build_once(tmp_path: Path) -> None:
+    workers = [start_build(tmp_path / "set", tmp_path / "log", 0.3) for _ in range(3)]
+    answers = {worker.communicate(timeout=60)[0] for worker in workers}
+    assert [worker.returncode for worker in workers] == [0, 0, 0]
+    assert len(answers) == 1
+    assert (tmp_path / "log").read_text() == "built "
+
+
+def test_a_killed_build_is_swept_up(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "log"
+    worker, deadline = start_build(data / "set", log, 60), time.monotonic() + 60
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    worker.kill()
+    worker.communicate(timeout=60)
+    assert [name for name in names(data) if name.endswith(".tmp")]
+    ensure(data / "set", "set", "1", write)
+    assert names(data) == [".set.lock", "set"]

@@ -1,0 +1,272 @@
+"""Data sets by name: layouts, contents, messages."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from torchvision.datasets import CIFAR10, ImageFolder
+
+from fedbench.bench.data.datasets import dataset_records, load_dataset, prepare, reopen
+from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
+
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (24, 5, 6, 3), dtype=np.uint8)  # (N, H, W, 3)
+GREY = COLOUR[..., 0]
+LABELS = [i % 3 for i in range(24)]
+
+
+def png(pixels: npt.NDArray[np.uint8], mode: str | None = None) -> bytes:
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def write_parquet(
+    file: Path,
+    images: list[bytes],
+    labels: list[Any],
+    columns: tuple[str, str] = ("img", "label"),
+    names: list[str] | None = None,
+) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    structs = [{"bytes": data, "path": None} for data in images]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({columns[0]: pa.array(structs, kind), columns[1]: labels})
+    if names:
+        feature = {columns[1]: {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": feature}})}
+        )
+    pq.write_table(table, file)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """16 training images in two shards and 8 test images, in colour."""
+    folder, images = tmp_path / "ein Ordner ü", [png(x) for x in COLOUR]
+    write_parquet(folder / "data/train-00000-of-00002.parquet", images[:10], LABELS[:10])
+    write_parquet(folder / "data/train-00001-of-00002.parquet", images[10:16], LABELS[10:16])
+    write_parquet(folder / "data/test-00000-of-00001.parquet", images[16:], LABELS[16:])
+    return folder
+
+
+def test_digits(tmp_path: Path) -> None:
+    dataset = load_dataset("digits", tmp_path)
+    bunch = load_digits()
+    seen = [0] * 10
+    train: list[int] = []
+    test: list[int] = []
+    for index, label in enumerate(bunch.target):
+        seen[label] += 1
+        (test if seen[label] % 5 == 0 else train).append(index)
+    assert (len(train), len(test)) == (1442, 355)
+    for images, labels, chosen in (
+        (dataset.train_images, dataset.train_labels, train),
+        (dataset.test_images, dataset.test_labels, test),
+    ):
+        assert isinstance(images, np.memmap)
+        assert not images.flags.writeable
+        assert not labels.flags.writeable
+        np.testing.assert_array_equal(labels, bunch.target[chosen])
+        np.testing.assert_allclose(images[:, 0] / 255, bunch.images[chosen] / 16, atol=0.5 / 255)
+    assert dataset.image_shape == (1, 8, 8)
+    assert dataset.num_classes == 10
+    assert load_dataset("digits", tmp_path).revision == dataset.revision
+    # The same bytes on every machine: results that name this revision stay comparable.
+    assert dataset.revision.startswith("21ead4d220abf7f2")
+
+
+def test_hub_gives_the_pixels_that_were_written(hub: Path, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    dataset = load_dataset(f"hub:{hub}", tmp_path, progress=lambda *c: calls.append(c))
+    np.testing.assert_array_equal(dataset.train_images, COLOUR[:16].transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(dataset.test_images, COLOUR[16:].transpose(0, 3, 1, 2))
+    assert [*dataset.train_labels, *dataset.test_labels] == LABELS
+    assert dataset.class_names == ("0", "1", "2")
+    assert dataset.image_shape == (3, 5, 6)
+    assert calls == [(16, 24), (24, 24)]
+
+
+def test_hub_layout_variants(tmp_path: Path) -> None:
+    grey = [png(x) for x in GREY]
+    folder = tmp_path / "converted"
+    write_parquet(
+        folder / "plain/train/0000.parquet", grey[:9], LABELS[:9], ("image", "fine_label")
+    )
+    write_parquet(
+        folder / "plain/validation/0000.parquet", grey[9:], LABELS[9:], ("image", "fine_label")
+    )
+    dataset = load_dataset(f"hub:{folder}", tmp_path)
+    np.testing.assert_array_equal(dataset.test_images[:, 0], GREY[9:])
+    folder, names = tmp_path / "named", ["ant", "bee", "cat", "never seen"]
+    # One grey image among coloured ones becomes RGB with equal channels.
+    write_parquet(folder / "train.parquet", [grey[0], png(COLOUR[1])], [0, 1], names=names)
+    write_parquet(folder / "test.parquet", [png(COLOUR[2], "RGBA")], [2], names=names)
+    dataset = load_dataset(f"hub:{folder}", tmp_path)
+    assert dataset.class_names == tuple(names)
+    np.testing.assert_array_equal(dataset.train_images[0], np.stack([GREY[0]] * 3))
+    np.testing.assert_array_equal(dataset.test_images[0], COLOUR[2].transpose(2, 0, 1))
+
+
+def test_folder_agrees_with_torchvision(tmp_path: Path) -> None:
+    root = tmp_path / "pictures"
+    for index, pixels in enumerate(COLOUR):
+        split, name = ("train", "val")[index >= 18], ("b", "A", "c")[LABELS[index]]
+        file = root / split / name / f"deep{index % 2}" / f"{index}.PNG"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(pixels))
+    (root / "train/.hidden").mkdir()
+    dataset = load_dataset(f"folder:{root}", tmp_path / "data")
+    for split, images, labels in (
+        ("val", dataset.test_images, dataset.test_labels),
+        ("train", dataset.train_images, dataset.train_labels),
+    ):
+        if split == "train":
+            (root / "train/.hidden").rmdir()
+        reference = ImageFolder(str(root / split))
+        assert dataset.class_names == tuple(reference.classes) == ("A", "b", "c")
+        assert labels.tolist() == reference.targets
+        for image, (expected, _) in zip(images, reference, strict=True):
+            np.testing.assert_array_equal(image, np.asarray(expected).transpose(2, 0, 1))
+
+
+def _write_idx(file: Path, values: npt.NDArray[np.uint8]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    file.write_bytes(header + values.tobytes())
+
+
+def test_raw_files_that_are_there_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = RNG.integers(0, 256, (12, 28, 28), dtype=np.uint8)
+    labels = np.arange(12, dtype=np.uint8) % 10
+    for prefix, part in (("train", slice(0, 10)), ("t10k", slice(10, 12))):
+        raw = tmp_path / "raw/MNIST/raw"
+        _write_idx(raw / f"{prefix}-images-idx3-ubyte", images[part])
+        _write_idx(raw / f"{prefix}-labels-idx1-ubyte", labels[part])
+    prepared = prepare("mnist", tmp_path)
+    dataset = load_dataset("mnist", tmp_path)
+    assert (prepared.num_train, prepared.num_test) == (10, 2)
+    assert (prepared.sha256, prepared.path) == (dataset.revision, dataset.path)
+    np.testing.assert_array_equal(dataset.train_images[:, 0], images[:10])
+    assert dataset.test_labels.tolist() == [0, 1]
+
+    pixels = RNG.integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
+    for names in (CIFAR10.train_list, CIFAR10.test_list):
+        batch = {"data": pixels.reshape(4, -1), "labels": [0, 1, 9, 2]}
+        file = tmp_path / "raw/cifar-10-batches-py" / names[0][0]
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(pickle.dumps(batch))
+    meta = {"label_names": [f"class {c}" for c in range(10)]}
+    (tmp_path / "raw/cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps(meta))
+    monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", None]])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": None})
+    dataset = load_dataset("cifar10", tmp_path)
+    np.testing.assert_array_equal(dataset.train_images, pixels)
+    assert dataset.class_names[9] == "class 9"
+
+
+def test_missing_set_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(DataError, match=r"run: fedbench data prepare cifar10 --data-dir '.*a b'$"):
+        load_dataset("cifar10", tmp_path / "a b")
+    monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "none"))
+    with pytest.raises(DataError, match=r"run: fedbench data prepare svhn$"):
+        load_dataset("svhn")
+    assert not list(tmp_path.iterdir())
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    for name in ("cifar10", "mnist", "stl10", "svhn"):
+        with pytest.raises(DataError, match=r"into .*raw by hand, or use .*hub:PATH") as caught:
+            prepare(name, tmp_path)
+        assert caught.value.exit_code == 5
+        assert not (tmp_path / name).exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDBENCH_DATA_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert load_dataset("digits").path == tmp_path / "fedbench/digits"
+
+
+def test_subsets(tmp_path: Path) -> None:
+    whole = load_dataset("digits", tmp_path)
+    part = load_dataset("digits", tmp_path, train_subset=100, test_subset=355)
+    assert isinstance(part.train_images, np.memmap)
+    assert (len(part.train_labels), len(part.test_labels)) == (100, 355)
+    assert set(np.bincount(part.train_labels)) <= {9, 10, 11}
+    pairs, known = (
+        {
+            (image.tobytes(), label)
+            for image, label in zip(d.train_images, d.train_labels, strict=True)
+        }
+        for d in (part, whole)
+    )
+    assert pairs <= known
+    assert part.revision != whole.revision
+    assert part.revision == load_dataset("digits", tmp_path, train_subset=100).revision
+    assert load_dataset("digits", tmp_path, train_subset=1442).path == whole.path
+    with pytest.raises(ConfigError, match=r"train_subset is 1443, but digits has 1442"):
+        load_dataset("digits", tmp_path, train_subset=1443)
+    with pytest.raises(ConfigError, match=r"test_subset is 0.*1\.\.355"):
+        load_dataset("digits", tmp_path, test_subset=0)
+
+
+def test_pickle_carries_the_path_only(hub: Path, tmp_path: Path) -> None:
+    dataset = load_dataset(f"hub:{hub}", tmp_path)
+    data = pickle.dumps(dataset)
+    again = pickle.loads(data)
+    assert len(data) < 1000
+    assert isinstance(again.train_images, np.memmap)
+    assert (again.name, again.revision) == (dataset.name, dataset.revision)
+    assert reopen(dataset.path).revision == dataset.revision
+    with pytest.raises(DataError, match="rebuilt from changed data"):
+        reopen(dataset.path, "another")
+
+
+def test_records(tmp_path: Path) -> None:
+    load_dataset("digits", tmp_path)
+    records = {record["name"]: record for record in dataset_records(tmp_path)}
+    assert json.loads(json.dumps(records)) == records
+    assert records["digits"]["cached"] is True
+    assert records["cifar10"]["cached"] is False
+    assert records["cifar10"]["get"].startswith("fedbench data prepare cifar10 --data-dir")
+    assert records["hub:PATH"]["num_train"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("cifar", UnknownNameError, r"unknown data set 'cifar'; did you mean 'cifar10'.*hub:PATH"),
+        ("hubb:x", UnknownNameError, "folder:PATH"),
+        ("hub:", ConfigError, "write hub:PATH"),
+        ("hub:nowhere", DataError, "nowhere: the path does not exist"),
+        ("folder:nowhere", DataError, "nowhere: the path does not exist"),
+        (f"hub:{__file__}", DataError, "is a file, not a folder"),
+    ],
+)
+def test_unknown_names_and_paths(
+    name: str, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        load_dataset(name, tmp_path / "data")
+    assert not (tmp_path / "data").exists()

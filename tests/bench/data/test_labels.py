@@ -1,0 +1,100 @@
+"""Visible labels and class-balanced subsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedbench.bench.data.labels import balanced_subset, hide_all, visible_labels
+from fedbench.bench.errors import ConfigError
+
+LABELS = np.arange(200, dtype=np.int64) % 7
+CLIENTS = [np.arange(50), np.arange(60, 65), np.array([], dtype=np.int64), np.arange(199, 100, -1)]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "counts"),
+    [
+        (0.0, [0, 0, 0, 0]),
+        # 0.1 * (50, 5, 0, 99) = 5, 0.5 (half up: 1), 0, 9.9
+        (0.1, [5, 1, 0, 10]),
+        # 0.01 * 5 = 0.05 rounds to 0, but a client that has examples shows at least one
+        (0.01, [1, 1, 0, 1]),
+        # 0.29 * 50 = 14.5, which floats give as 14.499999999999998
+        (0.29, [15, 1, 0, 29]),
+        (1.0, [50, 5, 0, 99]),
+    ],
+)
+def test_counts_per_client(fraction: float, counts: list[int]) -> None:
+    seen = visible_labels(LABELS, CLIENTS, fraction, seed=3)
+    assert [int((seen[c] >= 0).sum()) for c in CLIENTS] == counts
+    assert int((seen >= 0).sum()) == sum(counts)  # nothing outside the clients
+    assert seen.dtype == np.int64
+    np.testing.assert_array_equal(seen[seen >= 0], LABELS[seen >= 0])
+
+
+def test_choice_is_fixed_by_seed_and_client_alone() -> None:
+    whole = visible_labels(LABELS, CLIENTS, 0.3, seed=1)
+    np.testing.assert_array_equal(whole, visible_labels(LABELS, CLIENTS, 0.3, seed=1))
+    assert (whole != visible_labels(LABELS, CLIENTS, 0.3, seed=2)).any()
+    # Neither the order of a client's examples nor another client's examples matter.
+    others = [CLIENTS[0][::-1], np.array([70]), *CLIENTS[2:]]
+    changed = visible_labels(LABELS, others, 0.3, seed=1)
+    for client in (0, 3):
+        np.testing.assert_array_equal(whole[CLIENTS[client]], changed[CLIENTS[client]])
+
+
+def test_every_example_is_equally_likely() -> None:
+    shown = np.zeros(10)
+    for seed in range(400):
+        shown += visible_labels(np.zeros(10, dtype=np.int64), [np.arange(10)], 0.3, seed) == 0
+    # Binomial(400, 0.3): mean 120, standard deviation 9.2; 5 of them either side.
+    assert shown.sum() == 3 * 400
+    assert abs(shown - 120).max() < 46
+
+
+def test_input_stays_as_it_was_and_hide_all_hides_all() -> None:
+    before = LABELS.copy()
+    LABELS.setflags(write=False)
+    visible_labels(LABELS, CLIENTS, 0.5, seed=0)
+    np.testing.assert_array_equal(LABELS, before)
+    np.testing.assert_array_equal(hide_all(LABELS), [-1] * 200)
+
+
+@pytest.mark.parametrize(
+    ("clients", "fraction", "message"),
+    [
+        (CLIENTS, 1.5, r"1\.5; it must be in \[0, 1\]"),
+        (CLIENTS, float("nan"), "must be in"),
+        ([np.array([3, 200])], 0.5, r"allowed: 0\.\.199"),
+        ([np.array([-1, 5])], 0.5, r"examples -1\.\.5"),
+        ([np.array([1, 2]), np.array([2])], 0.5, "client 1 has examples that are dealt twice"),
+        ([np.array([2, 2])], 0.5, "dealt twice"),
+    ],
+)
+def test_wrong_use(clients: list[np.ndarray], fraction: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        visible_labels(LABELS, clients, fraction, seed=0)
+
+
+def test_subset_sizes_follow_the_largest_remainder() -> None:
+    labels = np.repeat(np.arange(3), [60, 30, 10])
+    # 25 of 100: quotas 15, 7.5, 2.5; the one left over goes to the lower of two equal remainders.
+    chosen = balanced_subset(labels, 25, "train-subset")
+    np.testing.assert_array_equal(np.bincount(labels[chosen]), [15, 8, 2])
+    assert (np.diff(chosen) > 0).all()
+    np.testing.assert_array_equal(chosen, balanced_subset(labels, 25, "train-subset"))
+    assert chosen.tolist() != balanced_subset(labels, 25, "test-subset").tolist()
+    np.testing.assert_array_equal(balanced_subset(labels, 100, "x"), np.arange(100))
+
+
+def test_smaller_subsets_lie_in_larger_ones() -> None:
+    labels = np.arange(1000) % 10
+    small, large = (set(balanced_subset(labels, n, "train-subset")) for n in (100, 300))
+    assert small < large
+
+
+@pytest.mark.parametrize("size", [0, -1, 101])
+def test_subset_size_out_of_range(size: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{size} examples was asked for.*1\.\.100"):
+        balanced_subset(np.zeros(100, dtype=np.int64), size, "x")
