@@ -1,0 +1,206 @@
+"""Features of many images from one encoder, and the checks that every evaluation shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedbench.bench import seeding
+from fedbench.bench.data.views import make_view
+from fedbench.bench.errors import FedbenchError
+
+Encode: TypeAlias = Callable[[Tensor], Tensor]
+"""Normalised float images (B, C, H, W) to features (B, D); in eval mode, on the images' device."""
+
+Images: TypeAlias = NDArray[np.uint8] | Tensor
+"""uint8 images (N, C, H, W); an array may be memory-mapped and read-only."""
+
+Labels: TypeAlias = NDArray[Any] | Tensor
+"""Class indices (N,), each in [0, num_classes)."""
+
+
+class EvaluationError(FedbenchError):
+    """Features, labels or images that cannot be evaluated."""
+
+
+class NonFiniteFeaturesError(EvaluationError):
+    """Features with NaN or infinity: the encoder diverged, and the run is recorded so."""
+
+
+def extract(
+    encode: Encode,
+    images: Images,
+    *,
+    device: torch.device | str,
+    batch_size: int = 500,
+    view: str = "plain",
+) -> Tensor:
+    """Features of clean images, in the order of the images.
+
+    The batches depend on `batch_size` alone, never on the number of workers, so an encoder in eval
+    mode gives the same bits in every process of one machine.
+
+    Args:
+        encode: the encoder; the caller puts it into eval mode and on `device`.
+        images: (N, C, H, W), N >= 1; only one batch of them is held as floats.
+        device: where the batches are encoded.
+        batch_size: examples per forward pass, at least 1.
+        view: how images become floats; `unit` for encoders trained on [0, 1], else `plain`.
+
+    Returns:
+        float32 (N, D) on the CPU, finite or not (see `features_are_finite`).
+
+    Raises:
+        EvaluationError: without images, or if `encode` does not return one row per image.
+    """
+    check_positive("batch_size", batch_size)
+    if len(images) == 0:
+        raise EvaluationError("0 images given to the encoder; at least 1 is needed")
+    features: Tensor | None = None
+    for start in range(0, len(images), batch_size):
+        rows = slice(start, min(start + batch_size, len(images)))
+        batch = encode_batch(encode, clean(take_images(images, rows).to(device), view), device)
+        if features is None:
+            # Made outside inference mode: an inference tensor could not be trained on later.
+            features = torch.empty(len(images), batch.shape[1])
+        features[rows] = batch
+    assert features is not None
+    return features
+
+
+def clean(images: Tensor, view: str = "plain") -> Tensor:
+    """The images themselves as floats: a view that draws nothing, `plain` or `unit`.
+
+    Args:
+        images: uint8 (B, C, H, W).
+        view: `plain` for [-1, 1] or `unit` for [0, 1].
+
+    Raises:
+        EvaluationError: for a view that draws, which would make features random.
+    """
+    if view not in ("plain", "unit"):
+        raise EvaluationError(f"view {view!r} is not clean; use 'plain' or 'unit'")
+    return make_view(view, images, seeding.generator(0, "clean-view"))
+
+
+def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> Tensor:
+    """One forward pass without gradients.
+
+    Args:
+        encode: the encoder, in eval mode and on `device`.
+        batch: (B, C, H, W) normalised floats.
+        device: where to encode.
+
+    Returns:
+        float32 (B, D) on the CPU.
+
+    Raises:
+        EvaluationError: if `encode` does not return one row of features per image.
+    """
+    with torch.inference_mode():
+        features = encode(batch.to(device, non_blocking=True))
+    if features.ndim != 2 or len(features) != len(batch):
+        raise EvaluationError(
+            f"the encoder returned shape {tuple(features.shape)} for {len(batch)} images; "
+            f"it must return ({len(batch)}, D)"
+        )
+    return features.to("cpu", torch.float32)
+
+
+def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Tensor:
+    """Some of the images as a uint8 tensor (n, C, H, W) of their own.
+
+    Arrays are copied because torch warns about memory that it may not write to.
+    """
+    if isinstance(images, Tensor):
+        return images[torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows]
+    return torch.from_numpy(np.array(images[rows.numpy() if isinstance(rows, Tensor) else rows]))
+
+
+def features_are_finite(features: Tensor) -> bool:
+    """Whether no entry is NaN or infinite.
+
+    >>> features_are_finite(torch.tensor([[0.0, float("nan")]]))
+    False
+    """
+    return bool(torch.isfinite(features).all())
+
+
+def check_finite(what: str, features: Tensor) -> None:
+    """Refuse features that only a diverged encoder gives.
+
+    Raises:
+        NonFiniteFeaturesError: naming `what` and how many rows are affected.
+    """
+    if not features_are_finite(features):
+        num_bad = int((~torch.isfinite(features)).any(dim=1).sum())
+        raise NonFiniteFeaturesError(
+            f"{what}: NaN or infinity in {num_bad} of {len(features)} rows; the encoder diverged, "
+            "try a lower client.lr"
+        )
+
+
+def check_examples(what: str, features: Tensor, labels: Labels, num_classes: int) -> Tensor:
+    """Check one labelled set of features.
+
+    Args:
+        what: the name of the set in error messages.
+        features: (N, D) with N, D >= 1.
+        labels: (N,), each in [0, num_classes).
+        num_classes: at least 1.
+
+    Returns:
+        The labels as an int64 tensor (N,) on the CPU.
+
+    Raises:
+        EvaluationError: if the shapes do not fit or a label is out of range.
+        NonFiniteFeaturesError: if a feature is NaN or infinite.
+    """
+    if features.ndim != 2 or 0 in features.shape:
+        raise EvaluationError(
+            f"{what}: features of shape {tuple(features.shape)}; they must be (N, D) with N, D >= 1"
+        )
+    classes = check_labels(what, labels, len(features), num_classes)
+    check_finite(what, features)
+    return classes
+
+
+def check_labels(what: str, labels: Labels, num_examples: int, num_classes: int) -> Tensor:
+    """Check labels alone; the part of `check_examples` that needs no features.
+
+    Returns:
+        The labels as an int64 tensor (num_examples,) on the CPU.
+
+    Raises:
+        EvaluationError: if their number is wrong or one is outside [0, num_classes).
+    """
+    if not isinstance(labels, Tensor):
+        labels = torch.from_numpy(np.array(labels))
+    classes = labels.to("cpu", torch.int64)
+    if classes.shape != (num_examples,):
+        raise EvaluationError(
+            f"{what}: labels of shape {tuple(classes.shape)} for {num_examples} examples; "
+            "one label per example is needed"
+        )
+    low, high = int(classes.min()), int(classes.max())
+    if low < 0 or high >= num_classes:
+        raise EvaluationError(
+            f"{what}: labels from {low} to {high}; they must be in [0, {num_classes}), "
+            "so drop hidden labels (-1) first"
+        )
+    return classes
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse zero, negative values and NaN.
+
+    Raises:
+        EvaluationError: naming the argument.
+    """
+    if not value > 0:
+        raise EvaluationError(f"{name}={value}; it must be positive")

@@ -1,0 +1,255 @@
+"""Alignment and uniformity: the label-free score by which settings are chosen.
+
+Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, equation 5. With the cosine s,
+
+    align = mean_k mean_{x in X_k} E_view s(x, view(x))
+    unif  = -mean_k mean_{x in X_k} log mean_{y in X_k} exp(s(x, y) / temperature)
+
+and objective = align + weight * unif, larger is better. The mean over clients is outermost and
+unweighted, y runs over x's own client and includes x itself. The released code computes another
+formula (two augmented views, batches of 256); this is the paper's, with one drawn view per image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedbench.bench import seeding
+from fedbench.bench.data.views import make_view
+from fedbench.bench.evaluation.features import (
+    Encode,
+    EvaluationError,
+    check_finite,
+    check_positive,
+    clean,
+    encode_batch,
+    take_images,
+)
+
+ReadImages = Callable[[int, NDArray[np.int64]], NDArray[np.uint8] | Tensor]
+"""(client id, indices (n,)) to uint8 images (n, C, H, W) as that client sees them."""
+
+
+class ClientObjective(NamedTuple):
+    """Alignment and uniformity on one client's data."""
+
+    align: float
+    unif: float
+    unif_without_self: float | None  # None: the client has a single image
+
+
+class Objective(NamedTuple):
+    """The means over clients, and `value` = align + weight * unif."""
+
+    align: float
+    unif: float
+    unif_without_self: float | None  # None: no client has two images
+    value: float
+
+
+def client_align_unif(
+    anchors: Tensor, views: Tensor, *, temperature: float = 0.2, chunk: int = 256
+) -> ClientObjective:
+    """Alignment and uniformity on one client.
+
+    A collapsed encoder has align 1 and unif -1 / temperature. With a single image only the pair of
+    the image with itself is left: unif is -1 / temperature and `unif_without_self` is None.
+
+    Args:
+        anchors: (N, d) projections of the clean images, N >= 1.
+        views: (N, d) projections of one augmented view of each.
+        temperature: positive.
+        chunk: anchors per block of similarities; 8 * chunk * N bytes are held. Results depend on
+            it in the last bits at most.
+
+    Returns:
+        align in [-1, 1]; unif in [-1 / temperature, 1 / temperature], with and without the pairs
+        (x, x).
+
+    Raises:
+        EvaluationError: if the shapes differ, without images, or for settings out of range.
+        NonFiniteFeaturesError: if a projection is NaN or infinite.
+    """
+    if anchors.ndim != 2 or anchors.shape != views.shape or 0 in anchors.shape:
+        raise EvaluationError(
+            f"anchors of shape {tuple(anchors.shape)} and views of shape {tuple(views.shape)}; "
+            "both must be (N, d) with N, d >= 1"
+        )
+    check_positive("temperature", temperature)
+    check_positive("chunk", chunk)
+    check_finite("projections of clean images", anchors)
+    check_finite("projections of views", views)
+    # Double precision is cheap beside the encoder and makes a collapsed encoder score 0 exactly.
+    unit = F.normalize(anchors.double(), dim=1)  # (N, d)
+    align = (unit * F.normalize(views.double(), dim=1)).sum(dim=1).mean().item()
+    size = len(unit)
+    total, total_without_self = 0.0, 0.0
+    for start in range(0, size, chunk):
+        rows = unit[start : start + chunk]
+        logits = rows @ unit.T / temperature  # (n, N)
+        diagonal = logits.diagonal(start)  # s(x, x) / temperature
+        own = diagonal.clone()
+        diagonal.fill_(-math.inf)
+        others = logits.logsumexp(dim=1)  # (n,)
+        total += torch.logaddexp(others, own).sum().item()
+        total_without_self += others.sum().item()
+    unif = math.log(size) - total / size
+    if size == 1:
+        return ClientObjective(align, unif, None)
+    return ClientObjective(align, unif, math.log(size - 1) - total_without_self / size)
+
+
+def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Objective:
+    """Unweighted means over clients, and align + weight * unif.
+
+    Args:
+        per_client: one entry per client with at least one image.
+        weight: of uniformity, at least 0.
+
+    Raises:
+        EvaluationError: without clients, or for a negative weight.
+    """
+    if not weight >= 0:
+        raise EvaluationError(f"weight={weight}; it must be 0 or positive")
+    if not per_client:
+        raise EvaluationError("0 clients with images; the objective needs at least 1")
+    align = math.fsum(client.align for client in per_client) / len(per_client)
+    unif = math.fsum(client.unif for client in per_client) / len(per_client)
+    defined = [
+        client.unif_without_self for client in per_client if client.unif_without_self is not None
+    ]
+    without_self = math.fsum(defined) / len(defined) if defined else None
+    return Objective(align, unif, without_self, align + weight * unif)
+
+
+def label_free_objective(
+    embed: Encode,
+    clients: Iterable[NDArray[np.int64]],
+    images: NDArray[np.uint8] | Tensor | ReadImages,
+    *,
+    view: str,
+    seed: int,
+    device: torch.device | str,
+    temperature: float = 0.2,
+    weight: float = 0.2,
+    max_examples: int = 2000,
+    batch_size: int = 500,
+    clean_view: str = "plain",
+) -> Objective:
+    """The objective of one shared encoder over the training images of all clients; reads no label.
+
+    For encoders that differ between clients, call `client_statistics` once per client with its
+    id, and `objective` on all of the results.
+
+    Args:
+        embed: normalised images to projections; in eval mode and on `device`.
+        clients: indices of the training images of client 0, 1, …; clients without images are
+            left out.
+        images: all training images, uint8 (N, C, H, W), or a function that reads the images of
+            one client (for clients that see them rotated).
+        view: the augmentation, a key of `VIEWS`.
+        seed: the run's. Draws depend on (seed, client) and not on the round, so that rounds and
+            trials with one seed are compared on the same images and views.
+        device: where images are embedded.
+        temperature: positive.
+        weight: of uniformity, at least 0.
+        max_examples: images per client, at most; drawn without replacement where there are more.
+        batch_size: images per forward pass; several small clients share one.
+        clean_view: `plain`, or `unit` for encoders trained on [0, 1].
+
+    Raises:
+        EvaluationError: if no client has an image, or for settings out of range.
+        NonFiniteFeaturesError: if a projection is NaN or infinite.
+    """
+    statistics = client_statistics(
+        embed,
+        enumerate(clients),
+        images,
+        view=view,
+        seed=seed,
+        device=device,
+        temperature=temperature,
+        max_examples=max_examples,
+        batch_size=batch_size,
+        clean_view=clean_view,
+    )
+    return objective(statistics, weight)
+
+
+def client_statistics(
+    embed: Encode,
+    clients: Iterable[tuple[int, NDArray[np.int64]]],
+    images: NDArray[np.uint8] | Tensor | ReadImages,
+    *,
+    view: str,
+    seed: int,
+    device: torch.device | str,
+    temperature: float = 0.2,
+    max_examples: int = 2000,
+    batch_size: int = 500,
+    clean_view: str = "plain",
+) -> list[ClientObjective]:
+    """Alignment and uniformity of each client, in the given order; see `label_free_objective`.
+
+    Args:
+        embed: as there.
+        clients: (client id, indices of its images).
+        images: as there, like all that follow.
+        view: the augmentation.
+        seed: the run's.
+        device: where images are embedded.
+        temperature: positive.
+        max_examples: images per client, at most.
+        batch_size: images per forward pass.
+        clean_view: `plain` or `unit`.
+    """
+    check_positive("max_examples", max_examples)
+    check_positive("batch_size", batch_size)
+    statistics: list[ClientObjective] = []
+    for pack in _packs(clients, seed, max_examples, batch_size):
+        pairs = []
+        for client_id, chosen in pack:
+            held = images(client_id, chosen) if callable(images) else images[chosen]
+            raw = take_images(held, slice(None)).to(device)
+            draws = seeding.generator(seed, "objective-view", client_id)
+            pairs.append((clean(raw, clean_view), make_view(view, raw, draws)))
+        sizes = [len(anchor) for anchor, _ in pairs]
+        anchors, views = (
+            torch.cat(
+                [encode_batch(embed, batch, device) for batch in torch.cat(part).split(batch_size)]
+            ).split(sizes)
+            for part in zip(*pairs, strict=True)
+        )
+        statistics += [
+            client_align_unif(anchor, other, temperature=temperature)
+            for anchor, other in zip(anchors, views, strict=True)
+        ]
+    return statistics
+
+
+def _packs(
+    clients: Iterable[tuple[int, NDArray[np.int64]]], seed: int, max_examples: int, batch_size: int
+) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
+    """Consecutive clients, each cut to its drawn subset, until they fill a batch."""
+    pack: list[tuple[int, NDArray[np.int64]]] = []
+    for client_id, indices in clients:
+        if len(indices) == 0:
+            continue
+        chosen = indices
+        if len(indices) > max_examples:
+            rng = seeding.numpy_generator(seed, "objective-subset", client_id)
+            chosen = np.sort(rng.choice(indices, max_examples, replace=False))
+        pack.append((client_id, chosen))
+        if sum(len(held) for _, held in pack) >= batch_size:
+            yield pack
+            pack = []
+    if pack:
+        yield pack

@@ -1,0 +1,157 @@
+"""All that is measured of a run's encoder: the label-free objective and the configured protocols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.bench.evaluation.detectors import collapse_report
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract, features_are_finite
+from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.evaluation.linear import linear_probe
+from fedbench.bench.evaluation.linear_paper import linear_probe_paper
+from fedbench.bench.evaluation.objective import ClientObjective, client_statistics, objective
+from fedbench.bench.layout import Binding
+from fedbench.bench.seeding import numpy_generator, single_thread
+from fedbench.bench.setup import Setup
+
+SelectClient = Callable[[int], None]
+"""Loads one client's personal tensors into the net."""
+
+
+def evaluate(
+    setup: Setup,
+    binding: Binding,
+    select_client: SelectClient,
+    protocols: Sequence[str],
+    device: torch.device,
+) -> dict[str, float]:
+    """Metrics by name: `objective align unif`, the protocols' accuracies, and the collapse detector.
+
+    Where encoders differ between clients, each metric is the mean over at most
+    `evaluation.num_clients` clients, drawn once per run, and `<metric>_std` its standard deviation
+    over them. Nothing is returned for an encoder whose features are not finite.
+
+    Args:
+        setup: the run.
+        binding: the net with the server's tensors in it.
+        select_client: called before a client's own encoder is looked at.
+        protocols: any of `knn`, `linear`, `linear-paper`; without them no label is read.
+        device: where the net is.
+    """
+    binding.net.eval()
+    with single_thread(), suppress(NonFiniteFeaturesError):
+        if not setup.evaluate_on_clients:
+            holders = np.flatnonzero(setup.partition.sizes)
+            result = _objective(setup, _statistics(setup, binding, holders, device))
+            return _finite({**result, **_protocols(setup, binding, protocols, device)})
+        chosen = _chosen_clients(setup)
+        rows: list[Mapping[str, float]] = []
+        for k in chosen:
+            select_client(int(k))
+            own = _objective(setup, _statistics(setup, binding, np.array([k]), device))
+            rows.append({**own, **_protocols(setup, binding, protocols, device)})
+        return _finite(_over_clients(rows))
+    return {}
+
+
+def _statistics(
+    setup: Setup, binding: Binding, clients: np.ndarray, device: torch.device
+) -> list[ClientObjective]:
+    config, net, method = setup.config.evaluation, binding.net, setup.method
+    embed = method.embed if config.objective_on == "projector" else method.encode
+    return client_statistics(
+        lambda x: embed(net, x),
+        ((int(k), setup.partition.client(int(k))) for k in clients),
+        setup.images,
+        view=config.objective_view,
+        seed=setup.config.seed,
+        device=device,
+        temperature=config.objective_temperature,
+        max_examples=config.objective_max_examples,
+    )
+
+
+def _objective(setup: Setup, statistics: list[ClientObjective]) -> dict[str, float]:
+    score = objective(statistics, setup.config.evaluation.objective_weight)
+    found = {"objective": score.value, "align": score.align, "unif": score.unif}
+    if score.unif_without_self is not None:
+        found["unif_without_self"] = score.unif_without_self
+    return found
+
+
+def _protocols(
+    setup: Setup, binding: Binding, protocols: Sequence[str], device: torch.device
+) -> dict[str, float]:
+    config, dataset, net = setup.config.evaluation, setup.dataset, binding.net
+
+    def encode(images: Tensor) -> Tensor:
+        return setup.method.encode(net, images)
+
+    test = extract(encode, dataset.test_images, device=device)
+    report = collapse_report(test)
+    found = {}
+    if report["std_ratio"] is not None and report["effective_rank"] is not None:
+        found = {"std_ratio": report["std_ratio"], "effective_rank": report["effective_rank"]}
+        found["collapsed"] = float(bool(report["collapsed"]))
+    if not protocols or not features_are_finite(test):
+        return found
+    held = np.sort(setup.partition.indices)
+    labels, classes = dataset.train_labels[held], dataset.num_classes
+    if {"knn", "linear"} & set(protocols):
+        train = extract(encode, setup.images[held], device=device)
+        if not features_are_finite(train):
+            return found
+    if "knn" in protocols:
+        found["knn_acc"] = knn_accuracy(
+            train,
+            labels,
+            test,
+            dataset.test_labels,
+            num_classes=classes,
+            neighbours=config.knn_neighbours,
+            temperature=config.knn_temperature,
+        )
+    if "linear" in protocols:
+        probe = linear_probe(
+            train, labels, test, dataset.test_labels, num_classes=classes, l2=config.linear_l2
+        )
+        found["linear_acc"] = probe.accuracy
+        found["linear_train_acc"] = probe.train_accuracy
+    if "linear-paper" in protocols:
+        found["linear_paper_acc"] = linear_probe_paper(
+            encode,
+            setup.images[held],
+            labels,
+            dataset.test_images,
+            dataset.test_labels,
+            num_classes=classes,
+            seed=setup.config.seed,
+            device=device,
+        )
+    return found
+
+
+def _chosen_clients(setup: Setup) -> np.ndarray:
+    holders = np.flatnonzero(setup.partition.sizes)
+    count = min(setup.config.evaluation.num_clients, len(holders))
+    rng = numpy_generator(setup.config.seed, "evaluated-clients")
+    return np.sort(rng.choice(holders, count, replace=False))
+
+
+def _over_clients(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    found = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows if name in row]
+        found[name] = float(np.mean(values))
+        found[f"{name}_std"] = float(np.std(values))
+    return found
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

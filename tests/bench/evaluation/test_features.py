@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedbench.bench import seeding
+from fedbench.bench.evaluation.features import (
+    EvaluationError,
+    check_labels,
+    clean,
+    extract,
+    features_are_finite,
+)
+
+IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (23, 1, 4, 5), dtype=np.uint8)
+
+
+def mean_and_first(images: torch.Tensor) -> torch.Tensor:
+    flat = images.flatten(1)
+    return torch.stack([flat.mean(1), flat[:, 0]], dim=1)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 23, 500])
+def test_extract_keeps_the_order_and_brings_pixels_to_minus_one_and_one(batch_size: int) -> None:
+    # (x / 255 - 0.5) / 0.5 = x / 127.5 - 1, computed here in double precision
+    scaled = IMAGES.reshape(23, -1) / 127.5 - 1
+    expected = np.stack([scaled.mean(1), scaled[:, 0]], axis=1)
+    for images in (IMAGES, torch.from_numpy(IMAGES)):
+        found = extract(mean_and_first, images, device="cpu", batch_size=batch_size)
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
+        assert found.dtype == torch.float32
+
+
+def test_extract_for_encoders_of_unit_images() -> None:
+    found = extract(mean_and_first, IMAGES, device="cpu", view="unit")
+    np.testing.assert_allclose(found[:, 1].numpy(), IMAGES[:, 0, 0, 0] / 255, atol=1e-6)
+
+
+def test_extract_reads_memory_maps_and_its_features_can_be_trained_on(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
+    features = extract(mean_and_first, mapped, device="cpu", batch_size=4)
+    weight = torch.ones(2, 1, requires_grad=True)
+    (features @ weight).sum().backward()
+    torch.testing.assert_close(weight.grad, features.sum(0)[:, None])
+
+
+def test_extract_keeps_no_graph() -> None:
+    layer = torch.nn.Flatten(), torch.nn.Parameter(torch.ones(20, 2))
+    features = extract(lambda images: layer[0](images) @ layer[1], IMAGES, device="cpu")
+    assert not features.requires_grad
+
+
+def test_finite() -> None:
+    assert features_are_finite(torch.zeros(2, 2))
+    assert not features_are_finite(torch.tensor([[1.0, torch.inf]]))
+
+
+def test_errors() -> None:
+    with pytest.raises(EvaluationError, match="0 images"):
+        extract(mean_and_first, IMAGES[:0], device="cpu")
+    with pytest.raises(EvaluationError, match="batch_size=0; it must be positive"):
+        extract(mean_and_first, IMAGES, device="cpu", batch_size=0)
+    with pytest.raises(EvaluationError, match=r"returned shape \(23, 1, 4, 5\) for 23 images"):
+        extract(lambda images: images, IMAGES, device="cpu")
+    with pytest.raises(EvaluationError, match="view 'base' is not clean; use 'plain' or 'unit'"):
+        clean(torch.from_numpy(IMAGES), "base")
+    with pytest.raises(EvaluationError, match=r"labels from 0 to 3; they must be in \[0, 3\)"):
+        check_labels("test", np.arange(4), 4, 3)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from fedbench.bench import seeding
+from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
+from fedbench.bench.evaluation.linear import fit_logistic, linear_probe
+
+Data = tuple[torch.Tensor, torch.Tensor]
+
+
+def mixed(size: int, seed: int, noise: float = 2.5) -> Data:
+    """Three overlapping classes in 12 correlated dimensions >= 0 of very different scale."""
+    shared = seeding.generator(0, "mixed")
+    centres = torch.randn(3, 8, generator=shared)
+    mixing = torch.randn(8, 12, generator=shared)
+    scales = torch.logspace(-3, 3, 12)
+    draws = seeding.generator(seed, "mixed")
+    labels = torch.randint(3, (size,), generator=draws)
+    latent = centres[labels] + noise * torch.randn(size, 8, generator=draws)
+    return torch.relu(latent @ mixing + 1.0) * scales, labels
+
+
+@pytest.mark.parametrize("l2", [1e-4, 1e-2])
+def test_equals_scikit_learn(l2: float) -> None:
+    train, labels = mixed(600, 1)
+    test, test_labels = mixed(400, 2)
+    scaler = StandardScaler().fit(train.double().numpy())
+    # Ours: mean CE + l2 |W|^2 / 2; theirs: C * sum CE + |W|^2 / 2. Equal for C = 1 / (l2 * N).
+    reference = LogisticRegression(C=1 / (l2 * 600), tol=1e-9, max_iter=10_000)
+    reference.fit(scaler.transform(train.double().numpy()), labels.numpy())
+
+    fit = fit_logistic(train, labels, num_classes=3, l2=l2)
+    assert fit.converged
+    np.testing.assert_allclose(fit.weight.T.numpy(), reference.coef_, atol=2e-3)
+    # A common shift of all biases changes no probability.
+    centre = reference.intercept_ - reference.intercept_.mean()
+    np.testing.assert_allclose((fit.bias - fit.bias.mean()).numpy(), centre, atol=2e-3)
+
+    result = linear_probe(train, labels, test, test_labels, num_classes=3, l2=l2)
+    theirs = reference.score(scaler.transform(test.double().numpy()), test_labels.numpy())
+    assert result.accuracy == pytest.approx(theirs, abs=1 / 400)
+    assert 0.5 < result.accuracy < 0.95
+
+
+def test_the_gradient_vanishes_at_the_fit() -> None:
+    # Written out independently: mean over examples of x (p - onehot)^T + l2 W, and of (p - onehot).
+    features, labels = mixed(500, 3)
+    fit = fit_logistic(features, labels, num_classes=3, l2=1e-3)
+    inputs = (features.double() - features.double().mean(0)) / features.double().std(
+        0, correction=0
+    )
+    error = (inputs @ fit.weight + fit.bias).softmax(1) - torch.eye(3, dtype=torch.float64)[labels]
+    assert (inputs.T @ error / 500 + 1e-3 * fit.weight).abs().max() < 1e-4
+    assert error.mean(0).abs().max() < 1e-4
+
+
+def test_constant_and_repeated_dimensions_are_harmless() -> None:
+    train, labels = mixed(300, 4)
+    test, test_labels = mixed(200, 5)
+    plain = linear_probe(train, labels, test, test_labels, num_classes=3)
+
+    def padded(features: torch.Tensor, constant: float) -> torch.Tensor:
+        return torch.cat([features, torch.full((len(features), 2), constant)], dim=1)
+
+    # Test values far from a constant of the training set must not explode.
+    assert linear_probe(
+        padded(train, 0.3), labels, padded(test, 9e9), test_labels, num_classes=3
+    ).accuracy == pytest.approx(plain.accuracy, abs=1 / 200)
+    # Without a penalty repeated dimensions make the problem singular.
+    doubled = fit_logistic(torch.cat([train, train], 1), labels, num_classes=3, l2=0.0)
+    assert torch.isfinite(doubled.weight).all()
+
+
+def test_collapsed_features_give_the_majority_class() -> None:
+    labels = torch.tensor([1, 1, 1, 0, 2] * 20)
+    result = linear_probe(
+        torch.full((100, 8), 0.1),
+        labels,
+        torch.full((10, 8), 0.1),
+        torch.arange(10) % 2,
+        num_classes=3,
+    )
+    assert result.train_accuracy == pytest.approx(0.6)
+    assert result.accuracy == 0.5
+    assert result.converged
+
+
+def test_fewer_examples_than_dimensions_and_a_separable_problem() -> None:
+    draws = seeding.generator(0, "wide")
+    features = torch.randn(20, 50, generator=draws)
+    labels = torch.arange(20) % 4
+    result = linear_probe(features, labels, features, labels, num_classes=4)
+    assert result.accuracy == result.train_accuracy == 1.0
+
+
+def test_same_bits_twice_and_the_iteration_limit_is_reported() -> None:
+    features, labels = mixed(300, 6)
+    first, second = (fit_logistic(features, labels, num_classes=3) for _ in range(2))
+    assert torch.equal(first.weight, second.weight)
+    stopped = linear_probe(features, labels, features, labels, num_classes=3, max_iterations=2)
+    assert (stopped.iterations, stopped.converged) == (2, False)
+
+
+def test_errors() -> None:
+    features, labels = mixed(10, 1)
+    with pytest.raises(EvaluationError, match="have 12 dimensions and test features 11"):
+        linear_probe(features, labels, features[:, :11], labels, num_classes=3)
+    with pytest.raises(EvaluationError, match="l2=-1; it must be 0 or positive"):
+        fit_logistic(features, labels, num_classes=3, l2=-1)
+    with pytest.raises(EvaluationError, match="max_iterations=0"):
+        fit_logistic(features, labels, num_classes=3, max_iterations=0)
+    with pytest.raises(EvaluationError, match=r"hidden labels \(-1\)"):
+        fit_logistic(features, labels - 1, num_classes=3)
+    with pytest.raises(EvaluationError, match=r"shape \(0, 12\)"):
+        fit_logistic(features[:0], labels[:0], num_classes=3)
+    with pytest.raises(NonFiniteFeaturesError, match="NaN or infinity in 10 of 10 rows"):
+        fit_logistic(features * math.inf, labels, num_classes=3)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedbench.bench import seeding
+from fedbench.bench.data.views import make_view
+from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
+from fedbench.bench.evaluation.objective import (
+    ClientObjective,
+    client_align_unif,
+    client_statistics,
+    label_free_objective,
+    objective,
+)
+
+IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
+WEIGHTS = torch.randn(3 * 8 * 8, 5, generator=seeding.generator(0, "weights")) / 14
+CLIENTS = [np.arange(0, 25), np.arange(25, 26), np.arange(0), np.arange(26, 60)]
+
+
+def embed(images: torch.Tensor) -> torch.Tensor:
+    return images.flatten(1) @ WEIGHTS
+
+
+def gaussian(*shape: int, name: str = "gaussian") -> torch.Tensor:
+    return torch.randn(*shape, generator=seeding.generator(0, name))
+
+
+def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> ClientObjective:
+    def cosine(a: list[float], b: list[float]) -> float:
+        return sum(p * q for p, q in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+    rows, others = anchors.tolist(), views.tolist()
+    align = sum(cosine(a, b) for a, b in zip(rows, others, strict=True)) / len(rows)
+    unif, without_self = 0.0, 0.0
+    for i, x in enumerate(rows):
+        terms = [math.exp(cosine(x, y) / temperature) for y in rows]
+        unif -= math.log(sum(terms) / len(terms)) / len(rows)
+        del terms[i]
+        without_self -= math.log(sum(terms) / len(terms)) / len(rows)
+    return ClientObjective(align, unif, without_self)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+@pytest.mark.parametrize("chunk", [1, 7, 23, 256])
+def test_equals_a_slow_double_loop_for_every_chunk(temperature: float, chunk: int) -> None:
+    anchors, views = 3 * gaussian(23, 4), gaussian(23, 4, name="views")
+    found = client_align_unif(anchors, views, temperature=temperature, chunk=chunk)
+    assert found == pytest.approx(slow(anchors, views, temperature), abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 300, 2000])
+def test_a_collapsed_encoder_scores_zero(size: int) -> None:
+    # s = 1 everywhere: align = 1, unif = -log exp(1 / 0.2) = -5, and 1 + 0.2 * (-5) = 0.
+    features = gaussian(1, 33).expand(size, 33)
+    client = client_align_unif(features, features)
+    assert client == pytest.approx((1.0, -5.0, -5.0), abs=1e-6)
+    assert objective([client] * 3) == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
+
+
+def test_orthogonal_features_have_a_closed_form() -> None:
+    # One-hot features: s = 1 with itself and 0 with the N - 1 others, so with temperature t
+    # unif = -log((e^(1/t) + N - 1) / N), and 0 without the pair of x with itself.
+    for size in (2, 10, 300):
+        client = client_align_unif(torch.eye(size), 2.5 * torch.eye(size))
+        expected = -math.log((math.exp(5.0) + size - 1) / size)
+        assert client == pytest.approx((1.0, expected, 0.0), abs=1e-9)
+
+
+def test_opposite_clusters_have_a_closed_form() -> None:
+    # Half at +e, half at -e: each x sees N/2 times e^5 and N/2 times e^-5; the views are turned.
+    features = torch.tensor([[1.0, 0.0]] * 4 + [[-1.0, 0.0]] * 4)
+    client = client_align_unif(features, -features)
+    assert client.align == pytest.approx(-1.0)
+    assert client.unif == pytest.approx(-math.log(math.cosh(5.0)))
+    assert client.unif_without_self == pytest.approx(
+        -math.log((3 * math.exp(5.0) + 4 * math.exp(-5.0)) / 7)
+    )
+
+
+def test_a_single_image_has_only_itself() -> None:
+    client = client_align_unif(gaussian(1, 4), gaussian(1, 4), temperature=0.5)
+    assert client[:2] == pytest.approx((1.0, -2.0))
+    assert client.unif_without_self is None
+
+
+def test_clients_count_alike_and_undefined_values_are_left_out() -> None:
+    many = ClientObjective(0.5, -1.0, -0.5)
+    one = ClientObjective(1.0, -5.0, None)
+    # align (0.5 + 1) / 2, unif (-1 - 5) / 2, without self -0.5 alone, value 0.75 + 0.1 * (-3).
+    assert objective([many, one], weight=0.1) == pytest.approx((0.75, -3.0, -0.5, 0.45))
+    assert objective([one]).unif_without_self is None
+
+
+def by_hand(max_examples: int, seed: int) -> list[ClientObjective | None]:
+    """Each client alone, from the same draws."""
+    found: list[ClientObjective | None] = []
+    for client_id, indices in enumerate(CLIENTS):
+        if len(indices) == 0:
+            continue
+        if len(indices) > max_examples:
+            rng = seeding.numpy_generator(seed, "objective-subset", client_id)
+            indices = np.sort(rng.choice(indices, max_examples, replace=False))
+        raw = torch.from_numpy(IMAGES[indices])
+        view = make_view("simclr-o", raw, seeding.generator(seed, "objective-view", client_id))
+        found.append(slow(embed(raw / 127.5 - 1), embed(view), 0.2) if len(raw) > 1 else None)
+    return found
+
+
+@pytest.mark.parametrize("max_examples", [10, 2000])
+def test_clients_are_packed_without_changing_them(max_examples: int) -> None:
+    expected = by_hand(max_examples, seed=3)
+    for batch_size in (4, 26, 500):
+        found = client_statistics(
+            embed, enumerate(CLIENTS), IMAGES, view="simclr-o", seed=3, device="cpu",
+            max_examples=max_examples, batch_size=batch_size,
+        )  # fmt: skip
+        assert len(found) == 3  # the client without images is left out
+        assert found[0] == pytest.approx(expected[0], abs=1e-5)
+        assert found[1].unif == pytest.approx(-5.0)
+        assert found[2] == pytest.approx(expected[2], abs=1e-5)
+
+
+def test_draws_depend_on_seed_and_client_alone() -> None:
+    def run(clients: Iterable[tuple[int, np.ndarray]], seed: int = 0) -> list[ClientObjective]:
+        return client_statistics(
+            embed, clients, IMAGES, view="simclr-o", seed=seed, device="cpu", max_examples=12
+        )
+
+    everyone = run(enumerate(CLIENTS))
+    # float32 products of other batch sizes differ in the last bits
+    assert run([(3, CLIENTS[3])]) == [pytest.approx(everyone[2], abs=1e-5)]
+    assert run(enumerate(CLIENTS)) == everyone
+    assert run(enumerate(CLIENTS), seed=1)[0] != pytest.approx(everyone[0], abs=1e-3)
+
+
+def test_the_whole_objective_and_images_read_per_client() -> None:
+    def read(client_id: int, indices: np.ndarray) -> np.ndarray:
+        return np.rot90(IMAGES[indices], client_id, axes=(2, 3))
+
+    options: dict[str, Any] = {"view": "base", "seed": 0, "device": "cpu"}
+    found = label_free_objective(embed, CLIENTS, IMAGES, weight=0.3, **options)
+    assert found.value == pytest.approx(found.align + 0.3 * found.unif)
+    statistics = client_statistics(embed, enumerate(CLIENTS), IMAGES, **options)
+    assert found == objective(statistics, 0.3)
+
+    turned = client_statistics(embed, enumerate(CLIENTS), read, **options)
+    assert turned[0] == statistics[0]  # client 0 is not turned
+    assert turned[2] != pytest.approx(statistics[2], abs=1e-4)
+
+
+def test_a_constant_encoder_scores_zero_and_memory_mapped_images_work(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
+    constant = label_free_objective(
+        lambda images: torch.full((len(images), 7), 0.3), CLIENTS, mapped,
+        view="simclr-o", seed=0, device="cpu",
+    )  # fmt: skip
+    assert constant == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
+
+
+def test_no_argument_can_carry_labels() -> None:
+    for function in (label_free_objective, client_statistics, client_align_unif, objective):
+        assert not [name for name in inspect.signature(function).parameters if "label" in name]
+
+
+def test_errors() -> None:
+    ones = torch.ones(3, 2)
+    with pytest.raises(EvaluationError, match=r"shape \(3, 2\) and views of shape \(2, 2\)"):
+        client_align_unif(ones, ones[:2])
+    with pytest.raises(EvaluationError, match=r"both must be \(N, d\)"):
+        client_align_unif(ones[:0], ones[:0])
+    with pytest.raises(EvaluationError, match="temperature=-1"):
+        client_align_unif(ones, ones, temperature=-1)
+    with pytest.raises(NonFiniteFeaturesError, match="projections of views"):
+        client_align_unif(ones, ones * math.nan)
+    with pytest.raises(EvaluationError, match="0 clients with images"):
+        objective([])
+    with pytest.raises(EvaluationError, match="weight=-1"):
+        objective([ClientObjective(0.0, 0.0, 0.0)], weight=-1)
+    with pytest.raises(EvaluationError, match="max_examples=0"):
+        label_free_objective(
+            embed, CLIENTS, IMAGES, view="base", seed=0, device="cpu", max_examples=0
+        )
