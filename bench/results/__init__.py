@@ -1,0 +1,1 @@
+"""The Parquet store, its schema, and the leaderboard."""

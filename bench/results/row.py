@@ -1,0 +1,184 @@
+"""One row of results: a run with its task, method, seed, metrics, cost and provenance."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+SCHEMA_VERSION = 1
+"""Raised with every new column; new columns are nullable, no column ever changes its type."""
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+COUNT: dict[str, Any] = {"unit": "count", "arrow": "int32"}
+NUMBER: dict[str, Any] = {"unit": "number", "arrow": "int32"}
+PARAMETERS: dict[str, Any] = {"unit": "parameters", "arrow": "int64"}
+BYTES: dict[str, Any] = {"unit": "bytes", "arrow": "int64"}
+SECONDS: dict[str, Any] = {"unit": "s"}
+FRACTION: dict[str, Any] = {"unit": "fraction"}
+SCORE: dict[str, Any] = {"unit": "score"}
+JSON: dict[str, Any] = {"unit": "json"}
+
+FINAL_METRICS = (
+    "objective",
+    "align",
+    "unif",
+    "knn_acc",
+    "linear_acc",
+    "linear_paper_acc",
+    "collapse",
+    "effective_rank",
+    "final_loss",
+)
+"""Columns measured after the last round: null unless the run's status is `ok`."""
+
+
+class Record(BaseModel):
+    """Frozen, no unknown fields, no conversions, no NaN or infinity: null means not measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Row(Record):
+    """One run and its evaluation. Units are in the field metadata; accuracies are in [0, 1]."""
+
+    # Identity
+    row_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="hash of configuration with seed")
+    config_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="the same without the seed")
+    schema_version: int = Field(
+        SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
+    )
+    benchmark_version: str = Field(description="rows of two versions are not comparable")
+    status: Literal["ok", "error", "diverged"] = Field(description="how the run ended")
+    error: str | None = Field(None, description="what went wrong, where status is error")
+
+    # Task
+    preset: str = Field(description="preset that the configuration started from")
+    dataset: str = Field(description="data.name of the configuration")
+    dataset_revision: str = Field(description="checksum or revision of the data")
+    partition: str = Field(description="partitioner that dealt the data to clients")
+    alpha: float | None = Field(
+        None, gt=0, description="Dirichlet concentration; null where there is none"
+    )
+    num_clients: int = Field(ge=1, description="data holders", json_schema_extra=COUNT)
+    participation: float = Field(
+        gt=0, le=1, description="cohort size / number of clients", json_schema_extra=FRACTION
+    )
+    num_rounds: Count = Field(description="rounds configured", json_schema_extra=COUNT)
+    local_epochs: Count = Field(
+        description="passes over a client's data per round", json_schema_extra=COUNT
+    )
+    partition_hash: str = Field(description="hash of who holds which example")
+
+    # Method
+    method: str = Field(description="method spec, name[+addon…]")
+    backbone: str = Field(description="architecture of the encoder")
+    norm: str = Field(description="normalisation policy")
+    num_parameters: Count | None = Field(
+        None, description="encoder and heads", json_schema_extra=PARAMETERS
+    )
+    config_json: str = Field(
+        description="the whole RunConfig as canonical JSON", json_schema_extra=JSON
+    )
+    tuned: bool = Field(False, description="hyperparameters come from a study")
+    study_id: str | None = Field(None, description="the study they come from")
+    selection: Literal["label-free", "paper", "default", "oracle"] = Field(
+        "default", description="how hyperparameters were chosen; oracle = with labels, not ranked"
+    )
+
+    # Seed
+    seed: Count = Field(description="all other seeds derive from it", json_schema_extra=NUMBER)
+
+    # Metrics
+    objective: float | None = Field(
+        None, description="label-free score, align + 0.2 unif", json_schema_extra=SCORE
+    )
+    align: float | None = Field(None, description="alignment", json_schema_extra=SCORE)
+    unif: float | None = Field(None, description="uniformity", json_schema_extra=SCORE)
+    knn_acc: Fraction | None = Field(
+        None, description="k-NN accuracy on the test split", json_schema_extra=FRACTION
+    )
+    linear_acc: Fraction | None = Field(
+        None, description="linear-probe accuracy, cached features", json_schema_extra=FRACTION
+    )
+    linear_paper_acc: Fraction | None = Field(
+        None, description="linear-probe accuracy, 50-epoch protocol", json_schema_extra=FRACTION
+    )
+    untrained_objective: float | None = Field(
+        None, description="objective before training", json_schema_extra=SCORE
+    )
+    untrained_knn_acc: Fraction | None = Field(
+        None, description="k-NN accuracy before training", json_schema_extra=FRACTION
+    )
+    untrained_linear_acc: Fraction | None = Field(
+        None, description="linear-probe accuracy before training", json_schema_extra=FRACTION
+    )
+    collapse: float | None = Field(
+        None,
+        ge=0,
+        description="smallest per-dimension std of unit features times sqrt(dim); 0 = collapsed",
+        json_schema_extra=SCORE,
+    )
+    effective_rank: float | None = Field(
+        None, ge=0, description="effective rank of the features", json_schema_extra=SCORE
+    )
+    final_loss: float | None = Field(
+        None, description="mean local loss of the last round", json_schema_extra=SCORE
+    )
+    metrics_json: str | None = Field(
+        None, description="every other metric, name to number", json_schema_extra=JSON
+    )
+
+    # Cost
+    wall_seconds: float | None = Field(
+        None, ge=0, description="whole run with evaluation", json_schema_extra=SECONDS
+    )
+    train_seconds: float | None = Field(
+        None, ge=0, description="rounds only", json_schema_extra=SECONDS
+    )
+    bytes_up: Count | None = Field(
+        None, description="client to server, whole run", json_schema_extra=BYTES
+    )
+    bytes_down: Count | None = Field(
+        None, description="server to clients, whole run", json_schema_extra=BYTES
+    )
+    peak_memory_bytes: Count | None = Field(
+        None, description="peak resident memory", json_schema_extra=BYTES
+    )
+    rounds_done: Count | None = Field(None, description="rounds finished", json_schema_extra=COUNT)
+    resumes: Count | None = Field(
+        None, description="times the run was taken up again", json_schema_extra=COUNT
+    )
+
+    # Provenance
+    started_at: datetime = Field(description="start of the run, UTC")
+    finished_at: datetime = Field(description="end of the run, UTC")
+    git_sha: str | None = Field(None, description="commit of the code, if known")
+    package_version: str = Field(description="version of fedbench")
+    env_json: str | None = Field(
+        None, description="versions of Python and libraries", json_schema_extra=JSON
+    )
+    hardware: str | None = Field(None, description="processor and accelerators")
+    device: str | None = Field(None, description="device that trained")
+    argv: str | None = Field(None, description="command line")
+    grid: str | None = Field(None, description="grid that the cell belongs to")
+
+    @field_validator("started_at", "finished_at")
+    @classmethod
+    def _to_utc(cls, value: datetime) -> datetime:
+        if value.tzinfo is None:
+            raise ValueError("needs a time zone, for example datetime.now(UTC)")
+        return value.astimezone(UTC)
+
+    @model_validator(mode="after")
+    def _status_fits(self) -> Self:
+        if self.status != "ok":
+            given = [name for name in FINAL_METRICS if getattr(self, name) is not None]
+            if given:
+                raise ValueError(f"a row of status {self.status!r} has no {', '.join(given)}")
+        if (self.status == "error") != (self.error is not None):
+            raise ValueError("error is the text of a row of status 'error', and null otherwise")
+        return self

@@ -1,0 +1,50 @@
+"""Rows for tests: complete, valid, and different only where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig, canonical_json, config_id, row_id
+from fedbench.bench.results.row import Row
+
+MakeRow = Callable[..., Row]
+
+
+def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
+    """A row of `config`, with `fields` laid over it."""
+    config = config or RunConfig()
+    revision = fields.pop("dataset_revision", "revision")
+    base: dict[str, Any] = {
+        "row_id": row_id(config, revision),
+        "config_id": config_id(config, revision),
+        "benchmark_version": "1",
+        "status": "ok",
+        "preset": "demo",
+        "dataset": config.data.name,
+        "dataset_revision": revision,
+        "partition": config.data.partition,
+        "alpha": config.data.alpha,
+        "num_clients": config.data.num_clients,
+        "participation": config.federation.participation,
+        "num_rounds": config.federation.num_rounds,
+        "local_epochs": config.client.local_epochs,
+        "partition_hash": "hash",
+        "method": config.spec,
+        "backbone": config.model.backbone,
+        "norm": config.model.norm,
+        "config_json": canonical_json(config.model_dump(mode="json")),
+        "seed": config.seed,
+        "started_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        "finished_at": datetime(2026, 1, 2, 3, 5, 5, tzinfo=UTC),
+        "package_version": "0.1.0",
+    }
+    return Row(**(base | fields))
+
+
+@pytest.fixture(scope="session")
+def make_row() -> MakeRow:
+    return build_row

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+
+from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.results.formats import (
+    plain_cells,
+    to_csv,
+    to_frame,
+    to_json,
+    to_latex,
+    to_markdown,
+)
+from fedbench.bench.results.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.row import Row
+
+MakeRow = Callable[..., Row]
+
+
+@pytest.fixture
+def board(make_row: MakeRow) -> Leaderboard:
+    accuracies = {"simclr": (0.390, 0.394, 0.398), "simclr+uv": (0.40, 0.41), "byol": (0.2,)}
+    rows = [
+        make_row(
+            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
+            linear_acc=accuracy,
+            untrained_linear_acc=0.35,
+            objective=0.81234,
+            bytes_up=1_500_000,
+            bytes_down=500_000,
+            wall_seconds=45.0,
+        )
+        for spec, values in accuracies.items()
+        for seed, accuracy in enumerate(values)
+        for alpha in (0.1, 10.0)
+    ]
+    return leaderboard(rows)
+
+
+def test_cells_for_people(board: Leaderboard) -> None:
+    cells = {line.method: plain_cells(line) for line in board.groups[0].lines}
+    # std 0.4 points, t(0.975, 2) = 4.303: half = 4.303 * 0.4 / sqrt(3) = 0.99
+    assert cells["simclr"]["linear %"] == "39.4 ± 1.0"
+    assert cells["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
+    assert cells["byol"]["linear %"] == "20.0"
+    assert cells["simclr"]["gain"] == "+4.4"
+    assert (cells["simclr"]["MB"], cells["simclr"]["minutes"]) == ("2", "0.8")
+    assert cells["simclr"]["objective"] == "0.812"
+    assert (cells["simclr"]["notes"], cells["byol"]["notes"]) == ("", "descriptive")
+
+
+def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
+    values = (0.39400, 0.39401, 0.39402)
+    rows = [make_row(RunConfig(seed=s), linear_acc=v, objective=v) for s, v in enumerate(values)]
+    assert plain_cells(leaderboard(rows).lines[0])["linear %"] == "39.401 ± 0.002"
+    by_objective = plain_cells(leaderboard(rows, metric="objective").lines[0])
+    assert by_objective["objective"] == "0.394 ± 0.000"
+    same = [make_row(RunConfig(seed=s), linear_acc=0.5) for s in range(3)]
+    assert plain_cells(leaderboard(same).lines[0])["linear %"] == "50.0 ± 0.0"
+
+
+def test_markdown(board: Leaderboard) -> None:
+    lines = to_markdown(board).splitlines()
+    assert lines[0] == "### alpha 0.1"
+    assert lines[2].startswith("| rank | method | linear % | seeds | gain | objective | MB |")
+    assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) | 2 |")
+    assert "published" not in lines[2]  # empty throughout
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+
+
+def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
+    records = list(csv.DictReader(io.StringIO(to_csv(board))))
+    assert len(records) == 6
+    assert float(records[1]["mean"]) == board.lines[1].mean
+    assert records[1]["seeds"] == "0 1 2"
+    assert records[1]["published"] == records[1]["published_source"] == ""
+    assert to_csv(leaderboard([])).startswith("rank,method")
+
+
+def test_json_and_frame_agree(board: Leaderboard) -> None:
+    rows = json.loads(to_json(board))["rows"]
+    frame = to_frame(board)
+    assert frame["mean"].tolist() == [row["mean"] for row in rows]
+    assert frame["alpha"].tolist() == [0.1, 0.1, 0.1, 10.0, 10.0, 10.0]
+    assert frame["seeds"][1] == [0, 1, 2]
+    assert to_frame(leaderboard([])).empty
+
+
+def test_latex_is_escaped(make_row: MakeRow) -> None:
+    configs = [RunConfig(client=ClientConfig(lr=lr, batch_size=8)) for lr in (0.1, 0.2)]
+    rows = [make_row(c, linear_acc=0.5, preset="a_b&c") for c in configs]
+    text = to_latex(leaderboard(rows, metric="linear_acc"))
+    assert r"linear \%" in text
+    assert text.count(r"\begin{tabular}{rlrrl}") == 1
+    assert text.count(r" \\") == 3
+    assert "%" not in text.replace(r"\%", "")
+
+
+def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
+    def texts(order: int, seconds: float) -> list[list[str]]:
+        rows = [
+            make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s, wall_seconds=seconds)
+            for s in range(4)
+        ][::order]
+        board = leaderboard(rows)
+        return [
+            [cell for name, cell in plain_cells(line).items() if name != "minutes"]
+            for line in board.lines
+        ]
+
+    assert texts(1, 10) == texts(-1, 600)
+    rows = [make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s) for s in range(4)]
+    for render in (to_csv, to_markdown, to_latex, to_json):
+        assert render(leaderboard(rows)) == render(leaderboard(rows[::-1]))
