@@ -1,0 +1,294 @@
+"""What the commands do, as functions: they return records, raise `FedbenchError`s, print nothing.
+
+Arguments have the same names and meanings throughout: `preset`, `set` (dotted names to values, like
+`--set`), `config_files` (YAML), `seed`, `store`, `data_dir`, `workers`, `device`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
+
+if TYPE_CHECKING:
+    from fedbench.bench.execute import OnRound
+    from fedbench.bench.export import Exported
+    from fedbench.bench.resolve import Resolved
+    from fedbench.bench.results.row import Row
+    from fedbench.bench.results.store import Store
+
+STORE_VARIABLE = "FEDBENCH_STORE"
+CUSTOM = "custom"
+"""Recorded as the preset of a `RunConfig` that was made by hand."""
+
+
+def open_store(store: Store | Path | str | None = None) -> Store:
+    """A store; None = `$FEDBENCH_STORE`, else `./leaderboards`."""
+    from fedbench.bench.results.store import Store
+
+    if isinstance(store, Store):
+        return store
+    return Store(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
+
+
+def resolve(
+    spec: str,
+    *,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
+    seed: int | None = None,
+) -> Resolved:
+    """The configuration of a run, and where each of its values comes from.
+
+    Args:
+        spec: method spec, `name[+addon…]`.
+        preset: None = the one that a configuration file names, else `demo`.
+        set: dotted names to values, over everything else.
+        config_files: YAML files, over the preset.
+        seed: the run's seed.
+
+    Raises:
+        ConfigError: for a name or a value that does not fit.
+    """
+    from fedbench.bench.resolve import resolve as resolve_layers
+
+    files = [Path(file) for file in config_files]
+    return resolve_layers(spec, preset=preset, files=files, overrides=set, seed=seed)
+
+
+def run(
+    spec: str | RunConfig,
+    *,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
+    seed: int | None = None,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+) -> RunResult:
+    """One federated run and its evaluation; read back if the store has it, resumed if it began.
+
+    Args:
+        spec: method spec, or a complete configuration (then `set`, `config_files` and `seed` are
+            refused, and `preset` is only its label).
+        preset: see `resolve`.
+        set: see `resolve`.
+        config_files: see `resolve`.
+        seed: see `resolve`.
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+        on_round: called after every round with its record and the number of rounds.
+
+    Raises:
+        FedbenchError: for configuration, data, device or store problems.
+    """
+    from fedbench.bench import runs
+    from fedbench.bench.execute import Origin
+
+    config, origin = _configuration(spec, preset, set, config_files, seed)
+    opened = open_store(store)
+    finished = runs.run(
+        config,
+        store=opened,
+        origin=Origin(preset=origin[0], study_id=origin[1]),
+        data_dir=_path(data_dir),
+        workers=workers,
+        device=device,
+        on_round=on_round,
+    )
+    return RunResult.of(finished, opened.root)
+
+
+def plan_run(
+    spec: str | RunConfig,
+    *,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
+    seed: int | None = None,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+) -> RunPlan:
+    """What `run` would do with these arguments, with an estimate from one measured step.
+
+    Raises:
+        FedbenchError: for configuration, data, device or store problems.
+    """
+    from fedbench.bench.devices import choose_devices
+    from fedbench.bench.estimate import Estimator
+    from fedbench.bench.execute import open_dataset
+
+    config, (label, _) = _configuration(spec, preset, set, config_files, seed)
+    opened, folder = open_store(store), _path(data_dir)
+    devices = choose_devices(device, workers)
+    identity = row_id(config, open_dataset(config, folder).revision)
+    row = opened.row(identity)
+    return RunPlan(
+        run_id=identity,
+        stored=row is not None and row.status != "error",
+        preset=label,
+        workers=len(devices),
+        device=devices[0],
+        estimate=Estimator(folder, device)(config),
+        config=config,
+        store=opened.root,
+    )
+
+
+def leaderboard(
+    store: Store | Path | str | None = None,
+    *,
+    grid: str | None = None,
+    dataset: str | None = None,
+    metric: str = "linear_acc",
+    published: bool = True,
+) -> Ranking:
+    """Rank what a store holds.
+
+    Args:
+        store: see `open_store`; an absent one gives an empty ranking.
+        grid: only cells of this grid (a name, or a YAML file).
+        dataset: only runs on this data set.
+        metric: column or further metric to rank by; `knn`, `linear`, `linear-paper` are understood.
+        published: look up the published numbers.
+
+    Raises:
+        UnknownNameError: for an unknown grid or metric.
+        StoreError: for a store that cannot be read.
+    """
+    from fedbench.bench.results.leaderboard import leaderboard as rank
+
+    opened = open_store(store)
+    rows = opened.rows()
+    chosen = None if grid is None else _cells_of(rows, grid)
+    board = rank(rows, row_ids=chosen, dataset=dataset, metric=metric, published=published)
+    return Ranking(board, tuple(opened.problems()))
+
+
+def partition(
+    spec: str | None = None,
+    *,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
+    seed: int | None = None,
+    data_dir: Path | str | None = None,
+    labels: str | None = None,
+) -> Deal:
+    """How a configuration deals its data set to clients.
+
+    Args:
+        spec: method spec; matters only where a preset's data depend on the method.
+        preset: see `resolve`.
+        set: see `resolve`.
+        config_files: see `resolve`.
+        seed: see `resolve`.
+        data_dir: cache of data sets; None = the default one.
+        labels: `balanced:N:C` deals N examples in C equal classes instead of the data set's
+            labels, so that its images need not be there (subsets are ignored then).
+
+    Raises:
+        FedbenchError: for configuration or data problems.
+    """
+    from fedbench.bench.data.partition import balanced_labels, deal, summary
+    from fedbench.bench.execute import open_dataset
+
+    default = str(RunConfig.model_fields["spec"].default)
+    config = resolve(
+        spec or default, preset=preset, set=set, config_files=config_files, seed=seed
+    ).config
+    if labels is None:
+        dataset = open_dataset(config, _path(data_dir))
+        classes, num_classes = dataset.train_labels, dataset.num_classes
+    else:
+        classes, num_classes = balanced_labels(labels)
+    dealt = deal(classes, num_classes, config.data, config.seed)
+    return Deal(config.data.name, labels, dealt, summary(dealt, classes))
+
+
+def export_encoder(
+    run_id: str,
+    file: Path | str,
+    *,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> Exported:
+    """Write a run's encoder as `.safetensors`, with a JSON card beside it.
+
+    Raises:
+        StoreError: if the store has no such run, or no checkpoint of it.
+        DataError: for a file name of another ending.
+    """
+    from fedbench.bench.export import export_encoder as export
+
+    return export(open_store(store), run_id, Path(file), data_dir=_path(data_dir))
+
+
+def _configuration(
+    spec: str | RunConfig,
+    preset: str | None,
+    values: Mapping[str, Any] | None,
+    files: Sequence[Path | str],
+    seed: int | None,
+) -> tuple[RunConfig, tuple[str, str | None]]:
+    """The configuration, and the preset and the study it comes from."""
+    if isinstance(spec, str):
+        found = resolve(spec, preset=preset, set=values, config_files=files, seed=seed)
+        return found.config, (found.preset, found.study)
+    if values or files or seed is not None:
+        raise ConfigError(
+            "a RunConfig is complete: change it instead of passing set, config_files or seed"
+        )
+    return _canonical(spec), (preset or CUSTOM, None)
+
+
+def _canonical(config: RunConfig) -> RunConfig:
+    """The same configuration with all fields of its method, so that equal runs have one row id."""
+    from fedbench.bench import registry
+
+    method = registry.dump(registry.create(config.spec, config.method))
+    spec = registry.canonical_spec(config.spec)
+    return config.model_copy(update={"spec": spec, "method": method})
+
+
+def _cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
+    """Rows that ran as cells of a grid, or that have the configuration of one of its cells.
+
+    A row carries the name of what ran it first: a cell that `run` or another grid executed belongs
+    to this grid all the same.
+    """
+    from fedbench.bench.config import canonical_json
+    from fedbench.bench.tuning.grid import load_grid, plan
+
+    named = {row.row_id for row in rows if row.grid == name}
+    if named and not name.endswith((".yaml", ".yml")):
+        from fedbench.bench.tuning.grid import grid_names
+
+        if name not in grid_names():
+            return frozenset(named)  # a grid from a file that is not at hand
+    grid = load_grid(name)
+    named |= {row.row_id for row in rows if row.grid == grid.grid}
+    planned = {
+        canonical_json(cell.config.model_dump(mode="json"))
+        for preset in sorted({row.preset for row in rows} - {CUSTOM})
+        for cell in plan(grid, preset=preset, environ={})
+    }
+    return frozenset(named | {row.row_id for row in rows if row.config_json in planned})
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return None if path is None else Path(path)

@@ -1,0 +1,39 @@
+"""Which device every worker of a run trains on."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import torch
+
+from fedbench.bench.errors import ConfigError, ResourceError
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may use; at least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
+
+
+def choose_devices(device: str, workers: int | None) -> list[str]:
+    """One device name per worker; the first is also the server's.
+
+    Args:
+        device: `auto` (GPU if there is one), `cpu` or `cuda`.
+        workers: how many; None = physical cores on a CPU, one per GPU otherwise.
+
+    Raises:
+        ConfigError: for another device name or fewer than one worker.
+        ResourceError: if `cuda` is asked for and torch sees no GPU.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device: must be auto, cpu or cuda (got {device!r})")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers: must be at least 1 (got {workers})")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and gpus == 0:
+        raise ResourceError("--device cuda: torch sees no GPU here; use --device cpu or auto")
+    if device == "cpu" or gpus == 0:
+        return ["cpu"] * (workers or physical_cores())
+    return [f"cuda:{index % gpus}" for index in range(workers or gpus)]

@@ -1,0 +1,240 @@
+"""One run from its configuration to its row; the store is somebody else's business."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, canonical_json, config_id, row_id
+from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.partition import Partition, deal
+from fedbench.bench.client import ClientRunner
+from fedbench.bench.devices import choose_devices
+from fedbench.bench.evaluation.detectors import relative_movement
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.history import RoundRecord
+from fedbench.bench.personal import PersonalStore
+from fedbench.bench.files import atomic_write_text
+from fedbench.bench.provenance import peak_memory_bytes, provenance
+from fedbench.bench.results.row import Row
+from fedbench.bench.setup import Setup
+from fedbench.bench.trainer import Diverged, Trainer
+from fedbench.bench.worker import InProcess, WorkerPool, WorkerSpec
+
+_METRICS = (
+    "objective",
+    "align",
+    "unif",
+    "knn_acc",
+    "linear_acc",
+    "linear_paper_acc",
+    "effective_rank",
+)
+_UNTRAINED = ("objective", "knn_acc", "linear_acc")
+
+OnRound = Callable[[RoundRecord, int], None]
+"""Called after every round with its record and the number of rounds of the run."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and with what a run is executed; nothing here changes its result on a CPU.
+
+    Attributes:
+        folder: the run's own folder (checkpoints, partition, history).
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    folder: Path
+    data_dir: Path | None = None
+    workers: int | None = 1
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a configuration comes from; recorded, but not part of a run's identity."""
+
+    preset: str = "demo"
+    study_id: str | None = None
+    grid: str | None = None
+    argv: str | None = None
+
+
+def open_dataset(config: RunConfig, data_dir: Path | None) -> Dataset:
+    """The data set of a configuration, from the cache."""
+    data = config.data
+    return load_dataset(
+        data.name, data_dir, train_subset=data.train_subset, test_subset=data.test_subset
+    )
+
+
+def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
+    """The run's partition: read back if it lies in its folder, else dealt and stored there."""
+    dealt = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+    if not path.exists() or Partition.load(path).hash != dealt.hash:
+        dealt.save(path)
+    return dealt
+
+
+def execute(
+    config: RunConfig, origin: Origin, place: Place, on_round: OnRound | None = None
+) -> Row:
+    """Train and evaluate; resumes from the last checkpoint in the run's folder.
+
+    A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
+
+    Raises:
+        FedbenchError: for data, configuration, device or store problems.
+    """
+    began, started_at = time.perf_counter(), datetime.now(UTC)
+    dataset = open_dataset(config, place.data_dir)
+    identity = row_id(config, dataset.revision)
+    partition_path = place.folder / "partition.safetensors"
+    partition = open_partition(config, dataset, partition_path)
+    setup = Setup.of(config, dataset, partition)
+    devices = choose_devices(place.device, place.workers)
+    device = torch.device(devices[0])
+    run = _Run(setup, place.folder, identity, device)
+    facts: dict[str, Any] = {
+        "row_id": identity,
+        "config_id": config_id(config, dataset.revision),
+        "benchmark_version": BENCHMARK_VERSION,
+        "preset": origin.preset,
+        "dataset": config.data.name,
+        "dataset_revision": dataset.revision,
+        "partition": config.data.partition,
+        "alpha": None if config.data.partition in ("iid", "pathological") else config.data.alpha,
+        "num_clients": config.data.num_clients,
+        "participation": config.federation.participation,
+        "num_rounds": config.federation.num_rounds,
+        "local_epochs": config.client.local_epochs,
+        "partition_hash": partition.hash,
+        "method": config.spec,
+        "backbone": config.model.backbone,
+        "norm": config.model.norm,
+        "config_json": canonical_json(config.model_dump(mode="json")),
+        "tuned": origin.study_id is not None,
+        "study_id": origin.study_id,
+        "selection": "label-free" if origin.study_id else "default",
+        "seed": config.seed,
+        "started_at": started_at,
+        "device": str(device),
+        "grid": origin.grid,
+        "argv": origin.argv,
+        **provenance(),
+    }
+    spec = WorkerSpec(config.model_dump_json(), dataset.path, partition_path, run.personal_dir)
+    outcome = run.train(devices, spec, on_round)
+    return Row(
+        **facts,
+        **outcome,
+        num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
+        wall_seconds=run.earlier_seconds + time.perf_counter() - began,
+        finished_at=datetime.now(UTC),
+    )
+
+
+class _Run:
+    def __init__(self, setup: Setup, folder: Path, identity: str, device: torch.device) -> None:
+        self.setup, self.device = setup, device
+        self._folder = folder
+        self.personal_dir = folder / "clients"
+        self._personal = PersonalStore(self.personal_dir)
+        self.trainer = Trainer(setup, folder, identity, device)
+        self.earlier_seconds = self.trainer.train_seconds
+
+    def train(
+        self, devices: Sequence[str], spec: WorkerSpec, on_round: OnRound | None
+    ) -> dict[str, Any]:
+        """Everything that the row gets from training and evaluation."""
+        trainer, every = self.trainer, self.setup.config.evaluation.every
+        total = trainer.total_rounds
+
+        def watch(done: int) -> Mapping[str, float]:
+            return self._evaluate() if every and done < total and done % every == 0 else {}
+
+        try:
+            if trainer.rounds_done < total:
+                with closing(self._executor(devices, spec)) as executor:
+                    untrained = self._untrained()
+                    for record in trainer.rounds(executor, watch):
+                        if on_round is not None:
+                            on_round(record, total)
+            untrained = self._untrained()
+            final = self._evaluate()
+        except Diverged:
+            return {"status": "diverged", **self._cost()}
+        if "objective" not in final:
+            return {"status": "diverged", **self._cost()}
+        return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
+
+    def _executor(self, devices: Sequence[str], spec: WorkerSpec) -> InProcess | WorkerPool:
+        if len(devices) > 1:
+            layout = self.trainer.layout
+            return WorkerPool(spec, devices, (layout.server_size, layout.upload_size))
+        return InProcess(ClientRunner(self.setup, self.device, self.personal_dir))
+
+    def _untrained(self) -> dict[str, float]:
+        if not self.setup.config.evaluation.untrained:
+            return {}
+        path = self._folder / "untrained.json"
+        if not path.exists():
+            vector = self.trainer.vector
+            now = vector.clone()
+            vector.copy_(self.trainer.initial)
+            metrics = self._evaluate(first=True)
+            vector.copy_(now)
+            atomic_write_text(path, json.dumps(metrics, sort_keys=True))
+        return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+
+    def _evaluate(self, *, first: bool = False) -> dict[str, float]:
+        binding, trainer = self.trainer.binding, self.trainer
+
+        def select(client_id: int) -> None:
+            stored = None if first else trainer.personal_rounds.get(client_id)
+            own = trainer.first_personal
+            if stored is not None:
+                own = self._personal.load(client_id, stored)
+            binding.personal.data.copy_(own)
+
+        protocols = self.setup.config.evaluation.protocols
+        return evaluate(self.setup, binding, select, protocols, self.device)
+
+    def _metrics(
+        self, final: Mapping[str, float], untrained: Mapping[str, float]
+    ) -> dict[str, Any]:
+        history = self.trainer.history
+        found: dict[str, Any] = {name: final.get(name) for name in _METRICS}
+        found["collapse"] = final.get("std_ratio")
+        found["final_loss"] = history[-1].loss if history else None
+        found |= {f"untrained_{name}": untrained.get(name) for name in _UNTRAINED}
+        every = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
+        rest = {k: v for k, v in every.items() if k not in found and k != "std_ratio"}
+        trained = slice(0, self.trainer.layout.num_trained)
+        rest["relative_movement"] = relative_movement(
+            self.trainer.initial[trained], self.trainer.vector[trained]
+        )
+        rest["idle_clients"] = float(sum(record.idle_clients for record in history))
+        return {**found, "metrics_json": canonical_json(rest)}
+
+    def _cost(self) -> dict[str, Any]:
+        trainer = self.trainer
+        return {
+            "train_seconds": trainer.train_seconds,
+            "bytes_up": trainer.ledger.bytes_up,
+            "bytes_down": trainer.ledger.bytes_down,
+            "peak_memory_bytes": peak_memory_bytes(),
+            "rounds_done": trainer.rounds_done,
+            "resumes": trainer.resumes,
+        }

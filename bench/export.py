@@ -1,0 +1,138 @@
+"""A trained encoder as a file for everybody else: safetensors and a JSON card."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedbench.bench.checkpoint import load_checkpoint
+from fedbench.bench.config import ModelConfig, RunConfig
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.data.views import normalise
+from fedbench.bench.errors import DataError, StoreError
+from fedbench.bench.execute import open_dataset
+from fedbench.bench.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.results.store import Store
+from fedbench.bench.setup import Setup
+from fedbench.bench.data.partition import Partition
+
+FORMAT = "fedbench-encoder-1"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The file, its card, and the file's SHA-256."""
+
+    file: Path
+    card: Path
+    sha256: str
+
+
+def export_encoder(store: Store, run_id: str, file: Path, *, data_dir: Path | None = None) -> Exported:
+    """Write a run's encoder as `.safetensors`, with a card `<name>.json` beside it.
+
+    The card has the architecture, the preprocessing and the run's configuration and metrics, so
+    that nothing else is needed to use the encoder.
+
+    Args:
+        store: where the run is.
+        run_id: its row id.
+        file: ends in `.safetensors`.
+        data_dir: cache of data sets.
+
+    Raises:
+        StoreError: if the store has no such run, or no checkpoint of it.
+        DataError: if `file` has another ending.
+    """
+    if file.suffix != ".safetensors":
+        raise DataError(f"cannot export to {file.name!r}: the name must end in .safetensors")
+    row = store.row(run_id)
+    if row is None:
+        raise StoreError(
+            f"no run {run_id!r} in store {str(store.root)!r}; `fedbench leaderboard --json` lists row ids"
+        )
+    checkpoint = load_checkpoint(store.cell_dir(run_id), run_id)
+    if checkpoint is None:
+        raise StoreError(
+            f"run {run_id} has no checkpoint in {str(store.cell_dir(run_id))!r} any more;"
+            " run it again into an empty store"
+        )
+    config = RunConfig.model_validate_json(row.config_json)
+    dataset = open_dataset(config, data_dir)
+    partition = Partition.load(store.cell_dir(run_id) / "partition.safetensors")
+    setup = Setup.of(config, reopen(dataset.path), partition)
+    if setup.evaluate_on_clients:
+        raise StoreError(f"run {run_id} has one encoder per client; there is no global one to export")
+    net = setup.make_net()
+    binding = setup.layout(net).bind(net)
+    binding.server.data.copy_(checkpoint.tensors["server"])
+    tensors = {k: v.clone().contiguous() for k, v in net["encoder"].state_dict().items()}
+    card = {
+        "format": FORMAT,
+        "run_id": run_id,
+        "model": config.model.model_dump(mode="json"),
+        "image_shape": list(setup.spec.image_shape),
+        "feature_dim": setup.backbone.dim,
+        "preprocessing": "pixels / 255, then (x - 0.5) / 0.5",
+        "class_names": list(dataset.class_names),
+        "config": config.model_dump(mode="json"),
+        "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
+    }
+    data = save(tensors, metadata={"card": json.dumps(card, sort_keys=True)})
+    atomic_write_bytes(file, data)
+    card_file = file.with_suffix(".json")
+    atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
+    return Exported(file, card_file, hashlib.sha256(data).hexdigest())
+
+
+class Encoder(nn.Module):
+    """An exported encoder with its preprocessing: uint8 images (B, C, H, W) -> features (B, D).
+
+    Attributes:
+        card: what the file says of itself.
+    """
+
+    def __init__(self, card: Mapping[str, Any], backbone: nn.Module) -> None:
+        super().__init__()
+        self.card = dict(card)
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 images (B, C, H, W) -> float32 features (B, D)."""
+        if images.dtype != torch.uint8:
+            raise TypeError(f"images must be uint8 (B, C, H, W), got {images.dtype}")
+        return self.backbone(normalise(images.float() / 255))  # type: ignore[no-any-return]
+
+
+def load_encoder(file: Path | str) -> Encoder:
+    """Read an exported encoder, in eval mode on the CPU; needs no store and no data set.
+
+    Raises:
+        DataError: if the file is missing or not an exported encoder.
+    """
+    path = Path(file)
+    try:
+        with safe_open(path, "pt") as opened:
+            card = json.loads((opened.metadata() or {})["card"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if card["format"] != FORMAT:
+            raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
+        model, channels = ModelConfig.model_validate(card["model"]), card["image_shape"][0]
+    except (OSError, SafetensorError, KeyError, ValueError) as err:
+        raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
+    backbone = make_backbone(model, channels).make()
+    for module in backbone.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.num_batches_tracked = None
+    backbone.load_state_dict(tensors)
+    return Encoder(card, backbone).eval()

@@ -1,0 +1,81 @@
+"""The container of every tensor of a run: named parts, run in a row, metering what crosses a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.errors import PluginError
+
+
+@dataclass
+class Wire:
+    """Bytes of activations and gradients that crossed between a client and server-only parts."""
+
+    up: int = 0
+    down: int = 0
+
+
+class Net(nn.ModuleDict):
+    """Parts by name (`encoder`, `projector`, …) plus loose tensors registered as buffers.
+
+    `net(x, "encoder", "projector")` runs parts in a row; `net.tensor("centroids")` reads a buffer
+    or parameter by its full name. Tensors are float32; counters of batch norm are dropped, since
+    nothing reads them when the momentum is fixed.
+
+    Args:
+        parts: modules by name; one of them is called `encoder` and is what gets evaluated.
+    """
+
+    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+        super().__init__(dict(parts))
+        self.remote: frozenset[str] = frozenset()
+        self.wire = Wire()
+        self.drop_counters()
+
+    def drop_counters(self) -> None:
+        """Remove `num_batches_tracked`; call again after adding parts with batch norm."""
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
+                module.num_batches_tracked = None
+
+    def forward(self, x: Tensor, *parts: str) -> Tensor:
+        """Run `parts` one after another on `x`, (B, …) -> (B, …)."""
+        inside = False
+        for part in parts:
+            remote = part in self.remote
+            if remote != inside:
+                self._meter(x, to_server=remote)
+                inside = remote
+            x = self[part](x)
+        if inside:
+            self._meter(x, to_server=False)
+        return x
+
+    def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
+        """The same parts on several views, each in a pass of its own: batch norms see one view."""
+        return tuple(self(view, *parts) for view in images)
+
+    def tensor(self, name: str) -> Tensor:
+        """The parameter or buffer with this `state_dict` name.
+
+        Raises:
+            PluginError: if there is none.
+        """
+        *path, leaf = name.split(".")
+        module: nn.Module = self
+        for step in path:
+            module = module.get_submodule(step)
+        value = getattr(module, leaf, None)
+        if not isinstance(value, Tensor):
+            raise PluginError(f"the net has no tensor {name!r}")
+        return value
+
+    def _meter(self, x: Tensor, *, to_server: bool) -> None:
+        size = x.numel() * x.element_size()
+        back = size if torch.is_grad_enabled() and x.requires_grad else 0  # its gradient returns
+        self.wire.up += size if to_server else back
+        self.wire.down += back if to_server else size

@@ -1,0 +1,1 @@
+"""Networks, losses and the mathematics that methods share."""

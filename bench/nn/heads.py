@@ -1,0 +1,36 @@
+"""Heads on top of an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+
+def mlp(
+    in_dim: int,
+    hidden_dim: int,
+    out_dim: int,
+    *,
+    norm: Callable[[int], nn.Module] | None = None,
+    out_norm: nn.Module | None = None,
+    out_bias: bool = True,
+) -> nn.Sequential:
+    """Linear, ReLU, Linear: (B, in_dim) -> (B, out_dim).
+
+    Args:
+        in_dim: width of the input.
+        hidden_dim: width of the hidden layer.
+        out_dim: width of the output.
+        norm: makes the norm between the first layer and ReLU; that layer then has no bias, which
+            the norm would cancel.
+        out_norm: applied to the output.
+        out_bias: whether the last layer has a bias.
+    """
+    layers: list[nn.Module] = [nn.Linear(in_dim, hidden_dim, bias=norm is None)]
+    if norm is not None:
+        layers.append(norm(hidden_dim))
+    layers += [nn.ReLU(), nn.Linear(hidden_dim, out_dim, bias=out_bias)]
+    if out_norm is not None:
+        layers.append(out_norm)
+    return nn.Sequential(*layers)

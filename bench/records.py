@@ -1,0 +1,247 @@
+"""What the commands and the Python calls hand back, and its shape as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config import RunConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedbench.bench.data.partition import Partition
+    from fedbench.bench.estimate import Estimate
+    from fedbench.bench.results.leaderboard import Leaderboard
+    from fedbench.bench.results.row import Row
+    from fedbench.bench.runs import Finished
+
+_MEASURED = (
+    "objective",
+    "align",
+    "unif",
+    "knn_acc",
+    "linear_acc",
+    "linear_paper_acc",
+    "untrained_objective",
+    "untrained_knn_acc",
+    "untrained_linear_acc",
+    "collapse",
+    "effective_rank",
+    "final_loss",
+)
+_COST = (
+    "wall_seconds",
+    "train_seconds",
+    "bytes_up",
+    "bytes_down",
+    "peak_memory_bytes",
+    "num_parameters",
+    "rounds_done",
+    "resumes",
+)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        run_id: its row id; `export_encoder` and `fedbench export` take it.
+        status: `ok`, or `diverged` when loss or weights stopped being finite.
+        method: canonical method spec.
+        preset: the preset that the configuration started from.
+        seed: the run's seed.
+        metrics: accuracies in [0, 1]; None = not measured.
+        cost: seconds, bytes and counts; keys as in the columns of the store.
+        paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
+        collapsed: the detector's verdict on the final features.
+        stored_before: whether the store had it already, so that nothing was executed.
+        config: the configuration.
+        row: the whole row of the store.
+    """
+
+    run_id: str
+    status: str
+    method: str
+    preset: str
+    seed: int
+    metrics: Mapping[str, float | None]
+    cost: Mapping[str, float | int | None]
+    paths: Mapping[str, str | None]
+    collapsed: bool
+    stored_before: bool
+    config: RunConfig = field(repr=False)
+    row: Row = field(repr=False)
+
+    @classmethod
+    def of(cls, finished: Finished, store: Path) -> RunResult:
+        """The result of a run that lies in a store."""
+        row, folder = finished.row, finished.folder
+        checkpoints = sorted(folder.glob("round-*.safetensors"))
+        files = {
+            "run": folder,
+            "row": store / "rows" / f"{row.row_id}.parquet",
+            "curve": folder / "curve.parquet",
+            "checkpoint": checkpoints[-1] if checkpoints else folder / "round",
+            "partition": folder / "partition.safetensors",
+        }
+        paths = {name: str(path) if path.exists() else None for name, path in files.items()}
+        return cls(
+            run_id=row.row_id,
+            status=row.status,
+            method=row.method,
+            preset=row.preset,
+            seed=row.seed,
+            metrics={name: getattr(row, name) for name in _MEASURED}
+            | json.loads(row.metrics_json or "{}"),
+            cost={name: getattr(row, name) for name in _COST},
+            paths={"store": str(store), **paths},
+            collapsed=_collapsed(row),
+            stored_before=finished.stored_before,
+            config=RunConfig.model_validate_json(row.config_json),
+            row=row,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench run --json` prints."""
+        return {
+            "run_id": self.run_id,
+            "status": self.status,
+            "method": self.method,
+            "preset": self.preset,
+            "seed": self.seed,
+            "config": self.config.model_dump(mode="json"),
+            "metrics": dict(self.metrics),
+            "cost": dict(self.cost),
+            "paths": dict(self.paths),
+            "collapsed": self.collapsed,
+            "stored_before": self.stored_before,
+        }
+
+
+def _collapsed(row: Row) -> bool:
+    from fedbench.bench.evaluation.detectors import COLLAPSED_RANK, COLLAPSED_STD_RATIO
+
+    if row.collapse is None:
+        return False
+    low_rank = row.effective_rank is not None and row.effective_rank < COLLAPSED_RANK
+    return row.collapse < COLLAPSED_STD_RATIO or low_rank
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do.
+
+    Attributes:
+        run_id: the row id it would get.
+        stored: whether the store has it already.
+        preset: the preset that the configuration starts from.
+        workers: processes that would train clients.
+        device: where the server's part would run.
+        estimate: cost, from one measured step.
+        config: the configuration.
+        store: the store's folder.
+    """
+
+    run_id: str
+    stored: bool
+    preset: str
+    workers: int
+    device: str
+    estimate: Estimate
+    config: RunConfig = field(repr=False)
+    store: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench run --dry-run --json` prints."""
+        return {
+            "run_id": self.run_id,
+            "status": "stored" if self.stored else "planned",
+            "method": self.config.spec,
+            "preset": self.preset,
+            "seed": self.config.seed,
+            "config": self.config.model_dump(mode="json"),
+            "workers": self.workers,
+            "device": self.device,
+            "estimate": asdict(self.estimate),
+            "paths": {"store": str(self.store)},
+        }
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A leaderboard, and the files of the store that could not be read.
+
+    Attributes:
+        board: groups of comparable lines, best first.
+        problems: one line per unreadable file; what it holds is missing from the board.
+    """
+
+    board: Leaderboard
+    problems: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench leaderboard --json` prints: `metric` and flat `rows`."""
+        return {**self.board.to_dict(), "problems": list(self.problems)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line per configuration, numbers unrounded."""
+        from fedbench.bench.results.formats import to_frame
+
+        return to_frame(self.board)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return str(self.to_frame().to_html())
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How a data set was dealt to clients.
+
+    Attributes:
+        dataset: name of the data set.
+        labels: what stood in for its labels, or None.
+        partition: who holds which example.
+        record: sizes and class counts, as `fedbench partition --json` prints them.
+    """
+
+    dataset: str
+    labels: str | None
+    partition: Partition = field(repr=False)
+    record: Mapping[str, Any] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench partition --json` prints."""
+        extra = {} if self.labels is None else {"labels": self.labels}
+        return {"dataset": self.dataset, **self.record, **extra, "hash": self.partition.hash}
+
+
+def method_records() -> list[dict[str, Any]]:
+    """Every registered method and add-on with its fields, for listing."""
+    from fedbench.bench import registry
+
+    return [
+        {
+            "name": entry.name,
+            "kind": "add-on" if entry.is_addon else "method",
+            "summary": entry.summary,
+            "goes_with": None if entry.bases is None else sorted(entry.bases),
+            "aliases": [
+                alias for alias, spec in registry.ALIASES.items() if spec.split("+")[-1] == entry.name
+            ],
+            "fields": {
+                name: {
+                    "default": info.get_default(call_default_factory=True),
+                    "description": info.description or "",
+                }
+                for name, info in entry.cls.model_fields.items()
+                if name != "base"
+            },
+        }
+        for entry in registry.entries().values()
+    ]

@@ -1,0 +1,109 @@
+"""A run and the store: finished runs are read back, others executed, their rows kept."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.errors import StoreError
+from fedbench.bench.execute import OnRound, Origin, Place, execute, open_dataset
+from fedbench.bench.history import History
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.store import Store
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run's row, and whether it was already in the store."""
+
+    row: Row
+    stored_before: bool
+    folder: Path
+
+
+def run(
+    config: RunConfig,
+    *,
+    store: Store,
+    origin: Origin | None = None,
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+) -> Finished:
+    """Execute a configuration, unless the store has its row; resumes what was interrupted.
+
+    Args:
+        config: what to run.
+        store: where rows and checkpoints are kept.
+        origin: preset, study and command line, for the record.
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+        on_round: called after every round.
+
+    Raises:
+        StoreError: if the store cannot be written, or another process is at this very run.
+        FedbenchError: for data, configuration or device problems.
+    """
+    origin = origin or Origin()
+    dataset = open_dataset(config, data_dir)
+    identity = row_id(config, dataset.revision)
+    folder = store.cell_dir(identity)
+    stored = store.row(identity)
+    if stored is not None and stored.status != "error":
+        return Finished(stored, True, folder)
+    store.check_writable()
+    with store.lock(identity) as mine:
+        if not mine:
+            raise StoreError(
+                f"run {identity} is being executed by another process on this store; wait for it,"
+                " or choose another --store"
+            )
+        place = Place(folder, data_dir, workers, device)
+        row = execute(config, replace(origin, argv=origin.argv or command_line()), place, on_round)
+        keep(store, row)
+    return Finished(row, False, folder)
+
+
+def keep(store: Store, row: Row, *, refresh: bool = True) -> None:
+    """Write a finished run's row, its curve, and the derived leaderboard file."""
+    folder = store.cell_dir(row.row_id)
+    if folder.exists():
+        records = History(folder).read()
+        store.write_curve(row.row_id, [flatten(record.as_dict()) for record in records])
+        drop_scratch(folder)
+    store.write_row(row, replace=True)
+    if refresh:
+        store.refresh()
+
+
+def flatten(record: dict[str, Any]) -> dict[str, Any]:
+    """Columns of a curve: `loss`, `parts.uv`, `metrics.knn_acc`, …"""
+    flat = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def drop_scratch(folder: Path) -> None:
+    """Delete all checkpoints but the newest, which `export` reads."""
+    for path in sorted(folder.glob("round-*.safetensors"))[:-1]:
+        path.unlink(missing_ok=True)
+
+
+def forget_cell(store: Store, identity: str) -> None:
+    """Delete a run's folder: a tuning trial leaves its row only."""
+    shutil.rmtree(store.cell_dir(identity), ignore_errors=True)
+
+
+def command_line() -> str:
+    """The command as it was typed, without the folder of the program."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -1,0 +1,133 @@
+"""Everything of a run that follows from its configuration and its data, the same in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbench.bench import registry
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.data.datasets import Dataset, reopen
+from fedbench.bench.data.labels import hide_all, visible_labels
+from fedbench.bench.data.partition import Partition
+from fedbench.bench.data.shift import rotated_images
+from fedbench.bench.errors import PluginError
+from fedbench.bench.layout import Layout
+from fedbench.bench.method import DataSpec, Labels, Method
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone, make_backbone
+from fedbench.bench.seeding import scope
+from fedbench.bench.sharing import Sharing, rule_of
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run before its first round.
+
+    Attributes:
+        config: the configuration.
+        method: built from it.
+        dataset: images and labels.
+        partition: who holds which image.
+        images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
+        labels: training labels as far as the method may see them, -1 where hidden.
+        backbone: makes encoders.
+        spec: what `Method.build` may know of the data.
+    """
+
+    config: RunConfig
+    method: Method
+    dataset: Dataset
+    partition: Partition
+    images: np.ndarray
+    labels: np.ndarray
+    backbone: Backbone
+    spec: DataSpec
+
+    @classmethod
+    def of(cls, config: RunConfig, dataset: Dataset, partition: Partition) -> Setup:
+        """Put a run together."""
+        method = registry.create(config.spec, config.method)
+        channels, height, width = dataset.image_shape
+        return cls(
+            config=config,
+            method=method,
+            dataset=dataset,
+            partition=partition,
+            images=rotated_images(dataset, partition),
+            labels=_visible(config, method, dataset, partition),
+            backbone=make_backbone(config.model, channels),
+            spec=DataSpec((channels, height, width), dataset.num_classes, partition.num_clients),
+        )
+
+    @classmethod
+    def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Setup:
+        """The same in another process, from the files that the first one wrote."""
+        return cls.of(config, reopen(dataset), Partition.load(partition))
+
+    def make_net(self) -> Net:
+        """The net at the start of the run, on the CPU; the same weights in every process."""
+        with scope(self.config.seed, "init"):
+            net = self.method.build(self.backbone, self.spec)
+        if "encoder" not in net:
+            raise PluginError(f"method {self.method.name!r}: build() returned no part 'encoder'")
+        net.drop_counters()
+        return net
+
+    def sharing(self, net: Net) -> Mapping[str, Sharing]:
+        """The method's table under the configured norm policy.
+
+        With `batch-local` every tensor of a batch norm that would be averaged stays with its client
+        (Li et al. 2021, FedBN, https://arxiv.org/abs/2102.07623).
+        """
+        table = self.method.sharing()
+        if self.config.model.norm != "batch-local":
+            return table
+        local = {}
+        for path, module in net.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                for leaf in module.state_dict():
+                    if rule_of(f"{path}.{leaf}", table) is Sharing.AVERAGED:
+                        local[f"{path}.{leaf}"] = Sharing.PERSONAL
+        return {**local, **table}
+
+    def layout(self, net: Net) -> Layout:
+        """Where the net's tensors lie; also marks the parts that only the server holds."""
+        layout = Layout.of(net, self.sharing(net))
+        rules: dict[str, set[Sharing]] = {}
+        for slot in (*layout.server, *layout.personal):
+            rules.setdefault(slot.name.split(".", 1)[0], set()).add(slot.rule)
+        net.remote = frozenset(part for part, held in rules.items() if held == {Sharing.SERVER_ONLY})
+        return layout
+
+    def client_data(self, client_id: int, device: torch.device | str) -> ClientData:
+        """One client's images and visible labels."""
+        chosen = self.partition.client(client_id)
+        images = torch.from_numpy(self.images[chosen])
+        labels = torch.from_numpy(self.labels[chosen])
+        return ClientData(images.to(device), labels.to(device))
+
+    @property
+    def evaluate_on_clients(self) -> bool:
+        """Whether encoders differ between clients, so that each is evaluated."""
+        local_norm = self.config.model.norm == "batch-local"
+        return local_norm or self.method.needs().evaluate_on == "clients"
+
+
+def _visible(
+    config: RunConfig, method: Method, dataset: Dataset, partition: Partition
+) -> np.ndarray:
+    fraction = config.data.label_fraction
+    labels = method.needs().labels
+    if labels is Labels.ALL and fraction == 0:
+        return np.asarray(dataset.train_labels)
+    if labels is Labels.NONE or fraction == 0:
+        return hide_all(dataset.train_labels)
+    clients = [partition.client(k) for k in range(partition.num_clients)]
+    return visible_labels(dataset.train_labels, clients, fraction, config.seed)

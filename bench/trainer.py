@@ -1,0 +1,266 @@
+"""The round loop: it knows hooks and sharing rules, never a method's name."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.aggregate import Aggregate, optimized_size
+from fedbench.bench.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedbench.bench.client import Task, Trained
+from fedbench.bench.evaluation.detectors import collapse_report
+from fedbench.bench.evaluation.features import extract
+from fedbench.bench.history import History, RoundRecord
+from fedbench.bench.layout import Binding, Layout
+from fedbench.bench.ledger import Ledger
+from fedbench.bench.method import RoundPlan, Server, Upload
+from fedbench.bench.personal import PersonalStore
+from fedbench.bench.seeding import generator, numpy_generator, single_thread
+from fedbench.bench.server import ServerOptimizer
+from fedbench.bench.setup import Setup
+
+_PROBE = 256
+"""Images that the collapse detector looks at after every round."""
+
+
+class Executor(Protocol):
+    """Trains the clients of a round and hands results back in the order of the tasks."""
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """One result per task: what the client reports, and its upload."""
+
+
+class Diverged(Exception):  # noqa: N818
+    """A loss or a weight is not finite any more; the run ends here with that status."""
+
+
+class Trainer:
+    """A run's state between rounds, and the step from one round to the next.
+
+    Args:
+        setup: the run.
+        folder: for checkpoints, personal tensors and the history.
+        row_id: identity of the run; a checkpoint of another run is refused.
+        device: of the server.
+    """
+
+    def __init__(
+        self, setup: Setup, folder: Path, row_id: str, device: torch.device
+    ) -> None:
+        self.setup, self.folder, self.row_id, self.device = setup, folder, row_id, device
+        net = setup.make_net()
+        self.layout: Layout = setup.layout(net)
+        self.binding: Binding = self.layout.bind(net, device)
+        self.vector = self.binding.server.data
+        self.initial = self.vector.clone()
+        self.first_personal = self.binding.personal.data.clone()
+        self._optimizer = ServerOptimizer(
+            setup.config.server, optimized_size(self.layout), device
+        )
+        self._method_optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._restored: dict[str, dict[str, Any]] = {}
+        self.ledger = Ledger()
+        self._per_client = Ledger.of_client(self.layout)
+        self.personal_rounds: dict[int, int] = {}
+        self._previous_personal: dict[int, int] = {}
+        self._personal = PersonalStore(folder / "clients")
+        self._history = History(folder)
+        self.rounds_done = 0
+        self.resumes = 0
+        self.train_seconds = 0.0
+        self.history: list[RoundRecord] = []
+        sizes = setup.partition.sizes
+        self._holders = [k for k in range(len(sizes)) if sizes[k] > 0]
+        self._probe = _probe_images(setup)
+        self._resume()
+
+    @property
+    def total_rounds(self) -> int:
+        """Configured rounds and the method's preparatory ones."""
+        preparatory = self.setup.method.needs().preparatory_rounds
+        return self.setup.config.federation.num_rounds + preparatory
+
+    def rounds(
+        self,
+        executor: Executor,
+        evaluate: Callable[[int], Mapping[str, float]] | None = None,
+    ) -> Iterator[RoundRecord]:
+        """Do the rounds that are left, with a checkpoint after each.
+
+        Args:
+            executor: where clients train.
+            evaluate: called after a round with the number of rounds done; its result goes into the
+                round's record.
+
+        Raises:
+            Diverged: when a loss or a weight is not finite any more.
+        """
+        while self.rounds_done < self.total_rounds:
+            record = self._round(self.rounds_done, executor, evaluate)
+            self._history.append(record)
+            self.history.append(record)
+            self._checkpoint()
+            yield record
+
+    def _round(
+        self,
+        index: int,
+        executor: Executor,
+        evaluate: Callable[[int], Mapping[str, float]] | None,
+    ) -> RoundRecord:
+        began = time.perf_counter()
+        config, method = self.setup.config, self.setup.method
+        plan = method.plan_round(index, RoundPlan(config.client.local_epochs))
+        cohort = self._cohort(index, plan)
+        aggregate = Aggregate(self.layout, self.device)
+        exchanged = Ledger()
+        exchanged.merge(self._per_client, times=len(cohort))
+        uploads: list[Upload] = []
+        results: list[Trained] = []
+        tasks = [Task(k, index, plan.local_epochs, self.personal_rounds.get(k)) for k in cohort]
+        self._previous_personal = dict(self.personal_rounds)
+        for trained, upload in executor.train(tasks, self.vector):
+            if not trained.finite:
+                raise Diverged(f"round {index + 1}: the loss of client {trained.client_id} is not finite")
+            aggregate.fold(trained.client_id, self._weight(trained), upload)
+            uploads.append(self._upload(trained, upload))
+            exchanged.merge(trained.wire)
+            exchanged.add_extras(trained.extras)
+            results.append(trained)
+            if trained.stored_personal:
+                self.personal_rounds[trained.client_id] = index
+        with single_thread(), torch.no_grad():
+            aggregate.apply(self.vector, self._optimizer)
+            server = Server(
+                index,
+                generator(config.seed, "server", index),
+                self._method_optimizers,
+                self._restored,
+            )
+            with torch.enable_grad():
+                method.server_step(self.binding.net, uploads, server)
+            if not bool(self.vector.isfinite().all()):
+                raise Diverged(f"round {index + 1}: the global weights are not finite")
+        self.rounds_done = index + 1
+        self.ledger.merge(exchanged)
+        self.train_seconds += time.perf_counter() - began
+        metrics = evaluate(self.rounds_done) if evaluate is not None else {}
+        return self._record(index, results, exchanged, metrics, time.perf_counter() - began)
+
+    def _cohort(self, index: int, plan: RoundPlan) -> list[int]:
+        pool = self._holders
+        if plan.cohort == "labelled":
+            labels, partition = self.setup.labels, self.setup.partition
+            pool = [k for k in pool if (labels[partition.client(k)] >= 0).any()]
+        if plan.cohort == "all":
+            return pool
+        drawn = torch.randperm(len(pool), generator=generator(self.setup.config.seed, "cohort", index))
+        return sorted(pool[i] for i in drawn[: self.setup.config.cohort_size].tolist())
+
+    def _weight(self, trained: Trained) -> float:
+        if trained.num_steps == 0:
+            return 0.0
+        by_examples = self.setup.config.server.weighting == "examples"
+        return float(trained.num_examples) if by_examples else 1.0
+
+    def _upload(self, trained: Trained, upload: Tensor) -> Upload:
+        weights = {}
+        if self.setup.method.needs().single_uploads:
+            for slot in self.layout.server:
+                if slot.stop <= self.layout.num_averaged:
+                    weights[slot.name] = upload[slot.start : slot.stop].view(slot.shape).clone()
+        return Upload(trained.client_id, trained.num_examples, trained.extras, weights)
+
+    def _record(
+        self,
+        index: int,
+        results: Sequence[Trained],
+        exchanged: Ledger,
+        metrics: Mapping[str, float],
+        seconds: float,
+    ) -> RoundRecord:
+        steps = sum(result.num_steps for result in results)
+        stepped = [result for result in results if result.num_steps]
+        means = {
+            name: sum(r.parts.get(name, 0.0) * r.num_steps for r in stepped) / steps
+            for name in sorted({name for r in stepped for name in r.parts})
+        }
+        net, method = self.binding.net.eval(), self.setup.method
+        with single_thread():
+            features = extract(lambda x: method.encode(net, x), self._probe, device=self.device)
+        report = collapse_report(features)
+        loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
+        return RoundRecord(
+            round_index=index,
+            loss=loss if math.isfinite(loss) else None,
+            parts=means,
+            cohort_size=len(results),
+            idle_clients=len(results) - len(stepped),
+            num_steps=steps,
+            bytes_up=exchanged.bytes_up,
+            bytes_down=exchanged.bytes_down,
+            std_ratio=report["std_ratio"],
+            effective_rank=report["effective_rank"],
+            collapsed=report["collapsed"],
+            metrics=metrics,
+            seconds=seconds,
+        )
+
+    def _checkpoint(self) -> None:
+        tensors = {"server": self.vector}
+        tensors |= {f"server-optimizer/{k}": v for k, v in self._optimizer.state().items()}
+        groups = {}
+        for name, optimizer in self._method_optimizers.items():
+            state = optimizer.state_dict()
+            groups[name] = state["param_groups"]
+            for parameter, values in state["state"].items():
+                for key, value in values.items():
+                    tensors[f"method-optimizer/{name}/{parameter}/{key}"] = torch.as_tensor(value)
+        state = {
+            "row_id": self.row_id,
+            "server_steps": self._optimizer.step_count,
+            "method_optimizers": groups,
+            "ledger": self.ledger.as_dict(),
+            "personal_rounds": self.personal_rounds,
+            "resumes": self.resumes,
+            "train_seconds": self.train_seconds,
+        }
+        save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
+        if self.layout.personal_size:
+            versions = (self.personal_rounds, self._previous_personal)
+            keep = {k: {v[k] for v in versions if k in v} for k in self.personal_rounds}
+            self._personal.prune(keep)
+
+    def _resume(self) -> None:
+        found = load_checkpoint(self.folder, self.row_id)
+        self.history = self._history.rewind(found.rounds_done if found else 0)
+        if found is None:
+            return
+        self.rounds_done, state = found.rounds_done, found.state
+        self.vector.copy_(found.tensors["server"])
+        moments = {k: found.tensors[f"server-optimizer/{k}"] for k in self._optimizer.state()}
+        self._optimizer.load(moments, state["server_steps"])
+        for name, groups in state["method_optimizers"].items():
+            self._restored[name] = {"param_groups": groups, "state": {}}
+        for key, value in found.tensors.items():
+            if key.startswith("method-optimizer/"):
+                _, name, parameter, leaf = key.split("/")
+                self._restored[name]["state"].setdefault(int(parameter), {})[leaf] = value
+        self.ledger = Ledger(**state["ledger"])
+        self.personal_rounds = {int(k): r for k, r in state["personal_rounds"].items()}
+        self.resumes = state["resumes"] + 1
+        self.train_seconds = state["train_seconds"]
+
+
+def _probe_images(setup: Setup) -> Tensor:
+    rng = numpy_generator(setup.config.seed, "probe")
+    count = min(_PROBE, len(setup.images))
+    chosen = rng.choice(len(setup.images), count, replace=False)
+    chosen.sort()
+    return torch.from_numpy(setup.images[chosen])

@@ -1,0 +1,208 @@
+"""Worker processes that train clients of one run, and the in-process stand-in for one worker.
+
+A worker is a fresh interpreter (`python -m fedbench.bench.worker`), so it needs neither `fork` nor an
+importable `__main__`. It shares one anonymous memory file with its parent: the server's vector,
+followed by one slot per upload in flight. Only small messages pass through the pipe.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from socket import socketpair
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.client import ClientRunner, Task, Trained
+from fedbench.bench.config import RunConfig
+from fedbench.bench.errors import FedbenchError, ResourceError
+from fedbench.bench.seeding import single_thread
+from fedbench.bench.setup import Setup
+
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker needs to rebuild the run: configuration and files."""
+
+    config_json: str
+    dataset_path: Path
+    partition_path: Path
+    personal_dir: Path
+
+    def runner(self, device: str) -> ClientRunner:
+        """The run's client runner in this process."""
+        config = RunConfig.model_validate_json(self.config_json)
+        setup = Setup.reopen(config, self.dataset_path, self.partition_path)
+        return ClientRunner(setup, torch.device(device), self.personal_dir)
+
+
+class InProcess:
+    """Trains one client after another in this process."""
+
+    def __init__(self, runner: ClientRunner) -> None:
+        self._runner = runner
+        self._upload = torch.empty(runner.layout.upload_size, device=runner.device)
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        for task in tasks:
+            with single_thread():
+                trained = self._runner.run(task, server, self._upload)
+            yield trained, self._upload
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class WorkerPool:
+    """Trains clients in several processes, handing results back in the order of the tasks.
+
+    At most two uploads per worker are in flight, so memory does not grow with the cohort; a slow
+    client makes the others wait once those are used up.
+
+    Args:
+        spec: the run.
+        devices: one per worker.
+        sizes: (server_size, upload_size).
+    """
+
+    def __init__(self, spec: WorkerSpec, devices: Sequence[str], sizes: tuple[int, int]) -> None:
+        server_size, upload_size = sizes
+        self._num_slots = 2 * len(devices)
+        total = server_size + self._num_slots * upload_size
+        self._memory = _shared_memory(max(1, total) * _FLOAT)
+        self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pipes: list[Connection] = []
+        for device in devices:
+            ours, theirs = socketpair()
+            fds = (theirs.fileno(), self._memory)
+            command = [sys.executable, "-m", "fedbench.bench.worker", *map(str, fds)]
+            threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            process = subprocess.Popen(
+                command, pass_fds=fds, stdin=subprocess.DEVNULL, env=os.environ | threads
+            )
+            theirs.close()
+            pipe = Connection(ours.detach())
+            pipe.send((spec, device, server_size, upload_size, self._num_slots))
+            self._processes.append(process)
+            self._pipes.append(pipe)
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        self._server.copy_(server)
+        waiting = deque(enumerate(tasks))
+        free = deque(range(self._num_slots))
+        idle = deque(self._pipes)
+        done: dict[int, tuple[Trained, int]] = {}
+        for index in range(len(tasks)):
+            while index not in done:
+                while waiting and idle and free:
+                    number, task = waiting.popleft()
+                    self._send(idle.popleft(), (number, task, free.popleft()))
+                for pipe in wait(self._pipes):
+                    number, trained, slot = self._receive(pipe)  # type: ignore[arg-type]
+                    done[number] = (trained, slot)
+                    idle.append(pipe)  # type: ignore[arg-type]
+            trained, slot = done.pop(index)
+            yield trained, self._slots[slot]
+            free.append(slot)
+
+    def close(self) -> None:
+        """End the workers; one that is in the middle of a client is killed."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        os.close(self._memory)
+
+    def _send(self, pipe: Connection, message: object) -> None:
+        try:
+            pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError) as err:
+            raise self._lost(pipe) from err
+
+    def _receive(self, pipe: Connection) -> tuple[int, Trained, int]:
+        try:
+            kind, *rest = pipe.recv()
+        except (EOFError, ConnectionResetError) as err:
+            raise self._lost(pipe) from err
+        if kind == "error":
+            message, exit_code, detail = rest
+            error = FedbenchError(message)
+            error.exit_code = exit_code
+            error.add_note(detail)
+            raise error
+        number, trained, extras, slot = rest
+        tensors = {name: torch.from_numpy(value) for name, value in extras.items()}
+        return number, replace(trained, extras=tensors), slot
+
+    def _lost(self, pipe: Connection) -> ResourceError:
+        code = self._processes[self._pipes.index(pipe)].wait()
+        cause = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return ResourceError(
+            f"a worker process died ({cause}; signal 9 often means out of memory); the run is kept"
+            " up to its last round: run the same command again, perhaps with fewer --workers"
+        )
+
+
+def _shared_memory(size: int) -> int:
+    """A file descriptor of anonymous memory; it vanishes with the last process that holds it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("fedbench")
+    else:  # macOS
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _views(fd: int, server: int, upload: int, slots: int) -> tuple[Tensor, list[Tensor]]:
+    flat = torch.frombuffer(mmap.mmap(fd, 0), dtype=torch.float32)
+    uploads = flat[server : server + slots * upload].view(slots, upload)
+    return flat[:server], list(uploads)
+
+
+def _serve(pipe: Connection, memory: int) -> None:
+    spec, device, server_size, upload_size, slots = pipe.recv()
+    torch.set_num_threads(1)
+    runner: ClientRunner | None = None
+    server, uploads = _views(memory, server_size, upload_size, slots)
+    while True:
+        try:
+            number, task, slot = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return  # the parent is gone
+        answer: tuple[Any, ...]
+        try:
+            runner = runner or spec.runner(device)
+            trained = runner.run(task, server, uploads[slot])
+            extras = {name: value.numpy() for name, value in trained.extras.items()}
+            answer = ("done", number, replace(trained, extras={}), extras, slot)
+        except FedbenchError as err:
+            answer = ("error", str(err), err.exit_code, traceback.format_exc())
+        except Exception as err:
+            message = f"client {task.client_id}, round {task.round_index}: {type(err).__name__}: {err}"
+            answer = ("error", message, FedbenchError.exit_code, traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

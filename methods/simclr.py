@@ -1,0 +1,61 @@
+"""SimCLR on every client, weights averaged."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import nn
+
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.losses import info_nce, nt_xent
+from fedbench.bench.registry import register
+
+
+@register("simclr")
+class SimCLR(Method):
+    """Two views of an image attract, all other images of the batch repel.
+
+    Source: Chen et al. 2020, https://arxiv.org/abs/2002.05709; as a federated baseline in Lubana et
+    al. 2022, https://arxiv.org/abs/2205.11506 (f-SimCLR: 512-512-512 head with batch norm, T = 0.1)
+    and Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg (Local SimCLR: 512-2048-128
+    without norm). The second gives no temperature; its preset takes 0.5.
+    """
+
+    temperature: float = Field(0.1, gt=0, description="softmax divisor")
+    variant: Literal["nt-xent", "info-nce"] = Field(
+        "nt-xent", description="info-nce: negatives from the other view only"
+    )
+    augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
+        "simclr-o", description="how both views are made"
+    )
+    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
+    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    projector_norm: bool = Field(
+        True, description="the encoder's norm in the projector, hidden and output (no affine there)"
+    )
+
+    def needs(self) -> Needs:
+        """Two views of a kind; a batch of one has no negatives."""
+        return Needs(views=(self.augmentation, self.augmentation), min_batch=2)
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Encoder and projector."""
+        return Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+
+    def _projector(self, backbone: Backbone) -> nn.Module:
+        dims = backbone.dim, self.hidden_dim, self.projection_dim
+        if not self.projector_norm:
+            return mlp(*dims)
+        out_norm = backbone.head_norm(self.projection_dim, affine=False)
+        return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """NT-Xent, or InfoNCE, of the projections."""
+        h = net.views(batch.views, "encoder")  # 2 x (B, D)
+        z1, z2 = net.views(h, "projector")  # (B, projection_dim)
+        contrast = nt_xent if self.variant == "nt-xent" else info_nce
+        return Loss(contrast(z1, z2, self.temperature), features=h)

@@ -1,0 +1,47 @@
+"""FedAvg on labels: the reference that the methods without labels stand against."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import nn
+
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.registry import register
+
+
+@register("supervised")
+class Supervised(Method):
+    """Cross entropy on the labels that are visible: all of them, or the share `data.label_fraction`.
+
+    Source: McMahan et al. 2017, https://arxiv.org/abs/1602.05629. Lubana et al. 2022 trains on one
+    `base` view, Louizos et al. 2024 on both views of its SimCLR augmentation.
+    """
+
+    augmentation: Literal["base", "simclr-m"] = Field("base", description="how views are made")
+    num_views: int = Field(1, ge=1, le=2, description="views per image; losses are averaged")
+
+    def needs(self) -> Needs:
+        """Labelled views."""
+        return Needs(views=(self.augmentation,) * self.num_views, labels=Labels.ALL)
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Encoder and a linear classifier."""
+        classifier = nn.Linear(backbone.dim, data.num_classes)
+        return Net({"encoder": backbone.make(), "classifier": classifier})
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        """Train on the labelled images only."""
+        return data.keep(data.labels >= 0)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """Mean cross entropy over views and batch."""
+        h = net.views(batch.views, "encoder")  # per view, (B, D)
+        terms = [F.cross_entropy(net(x, "classifier"), batch.labels) for x in h]
+        return Loss(torch.stack(terms).mean(), features=h)

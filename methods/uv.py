@@ -1,0 +1,69 @@
+"""User verification as an add-on: tell the client from the features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import nn
+
+from fedbench.bench.method import AddOn, Batch, Client, DataSpec, Loss, Server, Upload
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.losses import client_cross_entropy
+from fedbench.bench.registry import register
+from fedbench.bench.sharing import Sharing
+
+
+@register("uv", bases=("simclr", "spectral", "simsiam", "semifed", "cbafed"))
+class UV(AddOn):
+    """Client classification on top of a method: turns its local bound on information into a global one.
+
+    Row k of `uv.weight` stands for client k; a client trains and sends its own row only. Features go
+    through a projector of their own, parallel to the method's.
+
+    Source: Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg, equation 6, algorithm 1.
+    Both unit-norm constraints are met by normalising in the forward pass, and the server brings rows
+    back to norm 1 after its step, since norms would otherwise only grow and shrink the effective
+    step. The source averages every row's change over the cohort (`rows="mean"`, for adaptive server
+    optimizers); with plain averaging that shrinks a client's proposal by the cohort's size, so
+    `rows="own"`, the default, takes over the client's row as it is.
+    """
+
+    weight: float = Field(1.0, ge=0, description="factor of the term; 1 in the source")
+    temperature: float = Field(1.0, gt=0, description="softmax divisor; the source has none")
+    rows: Literal["own", "mean"] = Field("own", description="how the server treats the rows")
+    hidden_dim: int = Field(2048, ge=1, description="width of the client-ID projector's hidden layer")
+    code_dim: int = Field(128, ge=1, description="width of its output and of a client's row")
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """The base's net with the client-ID projector and one unit row per client."""
+        net = self.base.build(backbone, data)
+        net["uv_projector"] = mlp(backbone.dim, self.hidden_dim, self.code_dim)
+        rows = nn.Linear(self.code_dim, data.num_clients, bias=False)
+        rows.weight.data = F.normalize(torch.randn_like(rows.weight), dim=1)
+        net["uv"] = rows
+        return net
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        """Rows travel one by one; everything else as the base says."""
+        rule = Sharing.OWN_ROW if self.rows == "own" else Sharing.MEAN_ROW
+        return {"uv.weight": rule, **self.base.sharing()}
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """The base's loss plus the client's cross entropy, summed over views."""
+        out = self.base.loss(net, batch, client)
+        rows = net.tensor("uv.weight")  # (K, code_dim)
+        codes = net.views(out.features, "uv_projector")  # per view, (B, code_dim)
+        terms = [client_cross_entropy(c, rows, client.id, self.temperature) for c in codes]
+        return out.plus("uv", self.weight * torch.stack(terms).sum())
+
+    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
+        """The base's step, then rows back to norm 1."""
+        self.base.server_step(net, uploads, server)
+        rows = net.tensor("uv.weight")
+        rows.data.copy_(F.normalize(rows.data, dim=1))
