@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -272,19 +271,17 @@ def _cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     to this grid all the same.
     """
     from fedbench.bench.config import canonical_json
-    from fedbench.bench.tuning.grid import load_grid, plan
+    from fedbench.bench.presets import preset_names
+    from fedbench.bench.tuning.grid import grid_names, load_grid, plan
 
     named = {row.row_id for row in rows if row.grid == name}
-    if named and not name.endswith((".yaml", ".yml")):
-        from fedbench.bench.tuning.grid import grid_names
-
-        if name not in grid_names():
-            return frozenset(named)  # a grid from a file that is not at hand
+    if named and name not in grid_names():
+        return frozenset(named)  # a grid from a file that is not at hand
     grid = load_grid(name)
     named |= {row.row_id for row in rows if row.grid == grid.grid}
     planned = {
         canonical_json(cell.config.model_dump(mode="json"))
-        for preset in sorted({row.preset for row in rows} - {CUSTOM})
+        for preset in sorted({row.preset for row in rows} & {*preset_names()})
         for cell in plan(grid, preset=preset, environ={})
     }
     return frozenset(named | {row.row_id for row in rows if row.config_json in planned})

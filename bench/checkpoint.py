@@ -44,10 +44,19 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     Raises:
         StoreError: if it cannot be written; the earlier ones are then still there.
     """
-    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()
+    }
     data = save(tensors, metadata={"state": json.dumps(checkpoint.state, sort_keys=True)})
     digest = hashlib.sha256(data).hexdigest()[:16]
-    atomic_write_bytes(folder / f"round-{checkpoint.rounds_done:08d}-{digest}.safetensors", data)
+    written = folder / f"round-{checkpoint.rounds_done:08d}-{digest}.safetensors"
+    atomic_write_bytes(written, data)
+    found = _newest_first(folder)
+    # Files of this round or a later one are torn, or the run would have gone on from them.
+    stale = [path for path in found[: found.index(written)] if path != written]
+    stale += [path for path in found[found.index(written) + 1 :] if _round(path) == _round(written)]
+    for path in stale:
+        path.unlink(missing_ok=True)
     for path in _newest_first(folder)[_KEPT:]:
         path.unlink(missing_ok=True)
 
@@ -79,8 +88,12 @@ def load_checkpoint(folder: Path, row_id: str) -> Checkpoint | None:
                 f"checkpoint {str(path)!r} belongs to run {state.get('row_id')}, not {row_id};"
                 " remove it or choose another store"
             )
-        return Checkpoint(int(path.stem.split("-")[1]), tensors, state)
+        return Checkpoint(_round(path), tensors, state)
     return None
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.split("-")[1])
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -62,7 +62,9 @@ class Trained:
     stored_personal: bool = False
 
 
-def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: ClientConfig, parameters: list[torch.nn.Parameter]
+) -> torch.optim.Optimizer:
     """The client optimizer, fresh: its state does not outlive the round."""
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
@@ -119,13 +121,13 @@ class ClientRunner:
                 task.local_epochs,
                 config.client.batch_size,
                 keep_last=config.client.keep_last_batch,
-                min_batch=needs.min_batch,
+                min_batch=setup.min_batch,
                 order=generator(seed, "order", r, k),
                 augment=generator(seed, "views", r, k),
             ):
                 binding.zero_grad()
                 loss = method.loss(net, batch, client)
-                loss.total.backward()  # type: ignore[no-untyped-call]
+                loss.total.backward()
                 optimizer.step()
                 with torch.no_grad():
                     method.after_step(net, loss, client)
@@ -133,7 +135,9 @@ class ClientRunner:
                 for name, value in loss.parts.items():
                     parts[name] = parts.get(name, torch.zeros_like(value)) + value
             with torch.no_grad():
-                extras = {n: v.cpu() for n, v in method.after_local(net, own, client).items()}
+                sent = method.after_local(net, own, client)
+                # Copies: the net's own memory is overwritten by the next client.
+                extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
         stored = self._store_personal(task)
         self.layout.pack(binding.server.data, k, out)
         steps = len(losses)

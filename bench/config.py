@@ -53,7 +53,10 @@ class DataConfig(Strict):
         0, ge=0, description="dirichlet: redraw until every client has this many images"
     )
     label_fraction: float = Field(
-        0.0, ge=0, le=1, description="share of each client's labels that methods may see; 0 = default"
+        0.0,
+        ge=0,
+        le=1,
+        description="share of each client's labels that methods may see; 0 = default",
     )
 
 
@@ -102,9 +105,7 @@ class ServerConfig(Strict):
     beta2: float | None = Field(
         None, ge=0, lt=1, description="adam 0.999, adam-reddi and yogi 0.99 unless given"
     )
-    epsilon: float | None = Field(
-        None, gt=0, description="adam 1e-8, the others 1e-3 unless given"
-    )
+    epsilon: float | None = Field(None, gt=0, description="adam 1e-8, the others 1e-3 unless given")
     weighting: Literal["uniform", "examples"] = "uniform"
 
 
@@ -118,7 +119,9 @@ class EvaluationConfig(Strict):
     objective_temperature: float = Field(0.2, gt=0)
     objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
     objective_on: Literal["projector", "encoder"] = "projector"
-    objective_view: str = Field("simclr-o", description="view that alignment compares with the image")
+    objective_view: str = Field(
+        "simclr-o", description="view that alignment compares with the image"
+    )
     objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
     num_clients: int = Field(
         10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
@@ -146,13 +149,18 @@ class RunConfig(Strict):
 
     @property
     def cohort_size(self) -> int:
-        """max(1, floor(participation * num_clients)); the small term undoes 0.29 * 100 = 28.99…"""
+        """max(1, floor(participation * num_clients)).
+
+        The small term undoes 0.29 * 100 = 28.99….
+        """
         return max(1, int(self.federation.participation * self.data.num_clients + 1e-9))
 
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def content_id(value: Any) -> str:
@@ -161,7 +169,7 @@ def content_id(value: Any) -> str:
 
 
 def row_id(config: RunConfig, data_revision: str) -> str:
-    """Identity of a run: configuration with seed, data revision, benchmark version; never time or host."""
+    """Identity of a run: configuration with seed, data revision, version; never time or host."""
     body = config.model_dump(mode="json")
     return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body})
 

@@ -1,4 +1,4 @@
-"""Every error that fedbench raises on purpose, each with the exit code the command line gives it."""
+"""Every error that fedbench raises on purpose, with the exit code the command line gives it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class FedbenchError(Exception):
-    """Base of all expected errors; the message says what was given, what is allowed, and what to do."""
+    """Base of expected errors; the message says what was given, what is allowed, what to do."""
 
     exit_code = 1
 

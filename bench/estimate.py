@@ -97,13 +97,13 @@ class Estimator:
                 1 + (_WARM_UP + _MEASURED) * config.client.batch_size // max(1, len(data)),
                 config.client.batch_size,
                 keep_last=True,
-                min_batch=needs.min_batch,
+                min_batch=setup.min_batch,
                 order=generator(0, "estimate-order"),
                 augment=generator(0, "estimate-views"),
             ):
                 binding.zero_grad()
                 loss = setup.method.loss(net, batch, client)
-                loss.total.backward()  # type: ignore[no-untyped-call]
+                loss.total.backward()
                 optimizer.step()
                 _ = float(loss.total)
                 now = time.perf_counter()

@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
+from fedbench.bench.client import ClientRunner
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, canonical_json, config_id, row_id
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import Partition, deal
-from fedbench.bench.client import ClientRunner
 from fedbench.bench.devices import choose_devices
 from fedbench.bench.evaluation.detectors import relative_movement
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.files import atomic_write_text
 from fedbench.bench.history import RoundRecord
 from fedbench.bench.personal import PersonalStore
-from fedbench.bench.files import atomic_write_text
 from fedbench.bench.provenance import peak_memory_bytes, provenance
 from fedbench.bench.results.row import Row
 from fedbench.bench.setup import Setup
@@ -36,6 +37,7 @@ _METRICS = (
     "knn_acc",
     "linear_acc",
     "linear_paper_acc",
+    "std_ratio",
     "effective_rank",
 )
 _UNTRAINED = ("objective", "knn_acc", "linear_acc")
@@ -173,7 +175,7 @@ class _Run:
                             on_round(record, total)
             untrained = self._untrained()
             final = self._evaluate()
-        except Diverged:
+        except (Diverged, NonFiniteFeaturesError):
             return {"status": "diverged", **self._cost()}
         if "objective" not in final:
             return {"status": "diverged", **self._cost()}
@@ -216,11 +218,11 @@ class _Run:
     ) -> dict[str, Any]:
         history = self.trainer.history
         found: dict[str, Any] = {name: final.get(name) for name in _METRICS}
-        found["collapse"] = final.get("std_ratio")
+        found["collapsed"] = bool(final["collapsed"]) if "collapsed" in final else None
         found["final_loss"] = history[-1].loss if history else None
         found |= {f"untrained_{name}": untrained.get(name) for name in _UNTRAINED}
         every = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
-        rest = {k: v for k, v in every.items() if k not in found and k != "std_ratio"}
+        rest = {k: v for k, v in every.items() if k not in found}
         trained = slice(0, self.trainer.layout.num_trained)
         rest["relative_movement"] = relative_movement(
             self.trainer.initial[trained], self.trainer.vector[trained]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedbench.bench.checkpoint import load_checkpoint
 from fedbench.bench.config import ModelConfig, RunConfig
 from fedbench.bench.data.datasets import reopen
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.views import normalise
 from fedbench.bench.errors import DataError, StoreError
 from fedbench.bench.execute import open_dataset
@@ -24,7 +25,6 @@ from fedbench.bench.files import atomic_write_bytes, atomic_write_text
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.store import Store
 from fedbench.bench.setup import Setup
-from fedbench.bench.data.partition import Partition
 
 FORMAT = "fedbench-encoder-1"
 
@@ -38,7 +38,9 @@ class Exported:
     sha256: str
 
 
-def export_encoder(store: Store, run_id: str, file: Path, *, data_dir: Path | None = None) -> Exported:
+def export_encoder(
+    store: Store, run_id: str, file: Path, *, data_dir: Path | None = None
+) -> Exported:
     """Write a run's encoder as `.safetensors`, with a card `<name>.json` beside it.
 
     The card has the architecture, the preprocessing and the run's configuration and metrics, so
@@ -59,7 +61,8 @@ def export_encoder(store: Store, run_id: str, file: Path, *, data_dir: Path | No
     row = store.row(run_id)
     if row is None:
         raise StoreError(
-            f"no run {run_id!r} in store {str(store.root)!r}; `fedbench leaderboard --json` lists row ids"
+            f"no run {run_id!r} in store {str(store.root)!r};"
+            " `fedbench leaderboard --json` lists row ids"
         )
     checkpoint = load_checkpoint(store.cell_dir(run_id), run_id)
     if checkpoint is None:
@@ -72,7 +75,9 @@ def export_encoder(store: Store, run_id: str, file: Path, *, data_dir: Path | No
     partition = Partition.load(store.cell_dir(run_id) / "partition.safetensors")
     setup = Setup.of(config, reopen(dataset.path), partition)
     if setup.evaluate_on_clients:
-        raise StoreError(f"run {run_id} has one encoder per client; there is no global one to export")
+        raise StoreError(
+            f"run {run_id} has one encoder per client; there is no global one to export"
+        )
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
     binding.server.data.copy_(checkpoint.tensors["server"])

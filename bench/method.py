@@ -202,11 +202,14 @@ class Method(BaseModel, ABC):
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D) features for k-NN and the linear probe."""
-        return net(images, "encoder")
+        features: Tensor = net(images, "encoder")
+        return features
 
     def embed(self, net: Net, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, d) projections for alignment and uniformity."""
-        return net(images, "encoder", "projector") if "projector" in net else self.encode(net, images)
+        return (
+            net(images, "encoder", "projector") if "projector" in net else self.encode(net, images)
+        )
 
     def sharing(self) -> Mapping[str, Sharing]:
         """Pattern of `state_dict` names -> rule; the first that matches wins. Default: FedAvg."""
@@ -217,7 +220,7 @@ class Method(BaseModel, ABC):
         return default
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Prepare, and choose what to train on (pseudo-labels). Its length is the client's weight."""
+        """Prepare, and choose what to train on (pseudo-labels); its length weighs the client."""
         return data
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""The container of every tensor of a run: named parts, run in a row, metering what crosses a wire."""
+"""The container of every tensor of a run: named parts, run in a row, metering the wire."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Net(nn.ModuleDict):
             PluginError: if there is none.
         """
         *path, leaf = name.split(".")
-        module: nn.Module = self
+        module: nn.Module | None = self
         for step in path:
-            module = module.get_submodule(step)
+            module = module._modules.get(step) if module is not None else None
         value = getattr(module, leaf, None)
         if not isinstance(value, Tensor):
             raise PluginError(f"the net has no tensor {name!r}")

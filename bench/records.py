@@ -29,7 +29,7 @@ _MEASURED = (
     "untrained_objective",
     "untrained_knn_acc",
     "untrained_linear_acc",
-    "collapse",
+    "std_ratio",
     "effective_rank",
     "final_loss",
 )
@@ -100,7 +100,7 @@ class RunResult:
             | json.loads(row.metrics_json or "{}"),
             cost={name: getattr(row, name) for name in _COST},
             paths={"store": str(store), **paths},
-            collapsed=_collapsed(row),
+            collapsed=bool(row.collapsed),
             stored_before=finished.stored_before,
             config=RunConfig.model_validate_json(row.config_json),
             row=row,
@@ -121,15 +121,6 @@ class RunResult:
             "collapsed": self.collapsed,
             "stored_before": self.stored_before,
         }
-
-
-def _collapsed(row: Row) -> bool:
-    from fedbench.bench.evaluation.detectors import COLLAPSED_RANK, COLLAPSED_STD_RATIO
-
-    if row.collapse is None:
-        return False
-    low_rank = row.effective_rank is not None and row.effective_rank < COLLAPSED_RANK
-    return row.collapse < COLLAPSED_STD_RATIO or low_rank
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,7 @@ class Entry:
 _ENTRIES: dict[str, Entry] = {}
 
 
-def register(
-    name: str, *, bases: Iterable[str] | None = None
-) -> Callable[[type[M]], type[M]]:
+def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type[M]], type[M]]:
     """Class decorator that puts a method or an add-on into the registry.
 
     Raises:
@@ -94,7 +92,9 @@ def _load_plugins() -> None:
         except FedbenchPluginErrors:
             raise
         except Exception as err:
-            raise PluginError(f"plugin {point.name!r} ({point.value}) cannot be loaded: {err}") from err
+            raise PluginError(
+                f"plugin {point.name!r} ({point.value}) cannot be loaded: {err}"
+            ) from err
 
 
 FedbenchPluginErrors = (PluginError, ConfigError)
@@ -111,7 +111,7 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
 
     Raises:
         UnknownNameError: for a name that is not registered.
-        ConfigError: for an add-on in front, a method behind a plus, or a pair that does not go together.
+        ConfigError: for an add-on in front, a method behind a plus, or a pair that does not fit.
     """
     known = entries()
     methods = [name for name, entry in known.items() if not entry.is_addon]
@@ -121,7 +121,9 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
     rest = inner + rest
     if first not in methods:
         if first in addons:
-            raise ConfigError(f"{first!r} is an add-on: write METHOD+{first}, for example simclr+{first}")
+            raise ConfigError(
+                f"{first!r} is an add-on: write METHOD+{first}, for example simclr+{first}"
+            )
         raise UnknownNameError("method", first, [*methods, *ALIASES])
     parts = [known[first]]
     for name in rest:
@@ -129,7 +131,9 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
             raise ConfigError(f"unknown add-on {name!r} in {spec!r}; {did_you_mean(name, addons)}")
         bases = known[name].bases
         if bases is not None and first not in bases:
-            raise ConfigError(f"{name!r} does not go with {first!r} (it goes with {', '.join(sorted(bases))})")
+            raise ConfigError(
+                f"{name!r} does not go with {first!r} (it goes with {', '.join(sorted(bases))})"
+            )
         if rest.count(name) > 1:
             raise ConfigError(f"add-on {name!r} stands twice in {spec!r}")
         parts.append(known[name])
@@ -168,6 +172,8 @@ def create(spec: str, fields: Mapping[str, Any]) -> Method:
         extra = fields.get(entry.name, {})
         if not isinstance(extra, Mapping):
             raise ConfigError(f"method.{entry.name}: must hold the add-on's fields (got {extra!r})")
+        if "base" in extra:
+            raise ConfigError(f"method.{entry.name}.base is given by the spec, not as a field")
         method = _construct(entry.cls, {**extra, "base": method}, f"method.{entry.name}")
     return method
 
@@ -187,9 +193,11 @@ def _construct(cls: type[Method], fields: Mapping[str, Any], where: str) -> Meth
 
 
 def describe_validation(err: ValidationError, known: Iterable[str], where: str = "") -> str:
-    """One line for the first thing that pydantic refused: dotted name, rule, value, nearest match."""
+    """One line for the first thing that pydantic refused: name, rule, value, nearest match."""
     first = err.errors(include_url=False)[0]
     name = ".".join([where, *map(str, first["loc"])]).strip(".")
     if first["type"] == "extra_forbidden":
-        return f"{name} is not a field; {did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
+        return (
+            f"{name} is not a field; {did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
+        )
     return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]} (got {first['input']!r})"

@@ -83,8 +83,8 @@ def keep(store: Store, row: Row, *, refresh: bool = True) -> None:
 
 
 def flatten(record: dict[str, Any]) -> dict[str, Any]:
-    """Columns of a curve: `loss`, `parts.uv`, `metrics.knn_acc`, …"""
-    flat = {}
+    """Columns of a curve: `loss`, `parts.uv`, `metrics.knn_acc` and so on."""
+    flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}

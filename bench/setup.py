@@ -1,4 +1,4 @@
-"""Everything of a run that follows from its configuration and its data, the same in every process."""
+"""Everything of a run that follows from configuration and data, the same in every process."""
 
 from __future__ import annotations
 
@@ -100,10 +100,18 @@ class Setup:
     def layout(self, net: Net) -> Layout:
         """Where the net's tensors lie; also marks the parts that only the server holds."""
         layout = Layout.of(net, self.sharing(net))
+        for slot in layout.rows:
+            if slot.shape[0] != self.spec.num_clients:
+                raise PluginError(
+                    f"tensor {slot.name!r} is {slot.rule} but has {slot.shape[0]} rows for"
+                    f" {self.spec.num_clients} clients"
+                )
         rules: dict[str, set[Sharing]] = {}
         for slot in (*layout.server, *layout.personal):
             rules.setdefault(slot.name.split(".", 1)[0], set()).add(slot.rule)
-        net.remote = frozenset(part for part, held in rules.items() if held == {Sharing.SERVER_ONLY})
+        net.remote = frozenset(
+            part for part, held in rules.items() if held == {Sharing.SERVER_ONLY}
+        )
         return layout
 
     def client_data(self, client_id: int, device: torch.device | str) -> ClientData:
@@ -112,6 +120,11 @@ class Setup:
         images = torch.from_numpy(self.images[chosen])
         labels = torch.from_numpy(self.labels[chosen])
         return ClientData(images.to(device), labels.to(device))
+
+    @property
+    def min_batch(self) -> int:
+        """Smallest batch to train on: a batch norm needs two examples, whatever the method does."""
+        return max(self.method.needs().min_batch, 2 if self.backbone.norm_is_batch else 1)
 
     @property
     def evaluate_on_clients(self) -> bool:

@@ -50,9 +50,7 @@ class Trainer:
         device: of the server.
     """
 
-    def __init__(
-        self, setup: Setup, folder: Path, row_id: str, device: torch.device
-    ) -> None:
+    def __init__(self, setup: Setup, folder: Path, row_id: str, device: torch.device) -> None:
         self.setup, self.folder, self.row_id, self.device = setup, folder, row_id, device
         net = setup.make_net()
         self.layout: Layout = setup.layout(net)
@@ -60,9 +58,7 @@ class Trainer:
         self.vector = self.binding.server.data
         self.initial = self.vector.clone()
         self.first_personal = self.binding.personal.data.clone()
-        self._optimizer = ServerOptimizer(
-            setup.config.server, optimized_size(self.layout), device
-        )
+        self._optimizer = ServerOptimizer(setup.config.server, optimized_size(self.layout), device)
         self._method_optimizers: dict[str, torch.optim.Optimizer] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()
@@ -127,7 +123,9 @@ class Trainer:
         self._previous_personal = dict(self.personal_rounds)
         for trained, upload in executor.train(tasks, self.vector):
             if not trained.finite:
-                raise Diverged(f"round {index + 1}: the loss of client {trained.client_id} is not finite")
+                raise Diverged(
+                    f"round {index + 1}: the loss of client {trained.client_id} is not finite"
+                )
             aggregate.fold(trained.client_id, self._weight(trained), upload)
             uploads.append(self._upload(trained, upload))
             exchanged.merge(trained.wire)
@@ -143,6 +141,8 @@ class Trainer:
                 self._method_optimizers,
                 self._restored,
             )
+            self.binding.net.train()  # whatever the last evaluation left
+            self.binding.personal.data.copy_(self.first_personal)
             with torch.enable_grad():
                 method.server_step(self.binding.net, uploads, server)
             if not bool(self.vector.isfinite().all()):
@@ -160,7 +160,9 @@ class Trainer:
             pool = [k for k in pool if (labels[partition.client(k)] >= 0).any()]
         if plan.cohort == "all":
             return pool
-        drawn = torch.randperm(len(pool), generator=generator(self.setup.config.seed, "cohort", index))
+        drawn = torch.randperm(
+            len(pool), generator=generator(self.setup.config.seed, "cohort", index)
+        )
         return sorted(pool[i] for i in drawn[: self.setup.config.cohort_size].tolist())
 
     def _weight(self, trained: Trained) -> float:
@@ -192,9 +194,19 @@ class Trainer:
             for name in sorted({name for r in stepped for name in r.parts})
         }
         net, method = self.binding.net.eval(), self.setup.method
+        if (
+            results and results[0].stored_personal
+        ):  # where encoders differ, look at one that trained
+            own = self._personal.load(results[0].client_id, index)
+            self.binding.personal.data.copy_(own)
         with single_thread():
             features = extract(lambda x: method.encode(net, x), self._probe, device=self.device)
+        self.binding.personal.data.copy_(self.first_personal)
         report = collapse_report(features)
+        if not report["finite"]:
+            raise Diverged(f"round {index + 1}: the features are not finite")
+        assert report["std_ratio"] is not None
+        assert report["effective_rank"] is not None
         loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
         return RoundRecord(
             round_index=index,
@@ -207,7 +219,7 @@ class Trainer:
             bytes_down=exchanged.bytes_down,
             std_ratio=report["std_ratio"],
             effective_rank=report["effective_rank"],
-            collapsed=report["collapsed"],
+            collapsed=bool(report["collapsed"]),
             metrics=metrics,
             seconds=seconds,
         )
@@ -216,8 +228,8 @@ class Trainer:
         tensors = {"server": self.vector}
         tensors |= {f"server-optimizer/{k}": v for k, v in self._optimizer.state().items()}
         groups = {}
-        for name, optimizer in self._method_optimizers.items():
-            state = optimizer.state_dict()
+        states = {name: each.state_dict() for name, each in self._method_optimizers.items()}
+        for name, state in {**self._restored, **states}.items():
             groups[name] = state["param_groups"]
             for parameter, values in state["state"].items():
                 for key, value in values.items():

@@ -1,7 +1,7 @@
 """Worker processes that train clients of one run, and the in-process stand-in for one worker.
 
-A worker is a fresh interpreter (`python -m fedbench.bench.worker`), so it needs neither `fork` nor an
-importable `__main__`. It shares one anonymous memory file with its parent: the server's vector,
+A worker is a fresh interpreter (`python -m fedbench.bench.worker`), so it needs neither `fork` nor
+an importable `__main__`. It shares one anonymous memory file with its parent: the server's vector,
 followed by one slot per upload in flight. Only small messages pass through the pipe.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,8 +60,12 @@ class InProcess:
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
         for task in tasks:
-            with single_thread():
-                trained = self._runner.run(task, server, self._upload)
+            try:
+                with single_thread():
+                    trained = self._runner.run(task, server, self._upload)
+            except Exception as err:
+                err.add_note(f"client {task.client_id}, round {task.round_index}")
+                raise
             yield trained, self._upload
 
     def close(self) -> None:
@@ -180,6 +185,7 @@ def _views(fd: int, server: int, upload: int, slots: int) -> tuple[Tensor, list[
 def _serve(pipe: Connection, memory: int) -> None:
     spec, device, server_size, upload_size, slots = pipe.recv()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     runner: ClientRunner | None = None
     server, uploads = _views(memory, server_size, upload_size, slots)
     while True:
@@ -196,7 +202,9 @@ def _serve(pipe: Connection, memory: int) -> None:
         except FedbenchError as err:
             answer = ("error", str(err), err.exit_code, traceback.format_exc())
         except Exception as err:
-            message = f"client {task.client_id}, round {task.round_index}: {type(err).__name__}: {err}"
+            message = (
+                f"client {task.client_id}, round {task.round_index}: {type(err).__name__}: {err}"
+            )
             answer = ("error", message, FedbenchError.exit_code, traceback.format_exc())
         try:
             pipe.send(answer)

@@ -18,10 +18,10 @@ from fedbench.bench.registry import register
 
 @register("supervised")
 class Supervised(Method):
-    """Cross entropy on the labels that are visible: all of them, or the share `data.label_fraction`.
+    """Cross entropy on the visible labels: all of them, or the share `data.label_fraction`.
 
-    Source: McMahan et al. 2017, https://arxiv.org/abs/1602.05629. Lubana et al. 2022 trains on one
-    `base` view, Louizos et al. 2024 on both views of its SimCLR augmentation.
+    Source: McMahan et al. 2017, https://arxiv.org/abs/1602.05629. Lubana et al. 2022 trains on
+    one `base` view, Louizos et al. 2024 on both views of its SimCLR augmentation.
     """
 
     augmentation: Literal["base", "simclr-m"] = Field("base", description="how views are made")

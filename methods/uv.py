@@ -21,23 +21,26 @@ from fedbench.bench.sharing import Sharing
 
 @register("uv", bases=("simclr", "spectral", "simsiam", "semifed", "cbafed"))
 class UV(AddOn):
-    """Client classification on top of a method: turns its local bound on information into a global one.
+    """Client classification on top of a method: makes its local information bound a global one.
 
-    Row k of `uv.weight` stands for client k; a client trains and sends its own row only. Features go
-    through a projector of their own, parallel to the method's.
+    Row k of `uv.weight` stands for client k; a client trains and sends its own row only. Features
+    go through a projector of their own, parallel to the method's.
 
-    Source: Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg, equation 6, algorithm 1.
-    Both unit-norm constraints are met by normalising in the forward pass, and the server brings rows
-    back to norm 1 after its step, since norms would otherwise only grow and shrink the effective
-    step. The source averages every row's change over the cohort (`rows="mean"`, for adaptive server
-    optimizers); with plain averaging that shrinks a client's proposal by the cohort's size, so
-    `rows="own"`, the default, takes over the client's row as it is.
+    Source: Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg, equation 6 and
+    algorithm 1. Both unit-norm constraints are met by normalising in the forward pass, and the
+    server brings rows back to norm 1 after its step, since norms would otherwise only grow and
+    shrink the effective step. The source averages every row's change over the cohort
+    (`rows="mean"`, for adaptive server optimizers); with plain averaging that shrinks a
+    client's proposal by the cohort's size, so `rows="own"`, the default, takes over the
+    client's row as it is.
     """
 
     weight: float = Field(1.0, ge=0, description="factor of the term; 1 in the source")
     temperature: float = Field(1.0, gt=0, description="softmax divisor; the source has none")
     rows: Literal["own", "mean"] = Field("own", description="how the server treats the rows")
-    hidden_dim: int = Field(2048, ge=1, description="width of the client-ID projector's hidden layer")
+    hidden_dim: int = Field(
+        2048, ge=1, description="width of the client-ID projector's hidden layer"
+    )
     code_dim: int = Field(128, ge=1, description="width of its output and of a client's row")
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:

@@ -12,7 +12,7 @@ from fedbench.bench.data.views import make_view
 from fedbench.bench.method import Batch
 
 _CHUNK = 512
-"""Images augmented in one call: large enough to hide Python's share, small enough for any memory."""
+"""Images augmented in one call: enough to hide Python's share, few enough for any memory."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class ClientData:
         """The kept examples under other labels (pseudo-labels); both arguments are (N,)."""
         return replace(self, labels=labels).keep(keep)
 
-    def ordered(self, view: str, rng: torch.Generator, batch_size: int = _CHUNK) -> Iterator[Tensor]:
+    def ordered(
+        self, view: str, rng: torch.Generator, batch_size: int = _CHUNK
+    ) -> Iterator[Tensor]:
         """One pass in stored order: views, each (B, C, H, W)."""
         for images in self.images.split(batch_size):
             yield make_view(view, images, rng)

@@ -31,4 +31,5 @@ def rotated_images(dataset: Dataset, partition: Partition) -> np.ndarray:
             part = slice(start, start + _CHUNK)
             turned[part] = rotate(torch.from_numpy(turned[part]), angles[part]).numpy()
         atomic_write_npy(path, turned)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    images: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return images

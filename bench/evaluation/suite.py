@@ -1,4 +1,4 @@
-"""All that is measured of a run's encoder: the label-free objective and the configured protocols."""
+"""All that is measured of a run's encoder: the label-free objective and the protocols."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def evaluate(
     protocols: Sequence[str],
     device: torch.device,
 ) -> dict[str, float]:
-    """Metrics by name: `objective align unif`, the protocols' accuracies, and the collapse detector.
+    """Metrics by name: `objective align unif`, the protocols' accuracies, the collapse detector.
 
     Where encoders differ between clients, each metric is the mean over at most
     `evaluation.num_clients` clients, drawn once per run, and `<metric>_std` its standard deviation
@@ -67,7 +67,7 @@ def _statistics(
     embed = method.embed if config.objective_on == "projector" else method.encode
     return client_statistics(
         lambda x: embed(net, x),
-        ((int(k), setup.partition.client(int(k))) for k in clients),
+        ((int(k), setup.partition.client(int(k)).astype(np.int64)) for k in clients),
         setup.images,
         view=config.objective_view,
         seed=setup.config.seed,

@@ -51,7 +51,7 @@ class Backbone:
     @property
     def dim(self) -> int:
         """Length D of a feature vector."""
-        return self.width * 2 ** (len(self.shape.blocks) - 1)
+        return self.width << (len(self.shape.blocks) - 1)
 
     @property
     def norm_is_batch(self) -> bool:
@@ -69,9 +69,18 @@ class Backbone:
         return nn.GroupNorm(self.norm_groups, channels)
 
     def head_norm(self, features: int, *, affine: bool = True) -> nn.Module:
-        """A norm layer for (B, features) inside a head."""
+        """A norm layer for (B, features) inside a head.
+
+        Raises:
+            ConfigError: if the features cannot be divided into `norm_groups` groups.
+        """
         if self.norm_is_batch:
             return nn.BatchNorm1d(features, affine=affine)
+        if features % self.norm_groups:
+            raise ConfigError(
+                f"a head of {features} units cannot be divided into {self.norm_groups} groups;"
+                " change its width or model.norm_groups"
+            )
         return nn.GroupNorm(self.norm_groups, features, affine=affine)
 
 
@@ -91,9 +100,7 @@ def make_backbone(config: ModelConfig, in_channels: int) -> Backbone:
             f"model.norm_groups: must divide the width (got {config.norm_groups} groups for"
             f" {width} channels)"
         )
-    return Backbone(
-        shape, width, config.stem_stride, in_channels, config.norm, config.norm_groups
-    )
+    return Backbone(shape, width, config.stem_stride, in_channels, config.norm, config.norm_groups)
 
 
 class ResNet(nn.Module):

@@ -21,8 +21,6 @@ from fedbench.bench.results.statistics import mean, summarize
 
 _ALIASES = {"knn": "knn_acc", "linear": "linear_acc", "linear-paper": "linear_paper_acc"}
 _LOWER_IS_BETTER = frozenset({"final_loss"})
-_COLLAPSED_STD = 0.01
-_COLLAPSED_RANK = 2.0
 
 
 @dataclass(frozen=True)
@@ -230,7 +228,7 @@ def _line(
         gain=mean([after - start for after, start in pairs]),
         mb_up_down=_mean(_megabytes(row) for row in done),
         minutes=_mean(_minutes(row) for row in done),
-        collapsed=any(_collapsed(row) for row in done),
+        collapsed=any(row.collapsed for row in done),
         num_diverged=sum(row.status == "diverged" for row in runs),
         num_failed=sum(row.status == "error" for row in runs),
         tuned=any(row.tuned for row in runs),
@@ -255,13 +253,6 @@ def _megabytes(row: Row) -> float | None:
 
 def _minutes(row: Row) -> float | None:
     return None if row.wall_seconds is None else row.wall_seconds / 60
-
-
-def _collapsed(row: Row) -> bool:
-    """Features that (nearly) do not vary: one dead dimension alone is not a collapse."""
-    if row.collapse is None or row.collapse >= _COLLAPSED_STD:
-        return False
-    return row.effective_rank is None or row.effective_rank < _COLLAPSED_RANK
 
 
 def _rank(lines: Sequence[Line]) -> tuple[Line, ...]:

@@ -29,7 +29,8 @@ FINAL_METRICS = (
     "knn_acc",
     "linear_acc",
     "linear_paper_acc",
-    "collapse",
+    "std_ratio",
+    "collapsed",
     "effective_rank",
     "final_loss",
 )
@@ -116,11 +117,14 @@ class Row(Record):
     untrained_linear_acc: Fraction | None = Field(
         None, description="linear-probe accuracy before training", json_schema_extra=FRACTION
     )
-    collapse: float | None = Field(
+    std_ratio: float | None = Field(
         None,
         ge=0,
-        description="smallest per-dimension std of unit features times sqrt(dim); 0 = collapsed",
+        description="mean per-dimension std of unit features times sqrt(dim); 1 = isotropic",
         json_schema_extra=SCORE,
+    )
+    collapsed: bool | None = Field(
+        None, description="the detector's verdict on std_ratio and effective_rank"
     )
     effective_rank: float | None = Field(
         None, ge=0, description="effective rank of the features", json_schema_extra=SCORE

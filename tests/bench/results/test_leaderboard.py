@@ -141,14 +141,12 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow)
 
 
 def test_collapse_is_marked(make_row: MakeRow) -> None:
-    def collapsed(**fields: float) -> bool:
+    def marked(**fields: bool) -> bool:
         return leaderboard([make_row(linear_acc=0.1, **fields)]).lines[0].collapsed
 
-    assert collapsed(collapse=1e-5)
-    assert collapsed(collapse=1e-5, effective_rank=1.0)
-    assert not collapsed(collapse=0.0, effective_rank=30.0)  # one dead unit is no collapse
-    assert not collapsed(collapse=0.5)
-    assert not collapsed()
+    assert marked(collapsed=True)
+    assert not marked(collapsed=False)
+    assert not marked()
 
 
 def test_metrics_by_name(make_row: MakeRow) -> None:

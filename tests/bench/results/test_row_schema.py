@@ -36,7 +36,7 @@ objective double score | align double score | unif double score
 knn_acc double fraction | linear_acc double fraction | linear_paper_acc double fraction
 untrained_objective double score | untrained_knn_acc double fraction
 untrained_linear_acc double fraction
-collapse double score | effective_rank double score | final_loss double score
+std_ratio double score | collapsed bool | effective_rank double score | final_loss double score
 metrics_json string json
 wall_seconds double s | train_seconds double s | bytes_up int64 bytes | bytes_down int64 bytes
 peak_memory_bytes int64 bytes | rounds_done int32 count | resumes int32 count

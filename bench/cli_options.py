@@ -1,0 +1,168 @@
+"""The options of the command line: their names, types and help texts, shared by the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedbench.bench.errors import ConfigError
+
+
+class Format(StrEnum):
+    """Forms of a leaderboard."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Method, name[+addon…].")]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Settings to start from; default: the one a --config names, else demo."
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One value by dotted name; repeatable."),
+]
+Config = Annotated[
+    list[Path] | None,
+    typer.Option("--config", metavar="FILE", help="YAML file over the preset; repeatable."),
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the run.")]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="DIR", help="Results; default: $FEDBENCH_STORE, else ./leaderboards."
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Cache of data sets; default: $FEDBENCH_DATA_DIR or ~/.cache."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Processes that train clients; default: cores, or one per GPU."
+    ),
+]
+DeviceName = Annotated[Device, typer.Option("--device", help="Where to compute.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", "-n", help="Show what would be done and what it costs.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="A traceback for every error.")]
+
+Trials = Annotated[int, typer.Option(min=1, metavar="N", help="Trials of the study.")]
+SeedsPerTrial = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Seeds that a trial's score is the mean of.")
+]
+Sampler = Annotated[str, typer.Option(metavar="NAME", help="tpe, random, grid or gp.")]
+Space = Annotated[
+    Path | None, typer.Option("--space", metavar="FILE", help="Search space in place of the own one.")
+]
+WatchLabels = Annotated[
+    bool, typer.Option("--watch-labels", help="Record accuracies too; the search never sees them.")
+]
+StopHopeless = Annotated[
+    bool, typer.Option("--stop-hopeless", help="Give up on bad trials before all their seeds ran.")
+]
+Study = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name of the study; default: from its settings.")
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Runs at a time; default: what fits.")
+]
+Processes = Annotated[
+    int | None, typer.Option("--workers", min=1, metavar="N", help="The same as --concurrency.")
+]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster to join; default: this machine.")
+]
+GpusPerTrial = Annotated[
+    float | None, typer.Option(min=0, metavar="X", help="GPUs that a run claims, such as 0.5.")
+]
+
+Methods = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Methods in place of the grid's.")
+]
+Seeds = Annotated[str | None, typer.Option(metavar="0,1", help="Seeds in place of the grid's.")]
+Tuned = Annotated[
+    str | None, typer.Option(metavar="STUDY", help="Use what a study found; auto: the latest ones.")
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
+]
+Metric = Annotated[str, typer.Option(metavar="NAME", help="What to rank by.")]
+FormatName = Annotated[Format, typer.Option("--format", help="Form of the output.")]
+Published = Annotated[
+    bool, typer.Option("--published/--no-published", help="Published numbers beside ours.")
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="balanced:N:C", help="N examples in C equal classes; needs no images."),
+]
+
+
+def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:
+    """`--set` options as dotted names to values; a later one wins.
+
+    Raises:
+        ConfigError: for text that is not KEY=VALUE.
+    """
+    from fedbench.bench.resolve import parse_override
+
+    try:
+        return dict(parse_override(text) for text in texts or ())
+    except ConfigError as err:
+        raise ConfigError(f"--set {err}") from err
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """`a,b` as its words; None for None."""
+    return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
+
+
+def parse_seeds(text: str | None, seed: int | None) -> list[int] | None:
+    """`--seeds 0,1,2`, or a single `--seed`, as numbers; None if neither is given.
+
+    Raises:
+        ConfigError: for both, or for something that is no whole number from 0.
+    """
+    if text is None:
+        return None if seed is None else [seed]
+    if seed is not None:
+        raise ConfigError("--seed and --seeds exclude each other; give one")
+    words = parse_names(text) or [""]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise ConfigError(f"--seeds: must be whole numbers from 0, such as 0,1,2 (got {text!r})")
+    return [int(word) for word in words]
+
+
+def parse_workers(workers: int | None, concurrency: int | None) -> int | None:
+    """Runs at a time: a run of a study or a sweep trains in one process, so both options agree.
+
+    Raises:
+        ConfigError: for two different numbers.
+    """
+    if workers is not None and concurrency is not None and workers != concurrency:
+        raise ConfigError("--workers and --concurrency mean the same here; give one")
+    return workers if concurrency is None else concurrency

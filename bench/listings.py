@@ -1,0 +1,209 @@
+"""What there is: methods, presets, grids, spaces, data sets, configurations and partitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedbench.bench.console import Status, emit, emit_json, flat_text, show_table
+
+if TYPE_CHECKING:
+    from fedbench.bench.data.datasets import PreparedDataset
+    from fedbench.bench.export import Exported
+    from fedbench.bench.records import Deal
+    from fedbench.bench.resolve import Resolved
+
+Table = tuple[list[str], list[list[str]]]
+
+
+def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
+    """Everything of a kind, one record each.
+
+    Args:
+        kind: `methods`, `presets`, `grids`, `spaces` or `datasets`.
+        data_dir: cache of data sets, where it matters.
+    """
+    if kind == "datasets":
+        from fedbench.bench.data.datasets import dataset_records
+
+        return dataset_records(data_dir)
+    if kind == "methods":
+        from fedbench.bench.records import method_records
+
+        return method_records()
+    if kind == "presets":
+        from fedbench.bench.presets import preset_records
+
+        return preset_records()
+    if kind == "grids":
+        from fedbench.bench.tuning.grid import grid_records
+
+        return [{"name": record["grid"], **record} for record in grid_records()]
+    from fedbench.bench.tuning.space import space_records
+
+    return [{"name": record["spec"], **record} for record in space_records()]
+
+
+def table(kind: str, found: Sequence[Mapping[str, Any]]) -> Table:
+    """The records of a kind as a table: names, and one line about each."""
+    header, row = _TABLES[kind]
+    return header, [row(record) for record in found]
+
+
+def _method(record: Mapping[str, Any]) -> list[str]:
+    summary = record["summary"]
+    if record["kind"] == "add-on":
+        bases = record["goes_with"]
+        summary += f" (add-on for {', '.join(bases) if bases else 'every method'})"
+    if record["aliases"]:
+        summary += f" (also {', '.join(record['aliases'])})"
+    return [record["name"], summary]
+
+
+def _grid(record: Mapping[str, Any]) -> list[str]:
+    axes = ", ".join(f"{key} in {values}" for key, values in record["axes"].items())
+    return [record["name"], f"{record['description']}: {axes}"]
+
+
+def _space(record: Mapping[str, Any]) -> list[str]:
+    return [record["name"], ", ".join(record["dimensions"])]
+
+
+def _dataset(record: Mapping[str, Any]) -> list[str]:
+    def text(value: Any) -> str:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    shape = "×".join(map(str, record["image_shape"] or ()))
+    state = "ready" if record["cached"] or record["name"] == "digits" else record["get"]
+    counts = (record["num_train"], record["num_test"], record["num_classes"])
+    return [record["name"], *map(text, counts), shape, state]
+
+
+_TABLES: dict[str, tuple[list[str], Callable[[Mapping[str, Any]], list[str]]]] = {
+    "methods": (["name", "summary"], _method),
+    "presets": (["name", "summary"], lambda record: [record["name"], record["description"]]),
+    "grids": (["name", "summary"], _grid),
+    "spaces": (["name", "summary"], _space),
+    "datasets": (["name", "train", "test", "classes", "shape", "source"], _dataset),
+}
+
+
+def config_record(resolved: Resolved) -> dict[str, Any]:
+    """The configuration as JSON, with `preset`, `study` and `sources` beside its sections."""
+    return {
+        **resolved.config.model_dump(mode="json"),
+        "preset": resolved.preset,
+        "study": resolved.study,
+        "sources": dict(resolved.sources),
+    }
+
+
+def config_yaml(resolved: Resolved) -> str:
+    """The configuration as a file that `--config` takes."""
+    import yaml
+
+    values = resolved.config.model_dump(mode="json")
+    head = {"spec": values.pop("spec"), "preset": resolved.preset}
+    if resolved.study:
+        head["study"] = resolved.study
+    text: str = yaml.safe_dump({**head, **values}, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def show_config(resolved: Resolved) -> None:
+    """Print every value with where it comes from."""
+    from fedbench.bench.fields import flat_config, show
+
+    values = flat_config(resolved.config)
+    rows = [[key, show(value), resolved.sources.get(key, "")] for key, value in values.items()]
+    show_table(
+        ["key", "value", "source"], rows, title=f"{resolved.config.spec} · preset {resolved.preset}"
+    )
+
+
+def show_deal(deal: Deal) -> None:
+    """Print who gets how much of what: one line per client."""
+    record = deal.record
+    spread = record["classes_per_client"]
+    emit(
+        f"{deal.dataset} · {record['partitioner']} · alpha {record['alpha']:g} ·"
+        f" {record['num_examples']:,} images to {record['num_clients']} clients"
+        f" ({record['num_unused']:,} unused)"
+    )
+    emit(
+        f"classes per client: {spread['ge_1_mean']:.2f} with at least one image,"
+        f" {spread['ge_1pct_mean']:.2f} with at least 1 %"
+    )
+    bins = record.get("rotation_bins")
+    header = ["client", "images", "classes", *(["rotation bin"] if bins else []), "summary"]
+    rows = [
+        [
+            str(client),
+            str(size),
+            str(sum(count > 0 for count in counts)),
+            *([str(bins[client])] if bins else []),
+            _largest(counts),
+        ]
+        for client, (size, counts) in enumerate(
+            zip(record["sizes"], record["class_counts"], strict=True)
+        )
+    ]
+    show_table(header, rows)
+
+
+def _largest(counts: Sequence[int]) -> str:
+    """The largest classes of a client: `class 3: 120, class 0: 5, …`."""
+    held = sorted((-count, index) for index, count in enumerate(counts) if count)
+    text = ", ".join(f"class {index}: {-count}" for count, index in held[:4])
+    return f"{text}, …" if len(held) > 4 else text
+
+
+def show_record(result: PreparedDataset | Exported, as_json: bool) -> None:
+    """Print a small result: as JSON, or one `name value` a line."""
+    values = {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in asdict(result).items()
+    }
+    if as_json:
+        emit_json(values)
+    else:
+        width = max(map(len, values)) + 2
+        emit("\n".join(f"{key:<{width}}{value}" for key, value in values.items()))
+
+
+class DecodingProgress:
+    """Images decoded so far, on a terminal."""
+
+    def __init__(self, name: str, *, quiet: bool = False) -> None:
+        self._name = name
+        self._status = Status(quiet=quiet)
+
+    def __enter__(self) -> Self:
+        self._status.__enter__()
+        self._status.update(f"{self._name} · reading")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._status.__exit__(kind, error, trace)
+
+    def __call__(self, done: int, total: int) -> None:
+        """After every block of images."""
+        self._status.update(f"{self._name} · {done:,} of {total:,} images")
+
+
+def parameters(values: Mapping[str, Any]) -> str:
+    """Tuned values in one line."""
+    return flat_text({key: _plain(value) for key, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value

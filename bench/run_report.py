@@ -1,0 +1,168 @@
+"""What a person sees of one run: its rounds as they pass, its plan, its outcome."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from fedbench.bench.console import Status, duration, note, percent, size
+
+if TYPE_CHECKING:
+    from fedbench.bench.history import RoundRecord
+    from fedbench.bench.records import RunPlan, RunResult
+
+_EVERY_LINE = 20  # up to so many rounds, each gets its line in a pipe
+_SECONDS = 5.0  # beyond, one line per so many seconds
+
+
+class RunProgress:
+    """Rounds on stderr: one line that moves on a terminal, plain lines in a pipe.
+
+    Args:
+        title: what is running.
+        quiet: show nothing.
+        verbose: a line for every round, with all terms of the loss.
+    """
+
+    def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._title, self._quiet, self._verbose = title, quiet, verbose
+        self._status = Status(quiet=quiet or verbose)
+        self._began = time.monotonic()
+        self._last_line = float("-inf")
+        self._rounds = 0
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        self._status.__enter__()
+        self._status.update(f"{self._title} · preparing")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._status.__exit__(kind, error, trace)
+
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        """After every round."""
+        traffic = record.bytes_up + record.bytes_down
+        if self._rounds == 0:  # rounds of an earlier, interrupted attempt
+            self._bytes = traffic * record.round_index
+            if not self._status.live and not self._quiet:
+                note(self._title)
+        self._rounds += 1
+        self._bytes += traffic
+        now = time.monotonic()
+        line = self._line(record, total, now)
+        if self._status.live:
+            self._status.update(f"{self._title} · {line}")
+        elif not self._quiet and self._due(record, total, now):
+            self._last_line = now
+            note(line)
+
+    def _due(self, record: RoundRecord, total: int, now: float) -> bool:
+        last = record.round_index + 1 == total
+        few = total <= _EVERY_LINE
+        return self._verbose or few or last or now - self._last_line >= _SECONDS
+
+    def _line(self, record: RoundRecord, total: int, now: float) -> str:
+        done = record.round_index + 1
+        loss = "-" if record.loss is None else f"{record.loss:.4f}"
+        parts = [
+            f"round {done}/{total}",
+            f"loss {loss}",
+            f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
+            size(self._bytes),
+        ]
+        if self._verbose:
+            parts += [f"{name} {value:.4f}" for name, value in record.parts.items()]
+        parts += [f"{name} {value:.4f}" for name, value in record.metrics.items()]
+        left = (now - self._began) / self._rounds * (total - done)
+        parts.append(f"{duration(left)} left" if done < total else "evaluating")
+        return " · ".join(parts)
+
+
+def summary(result: RunResult) -> str:
+    """The outcome of a run in a few lines of plain text."""
+    row, metrics = result.row, result.metrics
+    head = f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}"
+    lines = [head]
+    if metrics["objective"] is not None:
+        objective = f"{metrics['objective']:.4f}"
+        if metrics["untrained_objective"] is not None:
+            objective += f"  (untrained encoder {metrics['untrained_objective']:.4f})"
+        lines.append(_entry("objective", objective))
+    for name, label in (("knn_acc", "k-NN"), ("linear_acc", "linear probe")):
+        value, before = metrics[name], metrics.get(f"untrained_{name}")
+        if value is not None:
+            text = percent(value)
+            if before is not None:
+                gain = f"{(value - before) * 100:+.1f} points"
+                text += f"  (untrained encoder {percent(before)}, gain {gain})"
+            lines.append(_entry(label, text))
+    if metrics["linear_paper_acc"] is not None:
+        lines.append(_entry("linear (paper)", percent(metrics["linear_paper_acc"])))
+    up, down = row.bytes_up or 0, row.bytes_down or 0
+    lines.append(_entry("traffic", f"{size(up)} up, {size(down)} down"))
+    lines.append(_entry("time", f"{duration(row.wall_seconds or 0)} on {row.device}"))
+    lines.append(_entry("run id", result.run_id))
+    lines.append(_entry("stored in", result.paths["run"] or result.paths["store"] or ""))
+    return "\n".join(lines)
+
+
+def warnings(result: RunResult) -> list[str]:
+    """What went wrong in a run that has ended."""
+    found = []
+    if result.status == "diverged":
+        found.append(
+            f"the run diverged in round {(result.row.rounds_done or 0) + 1}: loss or weights are not"
+            " finite, nothing was evaluated; try a lower client.lr"
+        )
+    if result.collapsed:
+        metrics = result.metrics
+        found.append(
+            f"the encoder has collapsed: spread {metrics['collapse']:.3f} (1 = even, 0 = constant),"
+            f" effective rank {metrics['effective_rank'] or 0:.1f}"
+        )
+    return found
+
+
+def plan_text(plan: RunPlan) -> str:
+    """What a run would do and cost."""
+    config, estimate = plan.config, plan.estimate
+    data, federation = config.data, config.federation
+    time_text = f"about {duration(estimate.seconds)} on one worker ({plan.device})"
+    lines = [
+        f"{config.spec} · preset {plan.preset} · seed {config.seed}",
+        _entry(
+            "data",
+            f"{data.name}, {data.num_clients} clients, {data.partition}, alpha {data.alpha:g}",
+        ),
+        _entry(
+            "federation",
+            f"{federation.num_rounds} rounds with {config.cohort_size} clients each,"
+            f" local epochs: {config.client.local_epochs}",
+        ),
+        _entry("steps", f"{estimate.num_steps:,}"),
+        _entry("time", f"{time_text}; this run would use {plan.workers}"),
+        _entry("traffic", f"{size(estimate.bytes_up)} up, {size(estimate.bytes_down)} down"),
+        _entry("disk", f"{size(estimate.disk_bytes)} while it runs"),
+        _entry("run id", plan.run_id + (" (stored already)" if plan.stored else "")),
+        _entry("store", str(plan.store)),
+    ]
+    return "\n".join(lines)
+
+
+def store_option(store: Path | None) -> str:
+    """The option that makes a suggested command look into the same store."""
+    import shlex
+
+    return "" if store is None else f" --store {shlex.quote(str(store))}"
+
+
+def _entry(label: str, text: str) -> str:
+    return f"  {label:<16}{text}"

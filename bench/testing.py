@@ -1,0 +1,361 @@
+"""The contract that every method plugin must keep, as a test class to subclass.
+
+A plugin author's whole test module (pytest collects the inherited tests; nothing else is needed):
+
+    from fedbench.bench.testing import MethodContract
+
+    class TestMyMethod(MethodContract):
+        spec = "my-method"
+
+fedbench runs the same class over its whole registry. Each test trains a tiny network on a handful
+of handwritten digits for a few rounds on one thread; all of them together take seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import annotated_types
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.bench import registry
+from fedbench.bench.client import ClientRunner, Task
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.partition import Partition, deal
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.fields import build_config, field_infos
+from fedbench.bench.ledger import Ledger
+from fedbench.bench.method import Batch, Client, Labels, Loss, RoundPlan
+from fedbench.bench.personal import PersonalStore
+from fedbench.bench.seeding import generator, single_thread
+from fedbench.bench.setup import Setup
+from fedbench.bench.sharing import SENT_DOWN, Sharing
+from fedbench.bench.trainer import Trainer
+from fedbench.bench.worker import InProcess
+
+__all__ = ["MethodContract", "hand_partition", "tiny_config", "tiny_setup", "train"]
+
+_CPU = torch.device("cpu")
+_RUN = "0" * 20
+_TINY: Mapping[str, Any] = {
+    "data.train_subset": 80,
+    "data.test_subset": 40,
+    "data.num_clients": 4,
+    "data.partition": "iid",
+    "model.width": 4,
+    "client.lr": 0.05,
+    "federation.num_rounds": 2,
+}
+_TINY_DIM = 16
+_PLAN = RoundPlan(local_epochs=1)
+
+
+def tiny_config(spec: str, /, **values: Any) -> RunConfig:
+    """A configuration that trains in a fraction of a second: 80 digits, 4 clients, 2 rounds.
+
+    Fields of the method that end in `_dim` become 16.
+
+    Args:
+        spec: the method spec.
+        **values: dotted names with `__` for the dot, as in `client__lr=0.1`.
+
+    Raises:
+        ConfigError: for a name or a value that does not fit.
+    """
+    narrow = {
+        name: _TINY_DIM
+        for name, info in field_infos(spec).items()
+        if name.startswith("method.") and name.endswith("_dim") and info.annotation is int
+    }
+    given = {name.replace("__", "."): value for name, value in values.items()}
+    return build_config(spec, {**_TINY, **narrow, **given})
+
+
+def hand_partition(shares: Sequence[Sequence[int]], dataset: Dataset) -> Partition:
+    """A partition by hand: for each client the positions of its training images."""
+    indices = np.array(list(itertools.chain.from_iterable(map(sorted, shares))), dtype=np.int64)
+    offsets = np.cumsum([0, *map(len, shares)])
+    size, classes = len(dataset.train_labels), dataset.num_classes
+    return Partition("iid", 1.0, 0, size, classes, indices, offsets)
+
+
+def tiny_setup(
+    config: RunConfig,
+    *,
+    shares: Sequence[Sequence[int]] | None = None,
+    train_labels: np.ndarray | None = None,
+    data_dir: Path | None = None,
+) -> Setup:
+    """A run before its first round.
+
+    Args:
+        config: what to run.
+        shares: deals the images by hand; None = as the configuration says.
+        train_labels: takes the place of the data set's, (N,); the deal stays the same.
+        data_dir: cache of data sets; None = the default one.
+    """
+    data = config.data
+    dataset = load_dataset(
+        data.name, data_dir, train_subset=data.train_subset, test_subset=data.test_subset
+    )
+    if shares is not None:
+        partition = hand_partition(shares, dataset)
+    else:
+        partition = deal(dataset.train_labels, dataset.num_classes, data, config.seed)
+    if train_labels is not None:
+        dataset = dataclasses.replace(dataset, train_labels=train_labels)
+    return Setup.of(config, dataset, partition)
+
+
+def train(setup: Setup, folder: Path, *, rounds: int | None = None) -> Trainer:
+    """Train in this process, from the folder's last checkpoint if it has one.
+
+    Args:
+        setup: the run.
+        folder: for checkpoints.
+        rounds: stop after this many; None = the configured ones.
+    """
+    with single_thread():
+        trainer = Trainer(setup, folder, _RUN, _CPU)
+        executor = InProcess(ClientRunner(setup, _CPU, folder / "clients"))
+        for _ in itertools.islice(trainer.rounds(executor), rounds):
+            pass
+    return trainer
+
+
+class MethodContract:
+    """What every method keeps to. Set `spec`; override `fields` where defaults are too large.
+
+    Attributes:
+        spec: the method spec under test.
+        fields: dotted configuration values with `__` for the dot, for example
+            `{"method__memory_size": 32}`.
+    """
+
+    spec: str = ""
+    fields: Mapping[str, Any] = MappingProxyType({})
+
+    def test_the_loss_reaches_every_trained_tensor(self) -> None:
+        """The loss is a finite scalar whose gradient reaches each tensor that clients train."""
+        for norm in ("group", "batch"):
+            work = _Local(self._setup(model__norm=norm))
+            for batch in work.batches():
+                out = work.loss(batch)
+                assert out.total.shape == ()
+                assert bool(out.total.isfinite())
+                assert all(value.numel() == 1 for value in out.parts.values())
+                for features in out.features:
+                    assert features.shape[0] == len(batch.labels)
+                    assert features.dim() == 2
+                out.total.backward()
+            layout = work.runner.layout
+            for slots, vector in (
+                (layout.server, work.runner.binding.server),
+                (layout.personal, work.runner.binding.personal),
+            ):
+                for slot in slots:
+                    if slot.trainable:
+                        gradient = vector.grad[slot.start : slot.stop]
+                        assert bool(gradient.isfinite().all()), slot.name
+                        assert bool(gradient.any()), f"no gradient on {slot.name!r}"
+
+    def test_the_loss_is_pure(self) -> None:
+        """Apart from batch-norm statistics, computing the loss changes nothing in the net."""
+        for norm in ("group", "batch"):
+            work = _Local(self._setup(model__norm=norm))
+            net = work.runner.binding.net
+            before = {name: value.clone() for name, value in net.state_dict().items()}
+            for batch in work.batches():
+                work.loss(batch).total.backward()
+            for name, value in net.state_dict().items():
+                if not name.endswith(("running_mean", "running_var")):
+                    assert torch.equal(value, before[name]), f"loss() changes {name!r}"
+
+    def test_the_sharing_table_is_complete(self) -> None:
+        """Each tensor meets a pattern, each pattern a tensor, under all norms."""
+        for norm in ("group", "batch", "batch-local"):
+            setup = self._setup(model__norm=norm)
+            net = setup.make_net()
+            layout = setup.layout(net)
+            names = [slot.name for slot in (*layout.server, *layout.personal)]
+            assert sorted(names) == sorted(net.state_dict())
+
+    def test_private_tensors_stay_where_they_are(self, tmp_path: Path) -> None:
+        """What a client keeps for itself and what only the server holds is never uploaded."""
+        for norm in ("group", "batch-local"):
+            work = _Local(self._setup(model__norm=norm), tmp_path / norm)
+            layout, vector = work.runner.layout, work.runner.binding.server.data.clone()
+            upload = torch.full((layout.upload_size,), torch.nan)
+            trained = work.runner.run(Task(work.client.id, 0, 1, None), vector, upload)
+            sent = Ledger.of_client(layout)
+            shared = [slot for slot in layout.server if slot.rule in SENT_DOWN]
+            assert sent.bytes_down == sum(4 * (slot.stop - slot.start) for slot in shared)
+            assert layout.upload_size * 4 == sent.bytes_up
+            assert not bool(upload.isnan().any())
+            kept = [slot for slot in layout.server if slot.rule is Sharing.SERVER_ONLY]
+            private = work.runner.binding.named([*kept, *layout.personal])
+            for name, extra in trained.extras.items():
+                for other, value in private.items():
+                    same = value.numel() > 1 and _contains(extra, value)
+                    assert not same, f"extra {name!r} holds the private tensor {other!r}"
+
+    def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
+        """Other labels in place of those that the method may not see give the same bits."""
+        setup = self._setup()
+        hidden = setup.labels < 0
+        assert hidden.all() or setup.method.needs().labels is not Labels.NONE
+        labels = np.array(setup.dataset.train_labels)
+        labels[hidden] = (labels[hidden] + 1 + np.arange(hidden.sum()) % 8) % 10
+        other = self._setup(train_labels=labels)
+        a, b = train(setup, tmp_path / "a"), train(other, tmp_path / "b")
+        assert (setup.labels == other.labels).all()
+        _assert_same_run(a, b)
+
+    def test_a_run_is_a_function_of_its_configuration(self, tmp_path: Path) -> None:
+        """The same configuration gives the same bits, another seed others."""
+        setup = self._setup(federation__participation=0.5)
+        a, b = train(setup, tmp_path / "a"), train(setup, tmp_path / "b")
+        _assert_same_run(a, b)
+        other = train(self._setup(federation__participation=0.5, seed=1), tmp_path / "c")
+        assert not torch.equal(_all_tensors(a), _all_tensors(other))
+
+    def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
+        """Four rounds are two, a fresh start from the checkpoint, and two more."""
+        for optimizer in ("average", "adam"):
+            values = {"server__optimizer": optimizer, "federation__participation": 0.5}
+            setup = self._setup(federation__num_rounds=4, **values)
+            whole = train(setup, tmp_path / optimizer / "whole")
+            folder = tmp_path / optimizer / "cut"
+            train(setup, folder, rounds=2)
+            resumed = train(self._setup(federation__num_rounds=4, **values), folder)
+            assert resumed.resumes == 1
+            _assert_same_run(whole, resumed)
+
+    def test_fields_are_checked_and_survive_a_round_trip(self) -> None:
+        """Fields survive being written down; unknown and out-of-range ones are refused by name."""
+        method = registry.create(self.spec, {})
+        written = registry.dump(method)
+        assert registry.dump(registry.create(self.spec, written)) == written
+        assert registry.create(self.spec, written) == method
+        _refused(self.spec, {"method.no_such_field": 1}, "no_such_field")
+        for name, info in field_infos(self.spec).items():
+            if not name.startswith("method."):
+                continue
+            assert info.description, f"{name} has no description"
+            for value in _out_of_range(info.metadata):
+                _refused(self.spec, {name: value}, name)
+
+    def test_clients_of_any_size_work(self, tmp_path: Path) -> None:
+        """Clients with 0, 1 and 2 images train, or sit out, without harm; also one at a time."""
+        shares = [[0], [1, 2], [], list(range(3, 30))]
+        for norm, participation in (("group", 1.0), ("batch", 1.0), ("group", 0.25)):
+            setup = self._setup(
+                shares=shares, model__norm=norm, federation__participation=participation
+            )
+            trainer = train(setup, tmp_path / f"{norm}-{participation}")
+            assert bool(_all_tensors(trainer).isfinite().all())
+            largest = 3 if participation == 1 else 1
+            plans = [setup.method.plan_round(r.round_index, _PLAN) for r in trainer.history]
+            for record, plan in zip(trainer.history, plans, strict=True):
+                assert plan.cohort != "sampled" or record.cohort_size == largest
+
+    def test_features_do_not_depend_on_the_batch(self) -> None:
+        """In eval mode `encode` and `embed` give a row per image, whatever else is in the batch."""
+        setup = self._setup(model__norm="batch")
+        net = setup.make_net().eval()
+        images = torch.randn(6, *setup.spec.image_shape, generator=generator(0, "images"))
+        with single_thread(), torch.inference_mode():
+            for run in (setup.method.encode, setup.method.embed):
+                rows = run(net, images)
+                assert rows.dim() == 2
+                assert len(rows) == 6
+                torch.testing.assert_close(run(net, images[2:3]), rows[2:3])
+
+    def _setup(
+        self,
+        *,
+        shares: Sequence[Sequence[int]] | None = None,
+        train_labels: np.ndarray | None = None,
+        **values: Any,
+    ) -> Setup:
+        labelled = registry.create(self.spec, {}).needs().labels is not Labels.NONE
+        fraction = {"data__label_fraction": 0.5} if labelled else {}
+        config = tiny_config(self.spec, **{**fraction, **self.fields, **values})
+        return tiny_setup(config, shares=shares, train_labels=train_labels)
+
+
+class _Local:
+    """The largest client of a run, ready to compute losses."""
+
+    def __init__(self, setup: Setup, folder: Path = Path()) -> None:
+        self.setup = setup
+        self.runner = ClientRunner(setup, _CPU, folder)
+        self.client = Client(int(setup.partition.sizes.argmax()), 0, generator(0, "client"))
+
+    def batches(self) -> Iterator[Batch]:
+        method, net = self.setup.method, self.runner.binding.net.train()
+        own = method.before_local(net, self.setup.client_data(self.client.id, _CPU), self.client)
+        self.runner.binding.zero_grad()
+        return own.batches(
+            method.needs().views,
+            2,
+            16,
+            keep_last=True,
+            min_batch=self.setup.min_batch,
+            order=generator(0, "order"),
+            augment=generator(0, "views"),
+        )
+
+    def loss(self, batch: Batch) -> Loss:
+        return self.setup.method.loss(self.runner.binding.net, batch, self.client)
+
+
+def _all_tensors(trainer: Trainer) -> Tensor:
+    """The server's vector, then every client's own tensors."""
+    store = PersonalStore(trainer.folder / "clients")
+    own = [store.load(k, r) for k, r in sorted(trainer.personal_rounds.items())]
+    return torch.cat([trainer.vector, *own])
+
+
+def _assert_same_run(a: Trainer, b: Trainer) -> None:
+    assert a.personal_rounds == b.personal_rounds
+    assert torch.equal(_all_tensors(a), _all_tensors(b))
+    assert a.ledger == b.ledger
+    assert [_untimed(record) for record in a.history] == [_untimed(r) for r in b.history]
+
+
+def _untimed(record: Any) -> Any:
+    return dataclasses.replace(record, seconds=0.0)
+
+
+def _contains(extra: Tensor, value: Tensor) -> bool:
+    return extra.numel() == value.numel() and torch.equal(extra.flatten(), value.flatten())
+
+
+def _out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
+    """Values that the constraints of a field forbid."""
+    for rule in metadata:
+        match rule:
+            case annotated_types.Gt(gt=bound) | annotated_types.Lt(lt=bound):
+                yield bound
+            case annotated_types.Ge(ge=bound):
+                yield bound - 1
+            case annotated_types.Le(le=bound):
+                yield bound + 1
+
+
+def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:
+    try:
+        build_config(spec, flat)
+    except ConfigError as err:
+        assert name in str(err), f"the error does not name {name!r}: {err}"
+    else:
+        raise AssertionError(f"{dict(flat)} was accepted")

@@ -1,0 +1,1 @@
+"""Search spaces, studies, grids, and Ray Tune as the executor."""

@@ -1,0 +1,102 @@
+"""What happens while cells run, as plain events; whoever calls decides how to draw them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    """A cell began, or was taken up again.
+
+    Attributes:
+        id: of the cell.
+        label: what people call it.
+        done: cells that have ended.
+        total: cells of the whole command.
+    """
+
+    id: str
+    label: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class TrialProgress:
+    """A round of a cell is over; sent about once a second, not for every round.
+
+    Attributes:
+        id: of the cell.
+        label: what people call it.
+        round: rounds done.
+        total: rounds of this cell.
+        loss: mean of the round; None if no client made a step.
+        collapsed: what the collapse detector says.
+    """
+
+    id: str
+    label: str
+    round: int
+    total: int
+    loss: float | None
+    collapsed: bool
+
+
+@dataclass(frozen=True)
+class TrialDone:
+    """A cell has ended.
+
+    Attributes:
+        id: of the cell.
+        label: what people call it.
+        status: `ok`, `diverged`, `error`, `stopped`, or `elsewhere` if another process ran it.
+        objective: the label-free score, if there is one.
+        seconds: wall time of the cell.
+        done: cells that have ended, this one included.
+        total: cells of the whole command.
+        eta_seconds: until the last one, from the pace so far.
+        error: what went wrong, in one line.
+    """
+
+    id: str
+    label: str
+    status: str
+    objective: float | None
+    seconds: float
+    done: int
+    total: int
+    eta_seconds: float | None
+    error: str | None = None
+
+
+Event = TrialStarted | TrialProgress | TrialDone
+OnProgress = Callable[[Event], None]
+
+
+class Pace:
+    """Counts ended cells and tells how long the others will take.
+
+    Args:
+        total: cells of the whole command.
+        done: those that had ended before; they do not count for the pace.
+    """
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self.total, self.done = total, done
+        self._before = done
+        self._began = time.monotonic()
+
+    def step(self) -> None:
+        """One more has ended."""
+        self.done += 1
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds left; None before the first cell has ended."""
+        ended = self.done - self._before
+        if ended == 0:
+            return None
+        return (time.monotonic() - self._began) / ended * max(0, self.total - self.done)

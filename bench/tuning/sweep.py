@@ -1,0 +1,307 @@
+"""All cells of a grid that are not in the store yet, through Ray Tune."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench import registry
+from fedbench.bench.config import RunConfig, canonical_json, row_id
+from fedbench.bench.devices import physical_cores
+from fedbench.bench.execute import Origin, open_dataset
+from fedbench.bench.results.row import FINAL_METRICS, Row
+from fedbench.bench.results.store import Store
+from fedbench.bench.runs import command_line, keep
+from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus, run_source
+from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan
+from fedbench.bench.tuning.progress import OnProgress
+from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
+from fedbench.bench.tuning.tuned import find_tuned
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What cells will cost, from one measured step per distinct model.
+
+    Attributes:
+        hours: on this machine, at the given concurrency.
+        bytes_up: clients to server, all cells.
+        bytes_down: server to clients, all cells.
+        disk_bytes: what the cells leave in the store, at most.
+        concurrency: cells at a time.
+    """
+
+    hours: float
+    bytes_up: int
+    bytes_down: int
+    disk_bytes: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The outcome of a sweep; cells are in the order of the grid.
+
+    Attributes:
+        grid: its name.
+        preset: the preset that cells start from.
+        planned: cells of the grid.
+        skipped: those that were in the store already.
+        done: those that were executed now with a row of status `ok`, or by another process.
+        diverged: those that were executed now and diverged.
+        failed: those that ended with an error, now or (without `retry_failed`) before.
+        to_run: those that were, or with `dry_run` would be, executed.
+        cells: `row_id method seed axes status metrics error` each; status `planned` = not run.
+        seconds: wall time.
+        estimate: with `dry_run` only.
+    """
+
+    grid: str
+    preset: str
+    planned: int
+    skipped: int
+    done: int
+    diverged: int
+    failed: int
+    to_run: int
+    cells: tuple[Mapping[str, Any], ...] = field(repr=False)
+    seconds: float = 0.0
+    estimate: Cost | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench sweep --json` prints."""
+        return {**asdict(self), "cells": [dict(cell) for cell in self.cells]}
+
+
+def sweep(
+    grid: Grid | str | Path,
+    *,
+    store: Store,
+    preset: str = "demo",
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    files: Sequence[Path] = (),
+    overrides: Mapping[str, Any] | None = None,
+    tuned: str | Path | Sequence[str | Path] | None = None,
+    retry_failed: bool = False,
+    concurrency: int | None = None,
+    gpus_per_trial: float | None = None,
+    address: str | None = None,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    on_progress: OnProgress | None = None,
+    dry_run: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> SweepResult:
+    """Run every cell of a grid that the store does not have.
+
+    Results do not depend on `concurrency`, on the order of completion, or on interruptions.
+
+    Args:
+        grid: a grid, its name, or a YAML file.
+        store: where rows are looked up and kept.
+        preset: what cells start from.
+        methods: method specs in place of the grid's.
+        seeds: seeds in place of the grid's.
+        files: YAML files over the preset.
+        overrides: dotted names to values, as `--set` gives them.
+        tuned: `auto` = the latest finished study of each method in the store; or ids of studies or
+            files that `tune` wrote, each for its method.
+        retry_failed: run cells again whose row has the status `error`.
+        concurrency: cells at a time; None = physical cores, or what the GPUs or the cluster hold.
+        gpus_per_trial: may be a fraction; None = one where `device` calls for it.
+        address: of a Ray cluster; None = this machine.
+        data_dir: cache of data sets; None = the default one.
+        device: `auto`, `cpu` or `cuda`.
+        on_progress: called with every event.
+        dry_run: count and estimate only.
+        environ: environment variables; None = those of the process.
+
+    Raises:
+        FedbenchError: for configuration, data, resource or store problems. A cell that fails is a
+            row of status `error`, and no exception.
+        Interrupted: after a signal; the same call continues.
+    """
+    began = time.monotonic()
+    gpus = choose_gpus(device, gpus_per_trial, address)
+    grid = grid if isinstance(grid, Grid) else load_grid(grid)
+    _, grid_methods, _ = grid.lists(preset)
+    specs = list(dict.fromkeys(map(registry.canonical_spec, methods or grid_methods)))
+    values = find_tuned(store, tuned, specs, preset) if tuned is not None else None
+    cells = plan(
+        grid,
+        preset=preset,
+        methods=methods,
+        seeds=seeds,
+        files=files,
+        overrides=overrides,
+        tuned=values,
+        environ=environ,
+    )
+    revisions = Revisions(data_dir)
+    named = {row_id(cell.config, revisions(cell.config)): cell for cell in cells}
+    stored = {row.row_id: row for row in store.rows()}
+    settled = {"ok", "diverged"} if retry_failed else {"ok", "diverged", "error"}
+    waiting = [
+        identity
+        for identity in named
+        if identity not in stored or stored[identity].status not in settled
+    ]
+    origin_line = command_line()
+    jobs = [
+        CellJob(
+            cell=identity,
+            row_id=identity,
+            label=_label(named[identity]),
+            config=named[identity].config,
+            origin=Origin(
+                named[identity].preset, named[identity].study, grid.grid, origin_line
+            ),
+            store=store.root.resolve(),
+            data_dir=None if data_dir is None else data_dir.resolve(),
+        )
+        for identity in waiting
+    ]
+    source = _Rows(jobs, store, revisions, already=len(named) - len(jobs))
+    estimate = None
+    if dry_run:
+        at_a_time = choose_concurrency(concurrency, gpus, address) or physical_cores()
+        estimate = estimate_cost([job.config for job in jobs], data_dir, device, at_a_time)
+    elif jobs:
+        store.check_writable()
+        try:
+            run_source(
+                source,
+                gpus=gpus,
+                concurrency=concurrency,
+                address=address,
+                on_progress=on_progress,
+            )
+        finally:
+            if source.outcomes:
+                store.refresh()
+    rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
+    fresh = [outcome.status for outcome in source.outcomes]
+    old_failures = sum(
+        1 for identity in named if identity not in waiting and rows[identity].status == "error"
+    )
+    return SweepResult(
+        grid=grid.grid,
+        preset=preset,
+        planned=len(named),
+        skipped=len(named) - len(jobs) - old_failures,
+        done=fresh.count("ok") + fresh.count("elsewhere"),
+        diverged=fresh.count("diverged"),
+        failed=fresh.count("error") + old_failures,
+        to_run=len(jobs),
+        cells=tuple(_record(i, cell, rows.get(i), i in waiting) for i, cell in named.items()),
+        seconds=time.monotonic() - began,
+        estimate=estimate,
+    )
+
+
+class Revisions:
+    """Opens every distinct data set once, so that its cache exists before trials reopen it."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._known: dict[str, str] = {}
+
+    def __call__(self, config: RunConfig) -> str:
+        """The revision of a configuration's data set.
+
+        Raises:
+            DataError: if it cannot be had.
+        """
+        data = config.data
+        key = canonical_json([data.name, data.train_subset, data.test_subset])
+        if key not in self._known:
+            self._known[key] = open_dataset(config, self._data_dir).revision
+        return self._known[key]
+
+
+class _Rows:
+    """Hands out cells in the order of the grid and keeps a row for each."""
+
+    def __init__(
+        self, jobs: Sequence[CellJob], store: Store, revisions: Revisions, already: int
+    ) -> None:
+        self._waiting = deque(jobs)
+        self._store, self._revisions = store, revisions
+        self._began = datetime.now(UTC)
+        self.ended, self.total = already, already + len(jobs)
+        self.outcomes: list[Outcome] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job has been handed out."""
+        return not self._waiting
+
+    def next(self) -> CellJob | None:
+        """The next cell."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def done(self, outcome: Outcome) -> None:
+        """Write the row of a cell that has ended."""
+        row, job = outcome.row, outcome.job
+        if row is None:
+            message = outcome.error or f"ended as {outcome.status}"
+            row = error_row(job, message, self._revisions(job.config), self._began)
+            self._store.write_row(row, replace=True)
+        elif outcome.status == "elsewhere":
+            self._store.write_row(row)  # already there, unless the store is on another disk
+        else:
+            keep(self._store, row, refresh=False)
+        self.outcomes.append(
+            Outcome(job, outcome.status, row, outcome.error, outcome.seconds, outcome.bytes)
+        )
+
+
+def estimate_cost(
+    configs: Sequence[RunConfig], data_dir: Path | None, device: str, concurrency: int
+) -> Cost:
+    """The cost of runs, from one measured step per distinct model.
+
+    Raises:
+        FedbenchError: for a configuration or a data set that cannot be used.
+    """
+    from fedbench.bench.estimate import Estimator
+
+    measure = Estimator(data_dir, device)
+    costs = [measure(config) for config in configs]
+    at_a_time = max(1, min(concurrency, len(costs)))
+    return Cost(
+        hours=sum(cost.seconds for cost in costs) / at_a_time / 3600,
+        bytes_up=sum(cost.bytes_up for cost in costs),
+        bytes_down=sum(cost.bytes_down for cost in costs),
+        disk_bytes=sum(cost.disk_bytes for cost in costs),
+        concurrency=at_a_time,
+    )
+
+
+def _label(cell: Cell) -> str:
+    axes = [f"{key.rpartition('.')[2]}={value}" for key, value in cell.axes.items()]
+    return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
+
+
+def _record(identity: str, cell: Cell, row: Row | None, was_waiting: bool) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    if row is not None and row.status == "ok":
+        metrics = {name: getattr(row, name) for name in FINAL_METRICS}
+        metrics |= json.loads(row.metrics_json or "{}")
+    return {
+        "row_id": identity,
+        "method": cell.config.spec,
+        "seed": cell.config.seed,
+        "axes": dict(cell.axes),
+        "status": row.status if row is not None else "planned",
+        "stored_before": row is not None and not was_waiting,
+        "metrics": metrics,
+        "error": row.error if row is not None else None,
+    }

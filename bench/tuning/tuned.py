@@ -1,0 +1,126 @@
+"""What studies found: the best values as YAML, and the way from a store to the values for a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench import registry
+from fedbench.bench.errors import ConfigError, did_you_mean
+from fedbench.bench.fields import field_infos, flatten, show
+from fedbench.bench.files import atomic_write_text
+from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.grid import TunedValues
+from fedbench.bench.yaml_files import load_yaml
+
+AUTO = "auto"
+_RESERVED = ("spec", "preset", "study")
+
+
+def best_file(store: Store, study_id: str) -> Path:
+    """Where a study's best configuration is written."""
+    return store.root / "trials" / study_id / "best.yaml"
+
+
+def write_best(
+    path: Path, spec: str, preset: str, study_id: str, params: Mapping[str, Any]
+) -> None:
+    """Write a study's best values so that `--config` and `--tuned` take them.
+
+    Raises:
+        StoreError: if the file cannot be written.
+    """
+    entries = {"spec": spec, "preset": preset, "study": study_id, **params}
+    lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
+    atomic_write_text(path, "# the best trial by the label-free objective\n" + "".join(lines))
+
+
+def load_tuned(store: Store, study: str | Path, spec: str, preset: str) -> TunedValues:
+    """The values that a study found for a method spec.
+
+    Args:
+        store: where studies are.
+        study: `auto` = the latest finished study of this spec and preset, a study's id, or the
+            YAML file that `tune` wrote.
+        spec: method spec.
+        preset: name of the preset.
+
+    Raises:
+        ConfigError: if there is none, or it is for another spec.
+    """
+    spec = registry.canonical_spec(spec)
+    if study == AUTO:
+        found = [meta for meta in _finished(store) if (meta["spec"], meta["preset"]) == (spec, preset)]
+        if not found:
+            raise ConfigError(_none_for([spec], preset, store))
+        latest = max(found, key=lambda meta: (meta["finished_at"], meta["study_id"]))
+        return TunedValues(latest["best"]["params"], latest["study_id"])
+    of, values = _named(store, study)
+    if of != spec:
+        raise ConfigError(f"--tuned {study}: is for {of!r}, not for {spec!r}")
+    return values
+
+
+def find_tuned(
+    store: Store, tuned: str | Path | Sequence[str | Path], specs: Sequence[str], preset: str
+) -> dict[str, TunedValues]:
+    """Tuned values for the methods of a sweep.
+
+    With `auto`, every method must have a finished study; a study or a file that is named serves
+    its own method, and the others stay untuned.
+
+    Raises:
+        ConfigError: names the methods that have no study, or a study that serves none of them.
+    """
+    if tuned == AUTO:
+        have = {meta["spec"] for meta in _finished(store) if meta["preset"] == preset}
+        missing = [spec for spec in specs if spec not in have]
+        if missing:
+            raise ConfigError(_none_for(missing, preset, store))
+        return {spec: load_tuned(store, AUTO, spec, preset) for spec in specs}
+    found: dict[str, TunedValues] = {}
+    for study in [tuned] if isinstance(tuned, str | Path) else tuned:
+        spec, values = _named(store, study)
+        if spec not in specs:
+            raise ConfigError(
+                f"--tuned {study}: is for {spec!r}, which is not in this sweep ({', '.join(specs)})"
+            )
+        if spec in found:
+            raise ConfigError(f"--tuned: two studies for {spec!r}: {found[spec].study} and {study}")
+        found[spec] = values
+    return found
+
+
+def _finished(store: Store) -> list[dict[str, Any]]:
+    metas = (store.study(study_id) for study_id in store.studies())
+    return [meta for meta in metas if meta is not None and meta.get("finished_at")]
+
+
+def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
+    """The method and the values of a study that is given by id or file."""
+    if str(study).endswith((".yaml", ".yml")):
+        content = load_yaml(Path(study))
+        if not isinstance(content.get("spec"), str):
+            raise ConfigError(f"{study}: needs a line 'spec:' to be used with --tuned")
+        spec = registry.canonical_spec(content["spec"])
+        values = {key: value for key, value in content.items() if key not in _RESERVED}
+        name = str(content.get("study", Path(study).stem))
+        return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
+    known = store.studies()
+    if str(study) not in known:
+        raise ConfigError(f"no study {str(study)!r} in {store.root}; {did_you_mean(str(study), known)}")
+    meta = store.study(str(study)) or {}
+    if not meta.get("finished_at"):
+        raise ConfigError(
+            f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
+        )
+    return meta["spec"], TunedValues(meta["best"]["params"], str(study))
+
+
+def _none_for(specs: Sequence[str], preset: str, store: Store) -> str:
+    return (
+        f"--tuned auto: no finished study of {', '.join(specs)} with preset {preset!r} in"
+        f" {str(store.root)!r}; run `fedbench tune {specs[0]} --preset {preset}` first, or choose"
+        " --methods"
+    )

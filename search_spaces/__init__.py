@@ -1,0 +1,1 @@
+"""Search spaces, grids and presets as YAML."""

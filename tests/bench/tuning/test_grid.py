@@ -1,0 +1,169 @@
+"""Grids become cells: all combinations, in order, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import row_id
+from fedbench.bench.errors import ConfigError, UnknownNameError
+from fedbench.bench.tuning.grid import (
+    Cell,
+    Grid,
+    TunedValues,
+    check_grid,
+    grid_names,
+    grid_records,
+    load_grid,
+    plan,
+)
+
+
+def cells(grid: Grid | None = None, **given: Any) -> list[Cell]:
+    return plan(grid or load_grid("heterogeneity"), **{"environ": {}, **given})
+
+
+def small(**parts: Any) -> Grid:
+    body = {
+        "grid": "g",
+        "description": "d",
+        "axes": {"data.alpha": [0.1, 1]},
+        "methods": ["simclr"],
+    }
+    return check_grid({**body, **parts}, "g.yaml")
+
+
+def test_heterogeneity_on_the_demo_preset() -> None:
+    found = cells()
+    # 3 methods x 3 alpha x 2 seeds
+    assert len(found) == 18
+    assert {cell.config.spec for cell in found} == {"simclr", "simclr+uv", "supervised"}
+    assert {cell.config.data.alpha for cell in found} == {0.1, 1.0, 100.0}
+    assert {cell.config.seed for cell in found} == {0, 1}
+    assert {(cell.config.data.name, cell.preset) for cell in found} == {("digits", "demo")}
+
+
+def test_heterogeneity_elsewhere_has_the_papers_concentrations() -> None:
+    found = cells(preset="cross-device")
+    assert {cell.axes["data.alpha"] for cell in found} == {0.001, 0.1, 100000.0}
+    assert {cell.config.seed for cell in found} == {0, 1, 2}
+
+
+def test_order_is_seed_then_axes_then_method() -> None:
+    found = cells(methods=["supervised", "simclr"], seeds=[5, 3])
+    seen = [(cell.config.seed, cell.axes["data.alpha"], cell.config.spec) for cell in found]
+    assert seen[:3] == [(5, 0.1, "supervised"), (5, 0.1, "simclr"), (5, 1.0, "supervised")]
+    assert [seed for seed, _, _ in seen] == [5] * 6 + [3] * 6
+    assert found == cells(methods=["supervised", "simclr"], seeds=[5, 3])
+
+
+def test_equal_cells_stand_once() -> None:
+    found = cells(
+        small(axes={"data.alpha": [1, 1.0, 0.1]}, methods=["simclr", "local-simclr"]), seeds=[0, 0]
+    )
+    assert len(found) == len({row_id(cell.config, "r") for cell in found}) == 2
+    assert found[0].axes == {"data.alpha": 1.0}
+
+
+def test_exclude() -> None:
+    grid = small(
+        methods=["simclr", "supervised"], exclude=[{"method": "local-simclr", "data.alpha": 1}]
+    )
+    assert [(cell.config.spec, cell.axes["data.alpha"]) for cell in cells(grid)] == [
+        ("simclr", 0.1),
+        ("supervised", 0.1),
+        ("supervised", 1.0),
+    ]
+
+
+def test_a_field_of_one_method_leaves_the_others_alone() -> None:
+    found = cells(overrides={"method.temperature": 0.3, "client.lr": 0.5})
+    assert {cell.config.method.get("temperature") for cell in found} == {0.3, None}
+    assert {cell.config.client.lr for cell in found} == {0.5}
+    with pytest.raises(ConfigError, match=r"'method\.temprature' is not a field"):
+        cells(overrides={"method.temprature": 0.3})
+
+
+def test_tuned_values_reach_their_method_only() -> None:
+    tuned = {"local-simclr": TunedValues({"client.lr": 0.25}, "s1")}
+    untuned = cells()[0].config.client.lr
+    found = cells(tuned=tuned)
+    assert {(cell.config.spec, cell.config.client.lr, cell.study) for cell in found} == {
+        ("simclr", 0.25, "s1"),
+        ("simclr+uv", untuned, None),
+        ("supervised", untuned, None),
+    }
+
+
+def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
+    message = "data.alpha is an axis of grid 'heterogeneity' and cannot be set as well"
+    with pytest.raises(ConfigError, match=message):
+        cells(overrides={"data": {"alpha": 1.0}})
+    with pytest.raises(ConfigError, match=message):
+        cells(environ={"FEDBENCH__DATA__ALPHA": "1"})
+    file = tmp_path / "x.yaml"
+    file.write_text("data: {alpha: 1.0}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        cells(files=[file])
+    with pytest.raises(ConfigError, match="takes its seeds from --seeds"):
+        cells(overrides={"seed": 1})
+
+
+def test_files_reach_every_cell(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("client: {lr: 0.7}\n", encoding="utf-8")
+    assert {cell.config.client.lr for cell in cells(files=[file])} == {0.7}
+
+
+def test_own_grid_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "grid: own\ndescription: d\nmethods: [simclr]\n"
+        "axes: {client.local_epochs: [1, 2], method.temperature: [0.1, 0.5]}\n",
+        encoding="utf-8",
+    )
+    found = cells(load_grid(file))
+    settings = [tuple(cell.axes.values()) for cell in found]
+    assert settings == [(1, 0.1), (1, 0.5), (2, 0.1), (2, 0.5)]
+    assert [cell.config.method["temperature"] for cell in found] == [0.1, 0.5, 0.1, 0.5]
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownNameError, match="unknown grid 'heterogenity'; did you mean 'hetero"):
+        load_grid("heterogenity")
+    with pytest.raises(ConfigError, match=r"absent\.yaml: no such file"):
+        load_grid("absent.yaml")
+    with pytest.raises(UnknownNameError, match="unknown method 'simcrl'"):
+        cells(methods=["simcrl"])
+    with pytest.raises(UnknownNameError, match="unknown preset 'dmo'"):
+        cells(preset="dmo")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"axes": {"data.alpha": []}}, "axis data.alpha must have at least one value"),
+        ({"axes": {"seed": [1]}}, "axis seed must be written as 'seeds:' or 'methods:'"),
+        ({"axes": {"data.alhpa": [1]}}, "'data.alhpa' is not a field"),
+        ({"axes": {"data.alpha": ["1e-3"]}}, r"data\.alpha: '1e-3' is text in YAML; write 1\.0e-3"),
+        ({"axes": {"data.alpha": [0]}}, r"data\.alpha: must be greater than 0 \(got 0\)$"),
+        ({"methods": []}, "methods: tuple should have at least 1 item"),
+        ({"methods": ["simcrl"]}, "unknown method 'simcrl'"),
+        ({"presets": {"dmo": {}}}, "unknown preset 'dmo'"),
+        ({"presets": {"demo": {"methods": ["simcrl"]}}}, "unknown method 'simcrl'"),
+        ({"exclude": [{"data.alhpa": 1}]}, "'data.alhpa' is not a field"),
+        ({"axis": {}}, "axis is not a field; did you mean 'axes'"),
+    ],
+)
+def test_bad_grids_are_refused_at_load(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        small(**parts)
+    assert str(caught.value).startswith("g.yaml: ")
+
+
+def test_records() -> None:
+    assert "heterogeneity" in grid_names()
+    record = next(each for each in grid_records() if each["grid"] == "heterogeneity")
+    assert record["presets"]["demo"] == {"axes": {"data.alpha": [0.1, 1.0, 100.0]}, "seeds": [0, 1]}

@@ -1,0 +1,195 @@
+"""Search spaces fit the registry, each other and Optuna."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from fedbench.bench import registry
+from fedbench.bench.errors import ConfigError, UnknownNameError
+from fedbench.bench.presets import preset_names
+from fedbench.bench.resolve import get, resolve
+from fedbench.bench.tuning.dimensions import Choice, FloatRange, IntRange
+from fedbench.bench.tuning.space import load_space, space_records
+from fedbench.bench.yaml_files import shipped
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "own.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_spaces_and_registry_match() -> None:
+    shipped_methods = {
+        name for name, entry in registry.entries().items() if "fedbench" in entry.cls.__module__
+    }
+    assert set(shipped()) == shipped_methods
+
+
+def test_common_dimensions_have_equal_ranges() -> None:
+    ranges: dict[str, set[str]] = defaultdict(set)
+    for record in space_records():
+        for key, dimension in record["dimensions"].items():
+            if not key.startswith("method."):
+                ranges[key].add(repr(dimension))
+    assert ranges
+    assert {key: found for key, found in ranges.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("spec", registry.specs())
+def test_every_preset_lies_inside_every_space(spec: str, preset: str) -> None:
+    config = resolve(spec, preset=preset, environ={}).config
+    space = load_space(spec)
+    for key, dimension in space.dimensions.items():
+        assert dimension.holds(get(config, key)), key
+    points = space.first_points(config)
+    assert points[0] == {key: get(config, key) for key in space.dimensions}
+    assert {point["client.lr"] for point in points} >= {0.03, 0.01, 0.003, 0.001}
+    assert all(set(point) == set(space.dimensions) for point in points)
+    for point in points:
+        resolve(spec, preset=preset, overrides=point, environ={})
+
+
+def test_distributions() -> None:
+    found = load_space("fed-simclr").distributions()
+    assert found["client.lr"] == FloatDistribution(1e-3, 0.3, log=True)
+    assert found["method.uv.temperature"] == CategoricalDistribution((0.1, 0.2, 1.0))
+    assert [*found][:2] == ["client.lr", "method.temperature"]
+
+
+def test_grid_is_the_product_of_all_dimensions() -> None:
+    space = load_space("simclr+uv")
+    found = space.grid()
+    # 4 learning rates x 3 temperatures x 3 weights x 3 UV temperatures
+    assert len(found) == len({tuple(each.values()) for each in found}) == 108
+    assert [each["method.uv.temperature"] for each in found[:4]] == [0.1, 0.2, 1.0, 0.1]
+
+
+TEXT = """
+method: simclr
+space:
+  client.lr: {type: float, low: 1.0e-4, high: 1.0, log: true}
+  client.local_epochs: {type: int, low: 1, high: 9, step: 2}
+  client.batch_size: {type: choice, values: [16, 32]}
+points: [{client.lr: 0.5}]
+"""
+
+
+def test_own_file_replaces_the_methods_file(tmp_path: Path) -> None:
+    file = write(tmp_path, TEXT)
+    space = load_space("simclr", file=file)
+    assert space.distributions()["client.local_epochs"] == IntDistribution(1, 9, step=2)
+    assert "method.uv.weight" in load_space("simclr+uv", file=file).dimensions
+    whole = write(tmp_path, TEXT.replace("method: simclr", "method: fed-simclr"))
+    assert [*load_space("simclr+uv", file=whole).dimensions] == [*space.dimensions]
+    with pytest.raises(ConfigError, match="is for 'fed-simclr' and cannot be used with 'simclr'"):
+        load_space("simclr", file=whole)
+
+
+def test_first_points_leave_out_what_lies_outside(tmp_path: Path) -> None:
+    space = load_space("simclr", file=write(tmp_path, TEXT))
+    odd = resolve("simclr", overrides={"client.batch_size": 24}, environ={}).config
+    assert space.first_points(odd) == []
+    fast_values = {"client.lr": 3.0, "client.batch_size": 16, "client.local_epochs": 1}
+    fast = resolve("simclr", overrides=fast_values, environ={}).config
+    assert space.first_points(fast) == [
+        {"client.lr": 0.5, "client.local_epochs": 1, "client.batch_size": 16}
+    ]
+
+
+def test_grid_steps(tmp_path: Path) -> None:
+    space = load_space("simclr", file=write(tmp_path, TEXT))
+    with pytest.raises(ConfigError, match=r"space simclr: client\.lr has no grid"):
+        space.grid()
+    rates = [each["client.lr"] for each in space.grid(3)[::6]]
+    assert rates == pytest.approx([1e-4, 1e-2, 1.0])  # equal ratios
+    assert {each["client.local_epochs"] for each in space.grid(3)} == {1, 5, 9}
+
+
+def test_steps_of_single_dimensions() -> None:
+    line = FloatRange(type="float", low=0.0, high=1.0)
+    assert line.steps(3) == (0.0, 0.5, 1.0)
+    assert line.steps(1) == (0.5,)
+    ratio = FloatRange(type="float", low=0.1, high=10.0, log=True)
+    assert ratio.steps(1) == pytest.approx((1.0,))
+    assert ratio.steps(2) == (0.1, 10.0)
+    assert IntRange(type="int", low=1, high=4).steps(None) == (1, 2, 3, 4)
+    doubling = IntRange(type="int", low=1, high=64, log=True).steps(4)
+    assert doubling == (1, 4, 16, 64)
+    assert Choice(type="choice", values=("a", "b")).steps(1) == ("a", "b")
+    assert not IntRange(type="int", low=1, high=9, step=2).holds(2)
+    assert not line.holds(True)
+    assert not line.holds(math.nan)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("client.lrr: {type: choice, values: [1]}", r"'client\.lrr' is not a field"),
+        ("client.lr: {type: float, low: 0.0, high: 1.0}", r"client\.lr: must be greater than 0"),
+        (
+            "client.lr: {type: float, low: 0.0, high: 1.0, log: true}",
+            "low must be above 0 with log",
+        ),
+        ("client.lr: {type: float, low: 2.0, high: 1.0}", "low must be below high"),
+        ("client.lr: {type: float, low: 0.1, high: 1.0}", "its default 0.03 must lie in the range"),
+        (
+            "client.lr: {type: float, low: 1e-3, high: 1.0}",
+            r"low: value error, '1e-3' is text in YAML; write 1\.0e-3",
+        ),
+        ("client.lr: {type: real, low: 0.1, high: 1.0}", "does not match any of the expected tags"),
+        ("client.lr: {type: float, low: 0.01, high: 1.0, grid: [3.0]}", "grid value 3.0 must lie"),
+        ("client.local_epochs: {type: int, low: 1, high: 4, step: 2}", "step 2 must divide"),
+        ("client.local_epochs: {type: int, low: 1, high: 4, step: 3, log: true}", "step must be 1"),
+        ("client.optimizer: {type: choice, values: [sgd, sdg]}", "unknown client.optimizer 'sdg'"),
+        ("client.batch_size: {type: choice, values: []}", "at least 1 item"),
+        ("client.lr: {type: float, low: 0.01, high: 1.0, hi: 3}", "hi is not a field"),
+    ],
+)
+def test_bad_dimensions_are_refused_at_load(tmp_path: Path, line: str, message: str) -> None:
+    file = write(tmp_path, f"method: simclr\nspace:\n  {line}\n")
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_space("simclr", file=file)
+    assert str(caught.value).startswith("space own.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("points", "error", "message"),
+    [
+        ("[{client.lr: 7.0}]", ConfigError, r"client\.lr: point 7\.0 must lie in the range"),
+        ("[{client.l: 0.1}]", UnknownNameError, "unknown dimension 'client.l'"),
+    ],
+)
+def test_bad_points_are_refused_at_load(
+    tmp_path: Path, points: str, error: type[Exception], message: str
+) -> None:
+    file = write(tmp_path, TEXT.replace("[{client.lr: 0.5}]", points))
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_space("simclr", file=file)
+    assert isinstance(caught.value.__cause__, error)
+
+
+def test_an_add_ons_space_keeps_to_its_own_fields(tmp_path: Path) -> None:
+    from fedbench.bench.tuning.space import read_space
+
+    file = write(tmp_path, TEXT.replace("method: simclr", "method: uv"))
+    with pytest.raises(ConfigError, match=r"must begin with 'method\.uv\.'"):
+        read_space(file, "simclr+uv")
+
+
+def test_unknown_method() -> None:
+    with pytest.raises(UnknownNameError, match="unknown method 'simcrl'"):
+        load_space("simcrl")
+
+
+def test_records() -> None:
+    found: dict[str, Any] = {record["spec"]: record for record in space_records()}
+    assert set(found) == set(registry.specs())
+    assert found["simclr"]["dimensions"]["client.lr"]["high"] == 0.3

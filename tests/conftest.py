@@ -1,0 +1,22 @@
+"""What all tests share: no file of the user is read or written, one cache of data sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Point everything that fedbench takes from the environment at an empty folder."""
+    root = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("FEDBENCH"):
+                patch.delenv(name)
+        patch.setenv("FEDBENCH_DATA_DIR", str(root / "data"))
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        yield root

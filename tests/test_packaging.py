@@ -1,0 +1,100 @@
+"""What is shipped: the wheel holds the tree, files stay short, and no machine's path slips in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = ("bench", "methods", "search_spaces", "leaderboards")
+
+
+def tracked() -> list[Path]:
+    """Files of the project: what git tracks, or would track."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()]
+
+
+def expected() -> set[str]:
+    """What the wheel must hold: the package's own three files, and the linked folders' content."""
+    found = {"fedbench/__init__.py", "fedbench/__main__.py", "fedbench/py.typed", "fedbench/cli.py"}
+    for path in tracked():
+        if path.parts[0] in SHIPPED and path.suffix in (".py", ".yaml", ".csv"):
+            found.add(f"fedbench/{path.as_posix()}")
+    return found
+
+
+@pytest.mark.slow
+def test_wheel_holds_the_tree_and_installs_without_dependencies(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for path in tracked():
+        target = source / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, target, follow_symlinks=False)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*build, str(source)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name for name in names if ".dist-info/" not in name} == expected()
+
+    environment = tmp_path / "empty"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps"]
+    subprocess.run(
+        [*install, "--quiet", str(wheel)], cwd=tmp_path, check=True, capture_output=True
+    )
+    where = [str(python), "-c", "import fedbench, pathlib; print(pathlib.Path(fedbench.__file__).parent)"]
+    done = subprocess.run(where, cwd=tmp_path, capture_output=True, text=True, check=True)
+    package = Path(done.stdout.strip())
+    assert package.is_relative_to(environment)
+    installed = {
+        f"fedbench/{path.relative_to(package).as_posix()}"
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert installed == expected()
+    assert (environment / "bin" / "fedbench").exists()
+
+
+def test_links_point_at_the_real_folders() -> None:
+    for name in (*SHIPPED, "cli.py"):
+        link = ROOT / "fedbench" / name
+        assert link.is_symlink(), f"{link} must be a relative link; check core.symlinks of your git"
+        assert link.readlink() == Path("..") / name
+
+
+def test_files_stay_under_300_lines() -> None:
+    sources = [path for path in tracked() if path.suffix == ".py" and path.parts[0] != "fedbench"]
+    too_long = {
+        str(path): count
+        for path in sources
+        if (count := len((ROOT / path).read_text().splitlines())) > 300
+    }
+    assert not too_long
+
+
+def test_no_file_is_larger_than_a_megabyte() -> None:
+    assert not [path for path in tracked() if (ROOT / path).stat().st_size > 1_000_000]
+
+
+def test_no_global_seed_and_no_unsafe_load() -> None:
+    forbidden = re.compile(
+        r"torch\.manual_seed|np\.random\.seed|\bpickle\.load|weights_only=False|yaml\.(?:unsafe_load|full_load)"
+    )
+    found = [
+        f"{path}: {line.strip()}"
+        for path in tracked()
+        if path.suffix == ".py" and path.parts[0] in ("bench", "methods", "cli.py")
+        if path != Path("bench/seeding.py")
+        for line in (ROOT / path).read_text().splitlines()
+        if forbidden.search(line)
+    ]
+    assert not found
