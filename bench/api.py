@@ -16,10 +16,11 @@ from fedbench.bench.errors import ConfigError
 from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
 
 if TYPE_CHECKING:
+    from fedbench.bench.data.datasets import PreparedDataset
+    from fedbench.bench.data.decode import Progress
     from fedbench.bench.execute import OnRound
     from fedbench.bench.export import Exported
     from fedbench.bench.resolve import Resolved
-    from fedbench.bench.results.row import Row
     from fedbench.bench.results.store import Store
 
 STORE_VARIABLE = "FEDBENCH_STORE"
@@ -102,7 +103,7 @@ def run(
         config,
         store=opened,
         origin=Origin(preset=origin[0], study_id=origin[1]),
-        data_dir=_path(data_dir),
+        data_dir=as_path(data_dir),
         workers=workers,
         device=device,
         on_round=on_round,
@@ -132,7 +133,7 @@ def plan_run(
     from fedbench.bench.execute import open_dataset
 
     config, (label, _) = _configuration(spec, preset, set, config_files, seed)
-    opened, folder = open_store(store), _path(data_dir)
+    opened, folder = open_store(store), as_path(data_dir)
     devices = choose_devices(device, workers)
     identity = row_id(config, open_dataset(config, folder).revision)
     row = opened.row(identity)
@@ -170,10 +171,11 @@ def leaderboard(
         StoreError: for a store that cannot be read.
     """
     from fedbench.bench.results.leaderboard import leaderboard as rank
+    from fedbench.bench.tuning.membership import cells_of
 
     opened = open_store(store)
     rows = opened.rows()
-    chosen = None if grid is None else _cells_of(rows, grid)
+    chosen = None if grid is None else cells_of(rows, grid)
     board = rank(rows, row_ids=chosen, dataset=dataset, metric=metric, published=published)
     return Ranking(board, tuple(opened.problems()))
 
@@ -211,7 +213,7 @@ def partition(
         spec or default, preset=preset, set=set, config_files=config_files, seed=seed
     ).config
     if labels is None:
-        dataset = open_dataset(config, _path(data_dir))
+        dataset = open_dataset(config, as_path(data_dir))
         classes, num_classes = dataset.train_labels, dataset.num_classes
     else:
         classes, num_classes = balanced_labels(labels)
@@ -234,7 +236,21 @@ def export_encoder(
     """
     from fedbench.bench.export import export_encoder as export
 
-    return export(open_store(store), run_id, Path(file), data_dir=_path(data_dir))
+    return export(open_store(store), run_id, Path(file), data_dir=as_path(data_dir))
+
+
+def prepare_data(
+    name: str, *, data_dir: Path | str | None = None, on_progress: Progress | None = None
+) -> PreparedDataset:
+    """Download or convert a data set into the cache, and check every byte of it.
+
+    Raises:
+        UnknownNameError: no such data set.
+        DataError: no network, a torn or missing source, or a folder that cannot be written.
+    """
+    from fedbench.bench.data.datasets import prepare
+
+    return prepare(name, as_path(data_dir), progress=on_progress)
 
 
 def _configuration(
@@ -264,28 +280,6 @@ def _canonical(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"spec": spec, "method": method})
 
 
-def _cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
-    """Rows that ran as cells of a grid, or that have the configuration of one of its cells.
-
-    A row carries the name of what ran it first: a cell that `run` or another grid executed belongs
-    to this grid all the same.
-    """
-    from fedbench.bench.config import canonical_json
-    from fedbench.bench.presets import preset_names
-    from fedbench.bench.tuning.grid import grid_names, load_grid, plan
-
-    named = {row.row_id for row in rows if row.grid == name}
-    if named and name not in grid_names():
-        return frozenset(named)  # a grid from a file that is not at hand
-    grid = load_grid(name)
-    named |= {row.row_id for row in rows if row.grid == grid.grid}
-    planned = {
-        canonical_json(cell.config.model_dump(mode="json"))
-        for preset in sorted({row.preset for row in rows} & {*preset_names()})
-        for cell in plan(grid, preset=preset, environ={})
-    }
-    return frozenset(named | {row.row_id for row in rows if row.config_json in planned})
-
-
-def _path(path: Path | str | None) -> Path | None:
+def as_path(path: Path | str | None) -> Path | None:
+    """A path that may be given as text."""
     return None if path is None else Path(path)

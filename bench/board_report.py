@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.bench.console import emit, emit_json, note, show_table
@@ -13,7 +12,6 @@ from fedbench.bench.results.formats import (
     to_markdown,
     visible_columns,
 )
-from fedbench.bench.run_report import store_option
 
 if TYPE_CHECKING:
     from fedbench.bench.records import Ranking
@@ -44,12 +42,6 @@ def show(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
             _show_group(group)
         if board.groups and not quiet:
             note(_legend(ranking))
-
-
-def nothing_yet(store: Path | None, grid: str | None) -> str:
-    """What to do about an empty leaderboard."""
-    command = f"fedbench sweep --grid {grid}" if grid else "fedbench run simclr"
-    return f"nothing to rank yet: try {command}{store_option(store)}"
 
 
 def _show_group(group: Group) -> None:

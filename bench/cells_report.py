@@ -5,12 +5,17 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fedbench.bench.console import Status, duration, note
+from fedbench.bench.console import Status, duration, emit, note, parameters, show_table, size
 
 if TYPE_CHECKING:
+    from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.progress import Event, TrialDone
+    from fedbench.bench.tuning.study_result import StudyResult
+    from fedbench.bench.tuning.sweep import SweepResult
 
 _LINES = 8  # running cells shown at a time
+_TRIALS = 20  # of more trials, only the best are listed
+_CELLS = 100  # of more cells, only those that went wrong are listed
 
 
 class CellProgress:
@@ -75,3 +80,112 @@ class CellProgress:
         running = list(self._running.values())
         more = [f"  and {len(running) - _LINES} more"] if len(running) > _LINES else []
         self._status.update(self._head, *(f"  {text}" for text in running[:_LINES]), *more)
+
+
+def show_study(result: StudyResult) -> None:
+    """Print the trials of a study and the best of them, or with `dry_run` what it would cost."""
+    head = f"study {result.study_id} · {result.spec} · preset {result.preset}"
+    if result.estimate is not None:
+        emit(
+            f"{head}\n  trials   {result.to_run} to run, {len(result.trials)} in the store already"
+        )
+        emit(_cost(result.estimate))
+        return
+    _show_trials(result)
+    emit(head)
+    if result.best is not None:
+        trial, objective = result.best["trial"], result.best["objective"]
+        emit(f"  best     trial {trial}, objective {objective:.4f}")
+        emit(f"           {parameters(result.best['params'])}")
+    if result.correlation is not None:
+        pearson, spearman = (result.correlation[key] for key in ("pearson", "spearman"))
+        emit(
+            f"  watched  objective against k-NN accuracy: Pearson {_number(pearson, 1, 2) or '-'},"
+            f" Spearman {_number(spearman, 1, 2) or '-'} over {result.correlation['n']} trials"
+        )
+    emit(f"  file     {result.config_file}")
+
+
+def next_command(result: StudyResult) -> str:
+    """The sweep that uses what a study found."""
+    return (
+        f"fedbench sweep --grid heterogeneity --preset {result.preset} --methods {result.spec}"
+        f" --tuned {result.study_id}"
+    )
+
+
+def _show_trials(result: StudyResult) -> None:
+    trials = sorted(
+        result.trials, key=lambda t: (t["objective"] is None, -(t["objective"] or 0), t["number"])
+    )
+    watched = list(dict.fromkeys(name for trial in trials for name in trial["watched"]))
+    header = ["trial", "objective", *watched, "value", "status", "seconds", "notes"]
+    rows = [
+        [
+            str(trial["number"]),
+            _number(trial["objective"], 1, 4),
+            *(_number(trial["watched"].get(name), 1, 4) for name in watched),
+            parameters(trial["params"]),
+            trial["status"],
+            _number(trial["seconds"], 1, 0),
+            trial["error"] or "",
+        ]
+        for trial in trials[:_TRIALS]
+    ]
+    if len(trials) > _TRIALS:
+        note(f"the best {_TRIALS} of {len(trials)} trials; --json has all")
+    show_table(header, rows, bold=[index == 0 for index in range(len(rows))])
+
+
+def show_sweep(result: SweepResult) -> None:
+    """Print the cells of a sweep and their counts."""
+    if result.estimate is None:
+        _show_cells(result)
+    emit(_sweep_text(result))
+
+
+def _sweep_text(result: SweepResult) -> str:
+    """The counts of a sweep, or with `dry_run` what it would do and cost."""
+    if result.estimate is None:
+        parts = [f"{result.skipped} in the store already", f"{result.done} done"]
+        parts += [f"{result.diverged} diverged"] if result.diverged else []
+        parts += [f"{result.failed} failed", duration(result.seconds)]
+        return f"grid {result.grid} · {result.planned} cells: {', '.join(parts)}"
+    return (
+        f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
+        f" {result.to_run} to run\n{_cost(result.estimate)}"
+    )
+
+
+def _cost(cost: Cost) -> str:
+    return (
+        f"  time     about {duration(cost.hours * 3600)} with {cost.concurrency} at a time\n"
+        f"  traffic  {size(cost.bytes_up)} up, {size(cost.bytes_down)} down\n"
+        f"  disk     {size(cost.disk_bytes)} at most"
+    )
+
+
+def _show_cells(result: SweepResult) -> None:
+    """Print the cells of a sweep, one a line; of a large one those that went wrong."""
+    cells = list(result.cells)
+    if len(cells) > _CELLS:
+        cells = [cell for cell in cells if cell["status"] not in ("ok", "planned")]
+    if not cells:
+        return
+    axes = list(dict.fromkeys(key for cell in cells for key in cell["axes"]))
+    header = ["method", *axes, "seed", "linear %", "k-NN %", "objective", "status", "notes"]
+    rows = []
+    for cell in cells:
+        values = [f"{cell['axes'].get(key, '')}" for key in axes]
+        metrics = cell["metrics"]
+        numbers = [
+            *(_number(metrics.get(name), 100, 1) for name in ("linear_acc", "knn_acc")),
+            _number(metrics.get("objective"), 1, 4),
+        ]
+        rows.append([cell["method"], *values, str(cell["seed"]), *numbers, cell["status"]])
+        rows[-1].append(cell["error"] or "")
+    show_table(header, rows)
+
+
+def _number(value: float | None, scale: int, digits: int) -> str:
+    return "" if value is None else f"{value * scale:.{digits}f}"

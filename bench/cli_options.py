@@ -31,6 +31,11 @@ class Device(StrEnum):
 
 
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Method, name[+addon…].")]
+DatasetName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Data set, or hub:PATH, folder:PATH.")
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Row id of a run in the store.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .safetensors.")]
 Preset = Annotated[
     str | None,
     typer.Option(
@@ -54,7 +59,9 @@ StoreDir = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Cache of data sets; default: $FEDBENCH_DATA_DIR or ~/.cache."),
+    typer.Option(
+        metavar="DIR", help="Cache of data sets; default: $FEDBENCH_DATA_DIR or ~/.cache."
+    ),
 ]
 Workers = Annotated[
     int | None,
@@ -67,6 +74,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", "-n", help="Show what would be done and what it costs.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+AsYaml = Annotated[bool, typer.Option("--yaml", help="A file that --config takes.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="A traceback for every error.")]
@@ -77,7 +85,8 @@ SeedsPerTrial = Annotated[
 ]
 Sampler = Annotated[str, typer.Option(metavar="NAME", help="tpe, random, grid or gp.")]
 Space = Annotated[
-    Path | None, typer.Option("--space", metavar="FILE", help="Search space in place of the own one.")
+    Path | None,
+    typer.Option("--space", metavar="FILE", help="Search space in place of the own one."),
 ]
 WatchLabels = Annotated[
     bool, typer.Option("--watch-labels", help="Record accuracies too; the search never sees them.")
@@ -95,22 +104,27 @@ Processes = Annotated[
     int | None, typer.Option("--workers", min=1, metavar="N", help="The same as --concurrency.")
 ]
 Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster to join; default: this machine.")
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Ray cluster to join; default: this machine."),
 ]
 GpusPerTrial = Annotated[
     float | None, typer.Option(min=0, metavar="X", help="GPUs that a run claims, such as 0.5.")
 ]
 
-Methods = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Methods in place of the grid's.")
-]
+Grid = Annotated[str, typer.Option(metavar="NAME", help="A grid, or its YAML file.")]
+Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Methods in place of the grid's.")]
 Seeds = Annotated[str | None, typer.Option(metavar="0,1", help="Seeds in place of the grid's.")]
 Tuned = Annotated[
-    str | None, typer.Option(metavar="STUDY", help="Use what a study found; auto: the latest ones.")
+    str | None,
+    typer.Option(
+        metavar="STUDY,…", help="Use what studies or their files found; auto: the latest."
+    ),
 ]
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
 ]
+OfGrid = Annotated[str | None, typer.Option(metavar="NAME", help="Only the cells of this grid.")]
+Dataset = Annotated[str | None, typer.Option(metavar="NAME", help="Only runs on this data set.")]
 Metric = Annotated[str, typer.Option(metavar="NAME", help="What to rank by.")]
 FormatName = Annotated[Format, typer.Option("--format", help="Form of the output.")]
 Published = Annotated[
@@ -139,6 +153,11 @@ def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:
 def parse_names(text: str | None) -> list[str] | None:
     """`a,b` as its words; None for None."""
     return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
+
+
+def parse_tuned(text: str | None) -> str | list[str] | None:
+    """`--tuned auto`, or studies and files separated by commas."""
+    return text if text in (None, "auto") else parse_names(text)
 
 
 def parse_seeds(text: str | None, seed: int | None) -> list[int] | None:

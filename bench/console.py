@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from fedbench.bench.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,14 +33,17 @@ def emit(text: str) -> None:
 
     Raises:
         SystemExit: with code 0, if nobody reads stdout any more.
+        DataError: if stdout is a file that cannot be written.
     """
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as err:
         # What is still buffered would fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
+        if isinstance(err, BrokenPipeError):
+            raise SystemExit(0) from None
+        raise DataError(f"cannot write to stdout: {err.strerror or err}") from err
 
 
 def emit_json(value: Any) -> None:
@@ -57,6 +64,12 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Write a warning to stderr."""
     note(f"warning: {text}")
+
+
+def suggest(command: str, store: Path | None, words: str = "next:") -> None:
+    """Name a command on stderr, with the option that makes it look into the same store."""
+    option = "" if store is None else f" --store {shlex.quote(str(store))}"
+    note(f"{words} {command}{option}")
 
 
 def setup_streams(*, debug: bool = False) -> None:
@@ -91,7 +104,12 @@ def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
     return Console(
-        file=stream, markup=False, highlight=False, emoji=False, soft_wrap=False, force_terminal=True
+        file=stream,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=False,
+        force_terminal=True,
     )
 
 
@@ -228,7 +246,7 @@ def duration(seconds: float) -> str:
     """A time span as people say it.
 
     >>> duration(7.4), duration(95), duration(7300)
-    ('7 s', '1 min 35 s', '2 h 2 min')
+    ('7 s', '1 min 35 s', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:
@@ -259,9 +277,13 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value * 100:.1f} %"
 
 
-def flat_text(values: Mapping[str, Any]) -> str:
-    """`name=value` pairs in one line, floats shortened."""
-    return ", ".join(
+def parameters(values: Mapping[str, Any]) -> str:
+    """Settings in one line.
+
+    >>> parameters({"client.lr": 0.0312345, "client.batch_size": 16})
+    'client.lr=0.03123 client.batch_size=16'
+    """
+    return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in values.items()
     )

@@ -105,7 +105,7 @@ class Estimator:
                 loss = setup.method.loss(net, batch, client)
                 loss.total.backward()
                 optimizer.step()
-                _ = float(loss.total)
+                loss.total.detach().item()  # waits for a GPU
                 now = time.perf_counter()
                 times.append(now - before)
                 before = now

@@ -136,8 +136,9 @@ def load_encoder(file: Path | str) -> Encoder:
     except (OSError, SafetensorError, KeyError, ValueError) as err:
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
     backbone = make_backbone(model, channels).make()
-    for module in backbone.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.num_batches_tracked = None
-    backbone.load_state_dict(tensors)
+    counters = {k: v for k, v in backbone.state_dict().items() if k.endswith("num_batches_tracked")}
+    try:
+        backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
+    except RuntimeError as err:
+        raise DataError(f"{str(path)!r}: its tensors do not fit its card; export it again") from err
     return Encoder(card, backbone).eval()

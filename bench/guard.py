@@ -68,7 +68,8 @@ def _show(debug: bool, text: str) -> None:
 
 
 def _usage(error: Any) -> str:
-    message = " ".join(str(error.format_message()).replace("Value error, ", "").split())
+    message = " ".join(str(error.format_message()).split())
+    message = message.replace("Value error, ", "").replace("Input should be", "must be")
     text = f"error: {message[:1].lower()}{message[1:]}"
     context = getattr(error, "ctx", None)
     return text if context is None else f"{text}\nsee {context.command_path} --help"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fedbench.bench.console import Status, emit, emit_json, flat_text, show_table
+from fedbench.bench.console import Status, emit, emit_json, show_table
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
@@ -198,12 +197,3 @@ class DecodingProgress:
     def __call__(self, done: int, total: int) -> None:
         """After every block of images."""
         self._status.update(f"{self._name} · {done:,} of {total:,} images")
-
-
-def parameters(values: Mapping[str, Any]) -> str:
-    """Tuned values in one line."""
-    return flat_text({key: _plain(value) for key, value in values.items()})
-
-
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value

@@ -177,7 +177,8 @@ class Method(BaseModel, ABC):
 
     and then, on the server: average, write own rows, `server_step`. Traps:
 
-    * A parameter whose rule is BROADCAST or SERVER_ONLY gets no gradient on a client.
+    * A parameter whose rule is BROADCAST or SERVER_ONLY gets no gradient on a client, and on the
+      server only after `requires_grad_(True)` in `server_step`.
     * `loss` must not edit `net`; hand tensors to `after_step` through `Loss.keep`.
     * Draw from `client.rng` and `server.rng` only.
     * `ema_decay`, wherever it appears, is the share of the OLD target that is kept.

@@ -223,7 +223,9 @@ def method_records() -> list[dict[str, Any]]:
             "summary": entry.summary,
             "goes_with": None if entry.bases is None else sorted(entry.bases),
             "aliases": [
-                alias for alias, spec in registry.ALIASES.items() if spec.split("+")[-1] == entry.name
+                alias
+                for alias, spec in registry.ALIASES.items()
+                if spec.split("+")[-1] == entry.name
             ],
             "fields": {
                 name: {

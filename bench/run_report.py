@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -29,9 +28,9 @@ class RunProgress:
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         self._title, self._quiet, self._verbose = title, quiet, verbose
         self._status = Status(quiet=quiet or verbose)
-        self._began = time.monotonic()
         self._last_line = float("-inf")
         self._rounds = 0
+        self._seconds = 0.0
         self._bytes = 0
 
     def __enter__(self) -> Self:
@@ -55,9 +54,10 @@ class RunProgress:
             if not self._status.live and not self._quiet:
                 note(self._title)
         self._rounds += 1
+        self._seconds += record.seconds
         self._bytes += traffic
         now = time.monotonic()
-        line = self._line(record, total, now)
+        line = self._line(record, total)
         if self._status.live:
             self._status.update(f"{self._title} · {line}")
         elif not self._quiet and self._due(record, total, now):
@@ -69,7 +69,7 @@ class RunProgress:
         few = total <= _EVERY_LINE
         return self._verbose or few or last or now - self._last_line >= _SECONDS
 
-    def _line(self, record: RoundRecord, total: int, now: float) -> str:
+    def _line(self, record: RoundRecord, total: int) -> str:
         done = record.round_index + 1
         loss = "-" if record.loss is None else f"{record.loss:.4f}"
         parts = [
@@ -81,7 +81,7 @@ class RunProgress:
         if self._verbose:
             parts += [f"{name} {value:.4f}" for name, value in record.parts.items()]
         parts += [f"{name} {value:.4f}" for name, value in record.metrics.items()]
-        left = (now - self._began) / self._rounds * (total - done)
+        left = self._seconds / self._rounds * (total - done)
         parts.append(f"{duration(left)} left" if done < total else "evaluating")
         return " · ".join(parts)
 
@@ -118,15 +118,17 @@ def warnings(result: RunResult) -> list[str]:
     """What went wrong in a run that has ended."""
     found = []
     if result.status == "diverged":
+        rounds = f"{result.row.rounds_done or 0} of {result.row.num_rounds} rounds"
         found.append(
-            f"the run diverged in round {(result.row.rounds_done or 0) + 1}: loss or weights are not"
-            " finite, nothing was evaluated; try a lower client.lr"
+            f"the run diverged after {rounds}: loss or weights are not finite, nothing was"
+            " evaluated; try a lower client.lr"
         )
     if result.collapsed:
-        metrics = result.metrics
+        spread = result.metrics["std_ratio"] or 0.0
+        rank = result.metrics["effective_rank"] or 0.0
         found.append(
-            f"the encoder has collapsed: spread {metrics['collapse']:.3f} (1 = even, 0 = constant),"
-            f" effective rank {metrics['effective_rank'] or 0:.1f}"
+            f"the encoder has collapsed: spread {spread:.3f} (1 = even, 0 = constant), effective"
+            f" rank {rank:.1f}"
         )
     return found
 
@@ -155,13 +157,6 @@ def plan_text(plan: RunPlan) -> str:
         _entry("store", str(plan.store)),
     ]
     return "\n".join(lines)
-
-
-def store_option(store: Path | None) -> str:
-    """The option that makes a suggested command look into the same store."""
-    import shlex
-
-    return "" if store is None else f" --store {shlex.quote(str(store))}"
 
 
 def _entry(label: str, text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench import registry
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.errors import StoreError
 from fedbench.bench.execute import OnRound, Origin, Place, execute, open_dataset
@@ -51,6 +52,7 @@ def run(
         FedbenchError: for data, configuration or device problems.
     """
     origin = origin or Origin()
+    config = canonical(config)
     dataset = open_dataset(config, data_dir)
     identity = row_id(config, dataset.revision)
     folder = store.cell_dir(identity)
@@ -64,10 +66,20 @@ def run(
                 f"run {identity} is being executed by another process on this store; wait for it,"
                 " or choose another --store"
             )
+        stored = store.row(identity)
+        if stored is not None and stored.status != "error":  # another process was faster
+            return Finished(stored, True, folder)
         place = Place(folder, data_dir, workers, device)
         row = execute(config, replace(origin, argv=origin.argv or command_line()), place, on_round)
         keep(store, row)
     return Finished(row, False, folder)
+
+
+def canonical(config: RunConfig) -> RunConfig:
+    """The same run with its spec free of aliases and every field of its method written out."""
+    method = registry.create(config.spec, config.method)
+    spec = registry.canonical_spec(config.spec)
+    return config.model_copy(update={"spec": spec, "method": registry.dump(method)})
 
 
 def keep(store: Store, row: Row, *, refresh: bool = True) -> None:

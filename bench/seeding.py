@@ -38,13 +38,13 @@ def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(seed, purpose, *index))
+        torch.manual_seed(derive(seed, purpose, *index))  # noqa: TID251 - the one place
         yield
 
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Run torch on one CPU thread inside the block: sums then never depend on the machine's cores."""
+    """Run torch on one CPU thread inside the block: sums then do not depend on the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

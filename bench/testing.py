@@ -13,122 +13,37 @@ of handwritten digits for a few rounds on one thread; all of them together take 
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import annotated_types
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedbench.bench import registry
 from fedbench.bench.client import ClientRunner, Task
-from fedbench.bench.config import RunConfig
-from fedbench.bench.data.datasets import Dataset, load_dataset
-from fedbench.bench.data.partition import Partition, deal
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.fields import build_config, field_infos
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import Batch, Client, Labels, Loss, RoundPlan
-from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import SENT_DOWN, Sharing
-from fedbench.bench.trainer import Trainer
-from fedbench.bench.worker import InProcess
+from fedbench.bench.tiny import (
+    all_tensors,
+    assert_same_run,
+    hand_partition,
+    tiny_config,
+    tiny_setup,
+    train,
+)
 
 __all__ = ["MethodContract", "hand_partition", "tiny_config", "tiny_setup", "train"]
 
 _CPU = torch.device("cpu")
-_RUN = "0" * 20
-_TINY: Mapping[str, Any] = {
-    "data.train_subset": 80,
-    "data.test_subset": 40,
-    "data.num_clients": 4,
-    "data.partition": "iid",
-    "model.width": 4,
-    "client.lr": 0.05,
-    "federation.num_rounds": 2,
-}
-_TINY_DIM = 16
 _PLAN = RoundPlan(local_epochs=1)
-
-
-def tiny_config(spec: str, /, **values: Any) -> RunConfig:
-    """A configuration that trains in a fraction of a second: 80 digits, 4 clients, 2 rounds.
-
-    Fields of the method that end in `_dim` become 16.
-
-    Args:
-        spec: the method spec.
-        **values: dotted names with `__` for the dot, as in `client__lr=0.1`.
-
-    Raises:
-        ConfigError: for a name or a value that does not fit.
-    """
-    narrow = {
-        name: _TINY_DIM
-        for name, info in field_infos(spec).items()
-        if name.startswith("method.") and name.endswith("_dim") and info.annotation is int
-    }
-    given = {name.replace("__", "."): value for name, value in values.items()}
-    return build_config(spec, {**_TINY, **narrow, **given})
-
-
-def hand_partition(shares: Sequence[Sequence[int]], dataset: Dataset) -> Partition:
-    """A partition by hand: for each client the positions of its training images."""
-    indices = np.array(list(itertools.chain.from_iterable(map(sorted, shares))), dtype=np.int64)
-    offsets = np.cumsum([0, *map(len, shares)])
-    size, classes = len(dataset.train_labels), dataset.num_classes
-    return Partition("iid", 1.0, 0, size, classes, indices, offsets)
-
-
-def tiny_setup(
-    config: RunConfig,
-    *,
-    shares: Sequence[Sequence[int]] | None = None,
-    train_labels: np.ndarray | None = None,
-    data_dir: Path | None = None,
-) -> Setup:
-    """A run before its first round.
-
-    Args:
-        config: what to run.
-        shares: deals the images by hand; None = as the configuration says.
-        train_labels: takes the place of the data set's, (N,); the deal stays the same.
-        data_dir: cache of data sets; None = the default one.
-    """
-    data = config.data
-    dataset = load_dataset(
-        data.name, data_dir, train_subset=data.train_subset, test_subset=data.test_subset
-    )
-    if shares is not None:
-        partition = hand_partition(shares, dataset)
-    else:
-        partition = deal(dataset.train_labels, dataset.num_classes, data, config.seed)
-    if train_labels is not None:
-        dataset = dataclasses.replace(dataset, train_labels=train_labels)
-    return Setup.of(config, dataset, partition)
-
-
-def train(setup: Setup, folder: Path, *, rounds: int | None = None) -> Trainer:
-    """Train in this process, from the folder's last checkpoint if it has one.
-
-    Args:
-        setup: the run.
-        folder: for checkpoints.
-        rounds: stop after this many; None = the configured ones.
-    """
-    with single_thread():
-        trainer = Trainer(setup, folder, _RUN, _CPU)
-        executor = InProcess(ClientRunner(setup, _CPU, folder / "clients"))
-        for _ in itertools.islice(trainer.rounds(executor), rounds):
-            pass
-    return trainer
 
 
 class MethodContract:
@@ -217,27 +132,31 @@ class MethodContract:
         other = self._setup(train_labels=labels)
         a, b = train(setup, tmp_path / "a"), train(other, tmp_path / "b")
         assert (setup.labels == other.labels).all()
-        _assert_same_run(a, b)
+        assert_same_run(a, b)
 
     def test_a_run_is_a_function_of_its_configuration(self, tmp_path: Path) -> None:
         """The same configuration gives the same bits, another seed others."""
         setup = self._setup(federation__participation=0.5)
         a, b = train(setup, tmp_path / "a"), train(setup, tmp_path / "b")
-        _assert_same_run(a, b)
+        assert_same_run(a, b)
         other = train(self._setup(federation__participation=0.5, seed=1), tmp_path / "c")
-        assert not torch.equal(_all_tensors(a), _all_tensors(other))
+        assert not torch.equal(all_tensors(a), all_tensors(other))
 
     def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
         """Four rounds are two, a fresh start from the checkpoint, and two more."""
         for optimizer in ("average", "adam"):
-            values = {"server__optimizer": optimizer, "federation__participation": 0.5}
-            setup = self._setup(federation__num_rounds=4, **values)
+            values: dict[str, Any] = {
+                "server__optimizer": optimizer,
+                "federation__participation": 0.5,
+                "federation__num_rounds": 4,
+            }
+            setup = self._setup(**values)
             whole = train(setup, tmp_path / optimizer / "whole")
             folder = tmp_path / optimizer / "cut"
             train(setup, folder, rounds=2)
-            resumed = train(self._setup(federation__num_rounds=4, **values), folder)
+            resumed = train(self._setup(**values), folder)
             assert resumed.resumes == 1
-            _assert_same_run(whole, resumed)
+            assert_same_run(whole, resumed)
 
     def test_fields_are_checked_and_survive_a_round_trip(self) -> None:
         """Fields survive being written down; unknown and out-of-range ones are refused by name."""
@@ -261,7 +180,7 @@ class MethodContract:
                 shares=shares, model__norm=norm, federation__participation=participation
             )
             trainer = train(setup, tmp_path / f"{norm}-{participation}")
-            assert bool(_all_tensors(trainer).isfinite().all())
+            assert bool(all_tensors(trainer).isfinite().all())
             largest = 3 if participation == 1 else 1
             plans = [setup.method.plan_round(r.round_index, _PLAN) for r in trainer.history]
             for record, plan in zip(trainer.history, plans, strict=True):
@@ -318,44 +237,25 @@ class _Local:
         return self.setup.method.loss(self.runner.binding.net, batch, self.client)
 
 
-def _all_tensors(trainer: Trainer) -> Tensor:
-    """The server's vector, then every client's own tensors."""
-    store = PersonalStore(trainer.folder / "clients")
-    own = [store.load(k, r) for k, r in sorted(trainer.personal_rounds.items())]
-    return torch.cat([trainer.vector, *own])
-
-
-def _assert_same_run(a: Trainer, b: Trainer) -> None:
-    assert a.personal_rounds == b.personal_rounds
-    assert torch.equal(_all_tensors(a), _all_tensors(b))
-    assert a.ledger == b.ledger
-    assert [_untimed(record) for record in a.history] == [_untimed(r) for r in b.history]
-
-
-def _untimed(record: Any) -> Any:
-    return dataclasses.replace(record, seconds=0.0)
-
-
 def _contains(extra: Tensor, value: Tensor) -> bool:
     return extra.numel() == value.numel() and torch.equal(extra.flatten(), value.flatten())
 
 
 def _out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
     """Values that the constraints of a field forbid."""
+    shifts = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
     for rule in metadata:
-        match rule:
-            case annotated_types.Gt(gt=bound) | annotated_types.Lt(lt=bound):
-                yield bound
-            case annotated_types.Ge(ge=bound):
-                yield bound - 1
-            case annotated_types.Le(le=bound):
-                yield bound + 1
+        for name, shift in shifts.items():
+            bound = getattr(rule, name, None)
+            if isinstance(bound, int | float):
+                yield bound + shift
 
 
 def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:
+    message = ""
     try:
         build_config(spec, flat)
     except ConfigError as err:
-        assert name in str(err), f"the error does not name {name!r}: {err}"
-    else:
-        raise AssertionError(f"{dict(flat)} was accepted")
+        message = str(err)
+    assert message, f"{dict(flat)} was accepted"
+    assert name in message, f"the error does not name {name!r}: {message}"

@@ -21,7 +21,7 @@ class SimCLR(Method):
 
     Source: Chen et al. 2020, https://arxiv.org/abs/2002.05709; as a federated baseline in Lubana et
     al. 2022, https://arxiv.org/abs/2205.11506 (f-SimCLR: 512-512-512 head with batch norm, T = 0.1)
-    and Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg (Local SimCLR: 512-2048-128
+    and Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (Local SimCLR: 512-2048-128
     without norm). The second gives no temperature; its preset takes 0.5.
     """
 

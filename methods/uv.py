@@ -26,7 +26,7 @@ class UV(AddOn):
     Row k of `uv.weight` stands for client k; a client trains and sends its own row only. Features
     go through a projector of their own, parallel to the method's.
 
-    Source: Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg, equation 6 and
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6 and
     algorithm 1. Both unit-norm constraints are met by normalising in the forward pass, and the
     server brings rows back to norm 1 after its step, since norms would otherwise only grow and
     shrink the effective step. The source averages every row's change over the cohort

@@ -35,7 +35,7 @@ def nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
 def info_nce(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     """InfoNCE between two views, both directions averaged; negatives come from the other view only.
 
-    Source: Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg, equation 3, which is
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 3, which is
     one-sided; the other direction is added so that the views play the same part.
 
     Args:
@@ -56,7 +56,7 @@ def client_cross_entropy(codes: Tensor, rows: Tensor, client_id: int, temperatur
 
     Both sides are normalised, so scaling either changes nothing.
 
-    Source: Louizos et al. 2024, https://openreview.net/forum?id=JrmPG9ufKg, equation 6.
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6.
 
     Args:
         codes: outputs of the client-ID projector, (B, d).

@@ -89,9 +89,9 @@ class Pace:
         self._before = done
         self._began = time.monotonic()
 
-    def step(self) -> None:
-        """One more has ended."""
-        self.done += 1
+    def step(self, total: int) -> None:
+        """One more has ended, of so many by now: some may have become unnecessary."""
+        self.done, self.total = self.done + 1, total
 
     @property
     def eta_seconds(self) -> float | None:

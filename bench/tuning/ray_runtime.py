@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +21,9 @@ from typing import Any
 
 import psutil
 
+from fedbench.bench import registry
 from fedbench.bench.devices import physical_cores
-from fedbench.bench.errors import ConfigError, FedbenchError, ResourceError
+from fedbench.bench.errors import FedbenchError, ResourceError
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -31,18 +35,22 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours stops the same way, and knows that it did
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # our store is the truth; Tune's snapshots are not read
     "TUNE_FORCE_TRIAL_CLEANUP_S": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 _TOKEN_PATH, _AUTH_MODE = "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
 _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations and rows travel
 _LONGEST_BASE = 40  # AF_UNIX names end at 103 (macOS) or 107 bytes; Ray's own part is about 60
 _SECONDS_TO_DIE = 5.0
+_SECONDS_TO_ANSWER = 5.0
+_POLL_SECONDS = 0.2
+_WARM_UP_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
 _TOKEN: list[str] = []
 
 
-class Interrupted(FedbenchError):
+class Interrupted(FedbenchError):  # noqa: N818
     """A signal ended the command; what is finished is kept, and the same command continues."""
 
     def __init__(self, signum: int) -> None:
@@ -118,6 +126,8 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
 def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     import ray
 
+    if address is not None:
+        _check_reachable(address)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address is not None:
@@ -137,59 +147,52 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         raise ResourceError(f"{where}: {reason}; see `fedbench doctor`") from err
 
 
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except OSError as err:
+        raise ResourceError(
+            f"no Ray cluster answers at {address!r}: {err.strerror or err}; check --address and"
+            " `ray status`"
+        ) from err
+
+
 def quiet() -> None:
     """Silence Ray's and Tune's loggers; what matters is reported by fedbench."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def check_trial_resources(gpus_per_trial: float, address: str | None) -> None:
-    """Refuse, before Ray starts, a trial that this machine cannot hold.
+def warm_up(session: Session, count: int) -> None:
+    """Import what trials need in that many processes at once, for Ray Tune to take them over.
+
+    Without it, short cells end before a second process is up, and Tune then drops that process:
+    it would keep importing and never run two cells at a time.
 
     Raises:
-        ConfigError: for a negative share, or more than one GPU in parts.
-        ResourceError: if it has too few GPUs; names what is asked for and what is there.
-    """
-    if gpus_per_trial < 0 or (gpus_per_trial > 1 and gpus_per_trial != int(gpus_per_trial)):
-        raise ConfigError(
-            "--gpus-per-trial: must be 0, a fraction below 1, or a whole number"
-            f" (got {gpus_per_trial:g})"
-        )
-    if address is None and gpus_per_trial > local_gpus():
-        raise ResourceError(
-            f"a trial asks for {gpus_per_trial:g} GPU and 1 CPU, this machine offers"
-            f" {local_gpus()} GPU and {physical_cores()} CPU;"
-            " lower --gpus-per-trial, or join a cluster with --address"
-        )
-
-
-def check_cluster(gpus_per_trial: float) -> None:
-    """Refuse a trial that fits no single node of the running Ray.
-
-    Raises:
-        ResourceError: with what is asked for and the best that a node offers.
+        Interrupted: after a signal.
     """
     import ray
 
-    need = {"CPU": 1.0, "GPU": float(gpus_per_trial)}
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(name, 0) >= asked for name, asked in need.items()) for node in nodes):
-        best = {name: max((node.get(name, 0) for node in nodes), default=0) for name in need}
-        raise ResourceError(
-            f"a trial asks for {_show(need)}, but no node of the cluster offers it (best per node:"
-            f" {_show(best)}; {len(nodes)} nodes); lower --gpus-per-trial or add a node"
-        )
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(count)
+    task = ray.remote(num_cpus=1, max_retries=0)(_import_all)
+    waiting = [task.remote(_WARM_UP_SECONDS) for _ in range(count)]
+    while waiting:
+        session.raise_if_interrupted()
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_SECONDS)
 
 
-def local_gpus() -> int:
-    """GPUs that torch sees on this machine."""
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def _show(resources: Mapping[str, float]) -> str:
-    return " and ".join(f"{amount:g} {name}" for name, amount in resources.items())
+def _import_all(at_least_seconds: float) -> None:
+    began = time.monotonic()
+    for name in ("fedbench.bench.tuning.trial", "ray.tune"):
+        importlib.import_module(name)
+    registry.entries()
+    # A process that is done too early would be given the next task as well.
+    time.sleep(max(0.0, at_least_seconds - (time.monotonic() - began)))
 
 
 def _short_folder() -> Path:
@@ -209,7 +212,7 @@ def _environment(folder: Path, *, private: bool) -> Iterator[None]:
     """Ray's settings for the length of the session; those that are already set stay.
 
     A private Ray gets a token file of its own: Ray would write one to the home folder otherwise.
-    The token is the same for all sessions of a process, since Ray's core reads it only once.
+    The token is the same for all sessions of a process, since Ray's core keeps the first it reads.
     """
     names = [*_ENVIRONMENT, _TOKEN_PATH, _AUTH_MODE]
     before = {name: os.environ.get(name) for name in names}
@@ -222,8 +225,7 @@ def _environment(folder: Path, *, private: bool) -> Iterator[None]:
         token = folder / "token"
         token.touch(mode=0o600)
         token.write_text(_TOKEN[0], encoding="utf-8")
-        os.environ[_TOKEN_PATH] = str(token)
-        os.environ[_AUTH_MODE] = "token"
+        os.environ[_TOKEN_PATH] = str(token)  # `ray.init` then sets the mode, here and in its core
     try:
         yield
     finally:

@@ -12,36 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench import registry
-from fedbench.bench.config import RunConfig, canonical_json, row_id
+from fedbench.bench.config import row_id
 from fedbench.bench.devices import physical_cores
-from fedbench.bench.execute import Origin, open_dataset
+from fedbench.bench.execute import Origin
 from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import command_line, keep
+from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost
 from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus, run_source
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
 from fedbench.bench.tuning.tuned import find_tuned
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What cells will cost, from one measured step per distinct model.
-
-    Attributes:
-        hours: on this machine, at the given concurrency.
-        bytes_up: clients to server, all cells.
-        bytes_down: server to clients, all cells.
-        disk_bytes: what the cells leave in the store, at most.
-        concurrency: cells at a time.
-    """
-
-    hours: float
-    bytes_up: int
-    bytes_down: int
-    disk_bytes: int
-    concurrency: int
 
 
 @dataclass(frozen=True)
@@ -160,9 +142,7 @@ def sweep(
             row_id=identity,
             label=_label(named[identity]),
             config=named[identity].config,
-            origin=Origin(
-                named[identity].preset, named[identity].study, grid.grid, origin_line
-            ),
+            origin=Origin(named[identity].preset, named[identity].study, grid.grid, origin_line),
             store=store.root.resolve(),
             data_dir=None if data_dir is None else data_dir.resolve(),
         )
@@ -206,26 +186,6 @@ def sweep(
     )
 
 
-class Revisions:
-    """Opens every distinct data set once, so that its cache exists before trials reopen it."""
-
-    def __init__(self, data_dir: Path | None) -> None:
-        self._data_dir = data_dir
-        self._known: dict[str, str] = {}
-
-    def __call__(self, config: RunConfig) -> str:
-        """The revision of a configuration's data set.
-
-        Raises:
-            DataError: if it cannot be had.
-        """
-        data = config.data
-        key = canonical_json([data.name, data.train_subset, data.test_subset])
-        if key not in self._known:
-            self._known[key] = open_dataset(config, self._data_dir).revision
-        return self._known[key]
-
-
 class _Rows:
     """Hands out cells in the order of the grid and keeps a row for each."""
 
@@ -261,28 +221,6 @@ class _Rows:
         self.outcomes.append(
             Outcome(job, outcome.status, row, outcome.error, outcome.seconds, outcome.bytes)
         )
-
-
-def estimate_cost(
-    configs: Sequence[RunConfig], data_dir: Path | None, device: str, concurrency: int
-) -> Cost:
-    """The cost of runs, from one measured step per distinct model.
-
-    Raises:
-        FedbenchError: for a configuration or a data set that cannot be used.
-    """
-    from fedbench.bench.estimate import Estimator
-
-    measure = Estimator(data_dir, device)
-    costs = [measure(config) for config in configs]
-    at_a_time = max(1, min(concurrency, len(costs)))
-    return Cost(
-        hours=sum(cost.seconds for cost in costs) / at_a_time / 3600,
-        bytes_up=sum(cost.bytes_up for cost in costs),
-        bytes_down=sum(cost.bytes_down for cost in costs),
-        disk_bytes=sum(cost.disk_bytes for cost in costs),
-        concurrency=at_a_time,
-    )
 
 
 def _label(cell: Cell) -> str:

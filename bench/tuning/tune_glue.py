@@ -1,4 +1,4 @@
-"""The three objects that Ray Tune wants: a searcher, a callback, a stopper. Imported with Ray.
+"""The two objects that Ray Tune wants: a searcher and a callback. Imported with Ray.
 
 Tune pickles them into files that nobody reads; what they refer to stays behind.
 """
@@ -12,7 +12,11 @@ from ray import tune
 from ray.tune.search import Searcher
 
 if TYPE_CHECKING:
-    from fedbench.bench.tuning.executor import Driver
+    from fedbench.bench.tuning.driver import Driver
+
+
+class Leave(BaseException):
+    """Ends Tune's loop at once."""
 
 
 class _Light:
@@ -38,12 +42,13 @@ class Feed(_Light, Searcher):  # type: ignore[misc]
             job = False
         if job is False:
             return Searcher.FINISHED
-        return None if job is None else {"job": job.dumps()}  # type: ignore[union-attr]
+        return None if job is None else {"job": job.dumps()}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Outcomes are taken from reports."""
+        """Outcomes are taken from reports; this is when a process is free again."""
+        self._driver.freed(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
         """There is nothing to save: the store holds everything."""
@@ -76,8 +81,15 @@ class Sink(_Light, tune.Callback):  # type: ignore[misc]
         self._guard(self._driver.died, trial.trial_id, _last_line(trial.error_file))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Looks for trials that no node can hold any more."""
+        """Leaves after a signal or an error; looks for trials that no node can hold any more.
+
+        Raises:
+            Leave: past Tune, which would wait many seconds for busy processes. Nothing is lost:
+                cells continue from their checkpoints.
+        """
         self._guard(self._driver.check_progress, [trial.status for trial in trials])
+        if self._driver.stopping:
+            raise Leave
 
     def _guard(self, function: Any, *args: Any) -> None:
         try:
@@ -93,19 +105,3 @@ def _last_line(file: str | None) -> str:
         return ""
     lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
-
-class StopAll(_Light, tune.Stopper):  # type: ignore[misc]
-    """Ends the experiment after a signal or an error."""
-
-    def __init__(self, driver: Driver) -> None:
-        super().__init__()
-        self._driver = driver
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Trials end by themselves."""
-        return False
-
-    def stop_all(self) -> bool:
-        """Whether to end now."""
-        return self._driver.stopping

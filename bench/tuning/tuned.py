@@ -1,4 +1,4 @@
-"""What studies found: the best values as YAML, and the way from a store to the values for a sweep."""
+"""What studies found: the best values as YAML, and how a sweep finds them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def load_tuned(store: Store, study: str | Path, spec: str, preset: str) -> Tuned
     """
     spec = registry.canonical_spec(spec)
     if study == AUTO:
-        found = [meta for meta in _finished(store) if (meta["spec"], meta["preset"]) == (spec, preset)]
+        found = [
+            meta for meta in _finished(store) if (meta["spec"], meta["preset"]) == (spec, preset)
+        ]
         if not found:
             raise ConfigError(_none_for([spec], preset, store))
         latest = max(found, key=lambda meta: (meta["finished_at"], meta["study_id"]))
@@ -109,7 +111,9 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
     known = store.studies()
     if str(study) not in known:
-        raise ConfigError(f"no study {str(study)!r} in {store.root}; {did_you_mean(str(study), known)}")
+        raise ConfigError(
+            f"no study {str(study)!r} in {store.root}; {did_you_mean(str(study), known)}"
+        )
     meta = store.study(str(study)) or {}
     if not meta.get("finished_at"):
         raise ConfigError(

@@ -113,7 +113,7 @@ def test_state_can_be_carried_over(name: Any) -> None:
 
 
 def test_a_step_of_one_lands_on_the_mean_exactly() -> None:
-    """For changes of up to 2**28 times the weight: the mean of equal weights is that weight, to the bit."""
+    """The mean of equal weights is that weight, for changes of up to 2**28 times it."""
     target = torch.tensor([1.0, 1e-7, -3.3e7, 1e30])
     theta = torch.tensor([1e-12, 5.0, 0.1, -1.0])
     ServerOptimizer(ServerConfig(), 4, "cpu").step(theta, target.double() - theta.double())

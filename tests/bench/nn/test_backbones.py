@@ -19,7 +19,7 @@ def count(module: nn.Module) -> int:
 
 
 def resnet18_parameters() -> int:
-    """Stem, 4 stages of 2 blocks of 2 convolutions, 3 shortcuts; each with a norm of 2 per channel."""
+    """Stem, 4 stages of 2 blocks of 2 convolutions, 3 shortcuts; norms have 2 per channel."""
     total = 3 * 64 * 9 + 2 * 64
     before = 64
     for out in (64, 128, 256, 512):

@@ -1,0 +1,161 @@
+"""A run from configuration to row, and the store around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedbench.bench.data import labels as labels_module
+from fedbench.bench.errors import ConfigError, StoreError
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.execute import Origin, Place, execute
+from fedbench.bench.history import RoundRecord
+from fedbench.bench.results.row import FINAL_METRICS, Row
+from fedbench.bench.results.store import Store
+from fedbench.bench.runs import flatten, forget_cell, run
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+
+ACROSS_TIME = {
+    "started_at",
+    "finished_at",
+    "wall_seconds",
+    "train_seconds",
+    "peak_memory_bytes",
+    "resumes",
+    "argv",
+}
+
+
+def result(row: Row) -> dict[str, Any]:
+    return row.model_dump(exclude=ACROSS_TIME)
+
+
+def metrics(row: Row) -> dict[str, float]:
+    assert row.metrics_json is not None
+    found: dict[str, float] = json.loads(row.metrics_json)
+    return found
+
+
+def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
+    store, seen = Store(tmp_path / "store"), []
+    config = tiny_config("simclr+uv")
+
+    def watch(record: RoundRecord, total: int) -> None:
+        seen.append((record.round_index, total))
+
+    first = run(config, store=store, workers=1, on_round=watch)
+    row = first.row
+    assert not first.stored_before
+    assert seen == [(0, 2), (1, 2)]
+    assert (row.status, row.method, row.rounds_done, row.resumes) == ("ok", "simclr+uv", 2, 0)
+    for name in (
+        *FINAL_METRICS,
+        "untrained_objective",
+        "untrained_knn_acc",
+        "untrained_linear_acc",
+    ):
+        if name != "linear_paper_acc":
+            assert getattr(row, name) is not None, name
+    assert metrics(row)["relative_movement"] > 0
+    again = run(config, store=store, workers=1, on_round=watch)
+    assert again.stored_before
+    assert again.row == row
+    assert len(seen) == 2
+    assert len(list(first.folder.glob("round-*"))) == 1  # what export reads
+    assert (first.folder / "curve.parquet").exists()
+    forget_cell(store, row.row_id)
+    assert not first.folder.exists()
+
+
+def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path) -> None:
+    config = tiny_config("simclr", federation__num_rounds=3, evaluation__every=1)
+    whole = execute(config, Origin(), Place(tmp_path / "whole"))
+
+    class StopError(Exception):
+        pass
+
+    def stop(record: RoundRecord, total: int) -> None:
+        raise StopError
+
+    for _ in range(2):
+        with pytest.raises(StopError):
+            execute(config, Origin(), Place(tmp_path / "cut"), stop)
+    resumed = execute(config, Origin(), Place(tmp_path / "cut"))
+    assert resumed.resumes == 2
+    assert result(resumed) == result(whole)
+
+
+def test_a_run_that_diverges_is_a_row_without_metrics(tmp_path: Path) -> None:
+    config = tiny_config("simclr", client__lr=1e30, federation__num_rounds=4)
+    store = Store(tmp_path)
+    row = run(config, store=store, workers=1).row
+    assert row.status == "diverged"
+    assert row.error is None
+    assert row.rounds_done is not None
+    assert row.rounds_done < 4
+    assert [name for name in FINAL_METRICS if getattr(row, name) is not None] == []
+    assert run(config, store=store, workers=1).stored_before
+
+
+def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
+    row = execute(tiny_config("simclr", federation__num_rounds=0), Origin(), Place(tmp_path))
+    assert (row.status, row.final_loss, row.bytes_up) == ("ok", None, 0)
+    assert row.objective == row.untrained_objective
+    assert metrics(row)["relative_movement"] == 0
+
+
+def test_encoders_of_clients_are_evaluated_one_by_one(tmp_path: Path) -> None:
+    config = tiny_config("simclr", model__norm="batch-local", evaluation__num_clients=3)
+    row = execute(config, Origin(), Place(tmp_path))
+    assert row.status == "ok"
+    assert metrics(row)["objective_std"] > 0
+    assert metrics(row)["knn_acc_std"] >= 0
+    shared = execute(tiny_config("simclr"), Origin(), Place(tmp_path / "shared"))
+    assert "objective_std" not in metrics(shared)
+
+
+def test_the_objective_reads_no_label(tmp_path: Path) -> None:
+    """Without protocols, other labels in the data set give the same numbers."""
+    config = tiny_config("simclr")
+    setup = tiny_setup(config)
+    swapped = (np.array(setup.dataset.train_labels) + 1) % 10
+    found = []
+    for index, other in enumerate((setup, tiny_setup(config, train_labels=swapped))):
+        trainer = train(other, tmp_path / str(index))
+        found.append(evaluate(other, trainer.binding, lambda k: None, (), torch.device("cpu")))
+    assert found[0] == found[1]
+    assert not [name for name in found[0] if name.endswith("_acc")]
+
+
+def test_labels_are_hidden_before_a_method_sees_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of a method without labels never asks which ones would be visible."""
+    monkeypatch.setattr(labels_module, "visible_labels", None)
+    monkeypatch.setattr("fedbench.bench.setup.visible_labels", None)
+    setup = tiny_setup(tiny_config("simclr", data__label_fraction=1.0))
+    assert set(setup.labels.tolist()) == {labels_module.HIDDEN}
+
+
+def test_a_run_that_somebody_else_is_at_is_refused(tmp_path: Path) -> None:
+    config, store = tiny_config("simclr"), Store(tmp_path)
+    done = run(config, store=store, workers=1).row
+    (tmp_path / "rows" / f"{done.row_id}.parquet").unlink()
+    with store.lock(done.row_id) as mine:
+        assert mine
+        with pytest.raises(StoreError, match=r"another process.*choose another --store"):
+            run(config, store=Store(tmp_path), workers=1)
+
+
+def test_curves_have_dotted_columns() -> None:
+    record = {"loss": 1.0, "parts": {"uv": 2.0}, "metrics": {}}
+    assert flatten(record) == {"loss": 1.0, "parts.uv": 2.0}
+
+
+def test_bad_devices_are_refused(tmp_path: Path) -> None:
+    config = tiny_config("simclr")
+    with pytest.raises(ConfigError, match="--device: must be auto, cpu or cuda"):
+        execute(config, Origin(), Place(tmp_path, device="gpu"))

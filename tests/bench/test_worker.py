@@ -1,0 +1,102 @@
+"""Worker processes: the same bits as in this process, and errors that say where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.client import ClientRunner, Task, Trained
+from fedbench.bench.errors import FedbenchError, ResourceError
+from fedbench.bench.setup import Setup
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.tiny import assert_same_run
+from fedbench.bench.trainer import Trainer
+from fedbench.bench.worker import InProcess, WorkerPool, WorkerSpec
+
+CPU = torch.device("cpu")
+CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6)
+
+
+def make_pool(setup: Setup, trainer: Trainer, folder: Path, workers: int) -> WorkerPool:
+    partition = folder / "partition.safetensors"
+    setup.partition.save(partition)
+    spec = WorkerSpec(
+        setup.config.model_dump_json(), setup.dataset.path, partition, folder / "clients"
+    )
+    sizes = (trainer.layout.server_size, trainer.layout.upload_size)
+    return WorkerPool(spec, ["cpu"] * workers, sizes)
+
+
+class Killing:
+    """Passes a pool's results on, and kills one of its processes after the first."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self.pool = pool
+
+    def train(self, tasks: list[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        for index, result in enumerate(self.pool.train(tasks, server)):
+            yield result
+            if index == 0:
+                self.pool._processes[0].kill()
+                self.pool._processes[0].wait()
+
+
+def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) -> None:
+    """One pool for all of it, since processes take seconds to start.
+
+    Round 1 in two workers; errors; round 2 broken off by a kill; the rest in this process.
+    """
+    setup = tiny_setup(CONFIG)
+    whole = train(setup, tmp_path / "whole")
+    folder = tmp_path / "pool"
+    trainer = Trainer(setup, folder, "0" * 20, CPU)
+    with closing(make_pool(setup, trainer, folder, workers=2)) as pool:
+        next(trainer.rounds(pool))
+        assert trainer.history[0].loss == whole.history[0].loss
+
+        def fail(task: Task) -> FedbenchError:
+            with pytest.raises(FedbenchError) as caught:
+                list(pool.train([task], trainer.vector))
+            return caught.value
+
+        unforeseen = fail(Task(99, 7, 1, None))
+        assert str(unforeseen).startswith("client 99, round 7: IndexError: client 99 is not in")
+        assert unforeseen.exit_code == 1
+        assert "Traceback" in unforeseen.__notes__[0]
+        expected = fail(Task(0, 3, 1, personal_round=2))
+        assert "cannot read the client's own tensors" in str(expected)
+        assert expected.exit_code == 5
+
+        with pytest.raises(ResourceError, match=r"signal 9.*run the same command again"):
+            for _ in trainer.rounds(Killing(pool)):  # type: ignore[arg-type]
+                pass
+    assert all(process.poll() is not None for process in pool._processes)
+    resumed = train(setup, folder)
+    assert resumed.resumes == 1
+    assert_same_run(whole, resumed)
+
+
+def test_this_process_says_which_client_failed(tmp_path: Path) -> None:
+    setup = tiny_setup(CONFIG)
+    runner = ClientRunner(setup, CPU, tmp_path)
+    executor = InProcess(runner)
+    server = runner.binding.server.data.clone()
+    with pytest.raises(IndexError) as caught:
+        list(executor.train([Task(99, 7, 1, None)], server))
+    assert caught.value.__notes__ == ["client 99, round 7"]
+    executor.close()
+
+
+def test_a_worker_that_cannot_start_is_reported(tmp_path: Path) -> None:
+    setup = tiny_setup(CONFIG)
+    trainer = Trainer(setup, tmp_path, "0" * 20, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.executable", "false")
+        pool = make_pool(setup, trainer, tmp_path, workers=1)
+    with closing(pool), pytest.raises(ResourceError, match=r"a worker process died \(exit code 1"):
+        next(trainer.rounds(pool))

@@ -1,0 +1,73 @@
+"""Executors for tests: in this process, in any order, interrupted anywhere; and Ray itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from fedbench.bench.tuning.driver import Source
+from fedbench.bench.tuning.trial import CellJob, Outcome, work
+
+Fake = Callable[[CellJob], Outcome]
+
+
+class KilledError(Exception):
+    """The driver dies here."""
+
+
+@dataclass
+class InOneProcess:
+    """Takes the place of `run_source`: runs up to `width` jobs "at once", in a random order.
+
+    Attributes:
+        seed: of the order.
+        width: jobs that are out at a time.
+        fake: makes outcomes without training.
+        die_after: so many outcomes, then KilledError.
+        ran: cells in the order in which they ended.
+    """
+
+    seed: int = 0
+    width: int = 3
+    fake: Fake | None = None
+    die_after: int | None = None
+    ran: list[str] = field(default_factory=list)
+
+    def __call__(self, source: Source, **_: Any) -> None:
+        """As `run_source`."""
+        order, out = random.Random(self.seed), list[CellJob]()
+        while True:
+            while len(out) < self.width and (job := source.next()) is not None:
+                out.append(job)
+            if not out:
+                assert source.finished
+                return
+            if self.die_after is not None and len(self.ran) >= self.die_after:
+                raise KilledError
+            job = out.pop(order.randrange(len(out)))
+            self.ran.append(job.cell)
+            source.done(self.fake(job) if self.fake else execute_here(job))
+
+
+def execute_here(job: CellJob) -> Outcome:
+    """A job as a trial process would do it, JSON both ways."""
+    reports: list[dict[str, Any]] = []
+    work(CellJob.loads(job.dumps()), reports.append)
+    return Outcome.of(job, reports[-1])
+
+
+@pytest.fixture
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InOneProcess]:
+    """Replaces Ray in `tune` and `sweep`."""
+
+    def use(**settings: Any) -> InOneProcess:
+        executor = InOneProcess(**settings)
+        monkeypatch.setattr("fedbench.bench.tuning.study.run_source", executor)
+        monkeypatch.setattr("fedbench.bench.tuning.sweep.run_source", executor)
+        return executor
+
+    return use

@@ -1,0 +1,217 @@
+"""Studies: the same trials whatever happens on the way, best values, stop rules, no labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.errors import ConfigError, FedbenchError, StoreError
+from fedbench.bench.fields import flat_config
+from fedbench.bench.resolve import resolve
+from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.study import tune
+from fedbench.bench.tuning.trial import CellJob, Outcome
+from fedbench.bench.tuning.tuned import find_tuned, load_tuned
+
+from .conftest import InOneProcess, KilledError
+
+SMALL = {
+    "data.train_subset": 60,
+    "data.test_subset": 30,
+    "data.num_clients": 3,
+    "federation.num_rounds": 1,
+    "model.width": 4,
+    "evaluation.objective_max_examples": 20,
+}
+Use = Callable[..., InOneProcess]
+
+
+def small(store: Path, **settings: Any) -> Any:
+    overrides = {**SMALL, **settings.pop("overrides", {})}
+    return tune("simclr", store=Store(store), overrides=overrides, environ={}, **settings)
+
+
+def scored(score: Callable[[CellJob], float | None], status: str = "ok") -> Any:
+    """Outcomes without training: an objective from the configuration."""
+
+    class Scored(Outcome):
+        @property
+        def objective(self) -> float | None:
+            return score(self.job)
+
+    def make(job: CellJob) -> Outcome:
+        found = score(job)
+        return Scored(job, status if found is not None else "diverged", seconds=1.0, bytes=8)
+
+    return make
+
+
+def by_lr(job: CellJob) -> float:
+    return -abs(job.config.client.lr - 0.1) - job.config.seed / 1000
+
+
+def table(result: Any) -> list[Any]:
+    keys = ("number", "status", "params", "objective", "seeds", "seed_objectives", "bytes")
+    return [[trial[key] for key in keys] for trial in result.trials]
+
+
+def test_the_table_does_not_depend_on_order_width_or_kills(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    settings = {"trials": 11, "seeds_per_trial": 2, "stop_hopeless": True}
+    in_one_process(fake=scored(by_lr), width=1)
+    expected = small(tmp_path / "a", **settings)
+    in_one_process(fake=scored(by_lr), width=7, seed=4)
+    assert table(small(tmp_path / "b", **settings)) == table(expected)
+    for seed in range(100):
+        in_one_process(fake=scored(by_lr), width=3, seed=seed, die_after=4)
+        try:
+            killed = small(tmp_path / "c", **settings)
+            break
+        except KilledError:
+            continue
+    assert seed > 1
+    assert table(killed) == table(expected)
+    assert killed.config_file.read_bytes() == expected.config_file.read_bytes()
+    assert killed.best == expected.best
+
+
+def test_a_second_call_runs_nothing_and_more_trials_extend(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=scored(by_lr))
+    first = small(tmp_path / "a", trials=5)
+    study = (tmp_path / "a" / "trials" / first.study_id / "study.json").read_bytes()
+    again = in_one_process(fake=scored(by_lr))
+    second = small(tmp_path / "a", trials=5)
+    assert (again.ran, second.to_run, table(second)) == ([], 0, table(first))
+    assert (tmp_path / "a" / "trials" / first.study_id / "study.json").read_bytes() == study
+    more = small(tmp_path / "a", trials=9)
+    assert (more.study_id, more.to_run, len(again.ran)) == (first.study_id, 4, 4)
+    assert table(more) == table(small(tmp_path / "b", trials=9))
+
+
+def test_what_makes_another_study(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=scored(by_lr))
+    settings: list[dict[str, Any]] = [
+        {},
+        {"seed": 1},
+        {"sampler": "random"},
+        {"batch_size": 2},
+        {"seeds_per_trial": 2},
+        {"stop_hopeless": True},
+        {"watch_labels": True},
+        {"study_name": "mine"},
+        {"overrides": {"data.alpha": 1.0}},
+        {"overrides": {"client.lr": 0.05}},
+    ]
+    ids = [small(tmp_path, trials=2, **each).study_id for each in settings]
+    assert len(set(ids)) == len(ids)
+    assert ids[7].startswith("mine-")
+    assert small(tmp_path, trials=3).study_id == ids[0]
+
+
+def test_a_dimension_that_is_set_is_not_searched(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=scored(by_lr))
+    result = small(tmp_path, trials=2, overrides={"client": {"lr": 0.05}})
+    assert all(list(trial["params"]) == ["method.temperature"] for trial in result.trials)
+    with pytest.raises(ConfigError, match="nothing is left to tune"):
+        small(tmp_path, overrides={"client.lr": 0.05, "method.temperature": 0.5})
+
+
+def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=scored(lambda job: -job.config.client.lr))
+    result = small(tmp_path, trials=6, study_name="tiny rates")
+    assert result.best["trial"] == 3  # the paper's 0.001, the end of the range
+    found = resolve("simclr", files=[result.config_file], environ={})
+    values = flat_config(found.config)
+    assert found.study == result.study_id
+    assert {key: values[key] for key in result.best["params"]} == result.best["params"]
+    tuned = load_tuned(Store(tmp_path), "auto", "simclr", "demo")
+    assert (tuned.values, tuned.study) == (result.best["params"], result.study_id)
+    for name in (result.study_id, result.config_file):
+        assert load_tuned(Store(tmp_path), name, "simclr", "demo").values == tuned.values
+        assert list(find_tuned(Store(tmp_path), name, ["simclr", "supervised"], "demo")) == [
+            "simclr"
+        ]
+
+
+def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) -> None:
+    store = Store(tmp_path)
+    in_one_process(fake=scored(by_lr))
+    study = small(tmp_path, trials=1).study_id
+    with pytest.raises(ConfigError, match="no finished study of supervised with preset 'demo'"):
+        find_tuned(store, "auto", ["simclr", "supervised"], "demo")
+    with pytest.raises(ConfigError, match="no finished study of simclr with preset 'laptop'"):
+        find_tuned(store, "auto", ["simclr"], "laptop")
+    with pytest.raises(ConfigError, match=f"no study '{study}0' .*did you mean '{study}'"):
+        load_tuned(store, f"{study}0", "simclr", "demo")
+    with pytest.raises(ConfigError, match="is for 'simclr', which is not in this sweep"):
+        find_tuned(store, study, ["supervised"], "demo")
+
+
+def test_a_trial_below_the_median_of_earlier_batches_gets_no_second_seed(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=scored(by_lr))
+    result = small(tmp_path, trials=8, batch_size=4, seeds_per_trial=2, stop_hopeless=True)
+    first = [trial["seed_objectives"][0] for trial in result.trials]
+    # Four earlier values: their median is the mean of the middle two.
+    median = sum(sorted(first[:4])[1:3]) / 2
+    for number, trial in enumerate(result.trials):
+        hopeless = number >= 4 and first[number] < median
+        assert trial["status"] == ("stopped" if hopeless else "ok")
+        assert trial["seeds"] == ([0] if hopeless else [0, 1])
+    assert result.best["trial"] == max(range(8), key=lambda n: result.trials[n]["objective"])
+
+
+def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=scored(lambda job: None))
+    with pytest.raises(FedbenchError, match=r"none of the 3 trials .* \(diverged\); narrow"):
+        small(tmp_path, trials=3)
+    assert not list(tmp_path.rglob("best.yaml"))
+
+
+def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=scored(by_lr))
+    planned = small(tmp_path, trials=2, dry_run=True)
+    assert (planned.status, planned.to_run, planned.best) == ("planned", 2, None)
+    assert planned.estimate.bytes_up > 0
+    assert not list(tmp_path.iterdir())
+    with (
+        Store(tmp_path).lock(planned.study_id),
+        pytest.raises(StoreError, match="being run by another process"),
+    ):
+        small(tmp_path, trials=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"trials": 0}, "--trials: must be at least 1"),
+        ({"seeds_per_trial": 0}, "--seeds-per-trial: must be at least 1"),
+        ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'"),
+        ({"device": "cpu", "gpus_per_trial": 1}, "exclude each other"),
+        ({"gpus_per_trial": -1}, "--gpus-per-trial: must be 0"),
+    ],
+)
+def test_wrong_use(tmp_path: Path, settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        small(tmp_path, **settings)
+
+
+def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process()
+    result = small(tmp_path, trials=2, seeds_per_trial=2)
+    assert [trial["status"] for trial in result.trials] == ["ok", "ok"]
+    assert all(trial["watched"] == {} for trial in result.trials)
+    assert [path.name for path in (tmp_path / "cells").iterdir()] == [result.study_id]
+    watched = small(tmp_path, trials=3, watch_labels=True)
+    assert [t["objective"] for t in watched.trials][0] != 0
+    assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
+    assert watched.correlation["n"] == 3
+    assert json.dumps(watched.as_dict(), default=str)

@@ -1,0 +1,246 @@
+"""Sweeps: every cell once, failures as rows, and the same through Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fedbench.bench.errors import ResourceError, StoreError
+from fedbench.bench.execute import Origin
+from fedbench.bench.fields import build_config
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.grid import Grid
+from fedbench.bench.tuning.progress import Event, Pace, TrialDone, TrialStarted
+from fedbench.bench.tuning.ray_checks import check_trial_resources
+from fedbench.bench.tuning.sweep import sweep
+from fedbench.bench.tuning.trial import CellJob, Outcome, work
+
+from .conftest import InOneProcess, KilledError
+
+Use = Callable[..., InOneProcess]
+SMALL = {
+    "data.train_subset": 60,
+    "data.test_subset": 30,
+    "data.num_clients": 3,
+    "federation.num_rounds": 1,
+    "model.width": 4,
+    "evaluation.objective_max_examples": 20,
+    "evaluation.protocols": ["knn"],
+}
+GRID = Grid(
+    grid="small",
+    description="for tests",
+    axes={"data.alpha": (0.1, 100.0)},
+    methods=("simclr", "supervised"),
+    seeds=(0,),
+)
+TIMES = {
+    "started_at",
+    "finished_at",
+    "wall_seconds",
+    "train_seconds",
+    "peak_memory_bytes",
+    "resumes",
+    "argv",
+}
+
+
+def small(store: Path, **settings: Any) -> Any:
+    overrides = {**SMALL, **settings.pop("overrides", {})}
+    return sweep(GRID, store=Store(store), overrides=overrides, environ={}, **settings)
+
+
+def rows(store: Path) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude=TIMES) for row in Store(store).rows()]
+
+
+def counts(result: Any) -> tuple[int, ...]:
+    return result.planned, result.skipped, result.done, result.diverged, result.failed
+
+
+def test_every_cell_runs_once_whatever_the_order(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(width=1)
+    first = small(tmp_path / "a")
+    assert counts(first) == (4, 0, 4, 0, 0)
+    for cell in first.cells:
+        assert (cell["status"], sorted(cell["axes"])) == ("ok", ["data.alpha"])
+        assert 0 <= cell["metrics"]["knn_acc"] <= 1
+    again = in_one_process()
+    assert counts(small(tmp_path / "a")) == (4, 4, 0, 0, 0)
+    assert again.ran == []
+    assert (tmp_path / "a" / "leaderboard.parquet").exists()
+
+    in_one_process(seed=3, die_after=2)
+    with pytest.raises(KilledError):
+        small(tmp_path / "b")
+    rest = in_one_process(seed=1)
+    assert counts(small(tmp_path / "b")) == (4, 2, 2, 0, 0)
+    assert len(rest.ran) == 2
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")
+
+
+def test_failed_cells_are_rows_and_are_retried_on_demand(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    def fail(job: CellJob) -> Outcome:
+        return Outcome(job, "error", error=f"no luck with {job.config.spec}")
+
+    in_one_process(fake=fail)
+    result = small(tmp_path)
+    assert counts(result) == (4, 0, 0, 0, 4)
+    assert result.cells[0]["error"] == "no luck with simclr"
+    assert {row.status for row in Store(tmp_path).rows()} == {"error"}
+    idle = in_one_process()
+    assert counts(small(tmp_path)) == (4, 0, 0, 0, 4)
+    assert idle.ran == []
+    assert counts(small(tmp_path, retry_failed=True)) == (4, 0, 4, 0, 0)
+
+
+def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
+    result = small(tmp_path / "s", dry_run=True, seeds=[0, 1], concurrency=2)
+    assert (result.planned, result.to_run, result.skipped) == (8, 8, 0)
+    assert {cell["status"] for cell in result.cells} == {"planned"}
+    assert result.estimate.concurrency == 2
+    assert result.estimate.hours > 0
+    assert result.estimate.bytes_up > 0
+    assert result.estimate.disk_bytes > 0
+    assert not (tmp_path / "s").exists()
+    assert json.dumps(result.as_dict())
+
+
+def job(store: Path, **changes: Any) -> CellJob:
+    config = build_config("simclr", {**SMALL, **changes})
+    return CellJob("cell", "0" * 20, "label", config, Origin(), store)
+
+
+def last(made: CellJob) -> dict[str, Any]:
+    reports: list[dict[str, Any]] = []
+    work(made, reports.append)
+    return reports[-1]
+
+
+def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
+    row = Row.model_validate_json(last(job(tmp_path))["row"])
+    assert row.status == "ok"
+    failed = last(job(tmp_path / "b", **{"data.name": "cifar10"}))
+    assert failed["status"] == "error"
+    assert "\n" not in failed["error"]
+    with Store(tmp_path).lock("cell"):
+        assert last(job(tmp_path)) == {"status": "busy"}
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    message = last(job(blocked))
+    assert (message["status"], message["kind"]) == ("abort", "StoreError")
+    with pytest.raises(StoreError, match="cannot write"):
+        Outcome.of(job(blocked), message)
+
+
+def test_a_cell_that_another_process_finished_is_not_run(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    row = Row.model_validate_json(last(made)["row"])
+    Store(tmp_path).write_row(row)
+    message = last(replace(made, row_id=row.row_id))
+    assert message["status"] == "elsewhere"
+    assert Row.model_validate_json(message["row"]) == row
+
+
+def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
+    def record(collapsed: bool) -> str:
+        return json.dumps({"collapsed": collapsed, "bytes_up": 3, "bytes_down": 4}) + "\n"
+
+    made = replace(job(tmp_path), stop_collapsed=True)
+    folder = Store(tmp_path).cell_dir("cell")
+    folder.mkdir(parents=True)
+    history = [record(flag) for flag in (True, True, False, True, True, True)]
+    (folder / "history.jsonl").write_text("".join(history) + '{"collaps')
+    message = last(made)
+    assert (message["status"], message["bytes"]) == ("stopped", 6 * 7)
+    assert Outcome.of(made, message).objective == 0.0
+
+
+def test_a_job_survives_the_way_to_a_trial_process(tmp_path: Path) -> None:
+    made = replace(job(tmp_path), data_dir=tmp_path / "d", origin=Origin("laptop", "s", "g", "x"))
+    assert CellJob.loads(made.dumps()) == made
+
+
+def test_pace_counts_only_what_ended_now() -> None:
+    pace = Pace(total=10, done=4)
+    assert pace.eta_seconds is None
+    pace.step(8)
+    assert (pace.done, pace.total) == (5, 8)
+    assert pace.eta_seconds is not None
+    assert pace.eta_seconds >= 0
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ResourceError, match="asks for 0.5 GPU and 1 CPU, this machine offers 0"):
+        small(tmp_path, gpus_per_trial=0.5)
+    check_trial_resources(0.5, "somewhere:6379")
+
+
+@pytest.mark.slow
+def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
+    home = Path.home() / ".ray"
+    before = home.exists()
+    events: list[Event] = []
+    store = tmp_path / "a store with spaces, ä"
+    result = small(store, concurrency=2, on_progress=events.append)
+    assert counts(result) == (4, 0, 4, 0, 0)
+    assert [type(event) for event in events].count(TrialStarted) == 4
+    ends = [event for event in events if isinstance(event, TrialDone)]
+    assert [event.done for event in ends] == [1, 2, 3, 4]
+    assert home.exists() == before
+    assert not [p for p in psutil.Process().children(recursive=True) if "ray" in p.name()]
+    in_one_process()
+    small(tmp_path / "b")
+    assert rows(store) == rows(tmp_path / "b")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.sweep import sweep
+try:
+    sweep("heterogeneity", store=Store(sys.argv[1]), methods=["simclr"], seeds=[0], concurrency=1,
+          overrides={"client.local_epochs": 1000}, environ={},
+          on_progress=lambda event: print("event", flush=True))
+except Exception as err:
+    print(err)
+    sys.exit(err.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "s")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "event\n"
+        children = psutil.Process(process.pid).children(recursive=True)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        assert time.monotonic() - began < 30
+    assert process.returncode == 143
+    assert out.endswith("interrupted by SIGTERM; the same command continues\n")
+    assert err == ""
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []

@@ -1,0 +1,122 @@
+"""The contract catches what it is there to catch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench import registry
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.errors import PluginError
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Needs
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.sharing import Sharing
+from fedbench.bench.testing import MethodContract
+from fedbench.methods.simclr import SimCLR
+
+
+class DeadTensor(SimCLR):
+    """Has a part that the loss does not use."""
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        net = super().build(backbone, data)
+        net["unused"] = nn.Linear(2, 2)
+        return net
+
+
+class Impure(SimCLR):
+    """Edits the net inside the loss."""
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        with torch.no_grad():
+            net.tensor("projector.0.weight").mul_(0.9)
+        return super().loss(net, batch, client)
+
+
+class DeadPattern(SimCLR):
+    """Misspells a part in its table."""
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        return {"projectr.*": Sharing.PERSONAL, "*": Sharing.AVERAGED}
+
+
+class Leaky(SimCLR):
+    """Sends a tensor up that it declared to be the client's own."""
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        return {"projector.*": Sharing.PERSONAL, "*": Sharing.AVERAGED}
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        return {"memory": net.tensor("projector.0.weight")}
+
+
+class Random(SimCLR):
+    """Draws from a generator that nobody seeded."""
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        noise = torch.rand(1, generator=torch.Generator().manual_seed(_count()))
+        return super().loss(net, batch, client).plus("noise", noise.squeeze() * 0 + noise.mean())
+
+
+class Forgetful(SimCLR):
+    """Keeps state outside the net."""
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        _STEPS.append(0)
+        out = super().loss(net, batch, client)
+        return out.plus("drift", out.total * (len(_STEPS) % 5))
+
+
+class OneImage(SimCLR):
+    """Claims to work on a batch of one, and does not."""
+
+    def needs(self) -> Needs:
+        return Needs(views=super().needs().views, min_batch=1)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        if len(batch.labels) < 2:
+            raise ZeroDivisionError
+        return super().loss(net, batch, client)
+
+
+_STEPS: list[int] = []
+
+
+def _count() -> int:
+    _STEPS.append(0)
+    return len(_STEPS)
+
+
+@pytest.mark.parametrize(
+    ("cls", "test", "error"),
+    [
+        (DeadTensor, "test_the_loss_reaches_every_trained_tensor", AssertionError),
+        (Impure, "test_the_loss_is_pure", AssertionError),
+        (DeadPattern, "test_the_sharing_table_is_complete", PluginError),
+        (Leaky, "test_private_tensors_stay_where_they_are", AssertionError),
+        (Random, "test_a_run_is_a_function_of_its_configuration", AssertionError),
+        (Forgetful, "test_an_interrupted_run_ends_with_the_same_bits", AssertionError),
+        (OneImage, "test_clients_of_any_size_work", ZeroDivisionError),
+    ],
+)
+def test_broken_methods_fail(
+    cls: type[SimCLR],
+    test: str,
+    error: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    registry.register("broken")(cls)
+    contract = MethodContract()
+    contract.spec = "broken"
+    check: Any = getattr(contract, test)
+    takes_folder = "tmp_path" in check.__func__.__code__.co_varnames[:2]
+    with pytest.raises(error):
+        check(tmp_path) if takes_folder else check()

@@ -1,0 +1,57 @@
+"""SimCLR: the loss it computes, and that it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.nn.losses import info_nce, nt_xent
+from fedbench.bench.seeding import generator
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.methods.simclr import SimCLR
+
+CLIENT = Client(0, 0, generator(0, "client"))
+
+
+@pytest.mark.parametrize("variant", ["nt-xent", "info-nce"])
+def test_the_loss_compares_projections_of_two_views(
+    variant: Literal["nt-xent", "info-nce"],
+) -> None:
+    setup = tiny_setup(tiny_config("simclr", method__variant=variant, method__temperature=0.3))
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
+    h = [net["encoder"](view) for view in views]
+    contrast = nt_xent if variant == "nt-xent" else info_nce
+    expected = contrast(net["projector"](h[0]), net["projector"](h[1]), 0.3)
+    torch.testing.assert_close(out.total, expected)
+    torch.testing.assert_close(out.features[1], h[1])
+
+
+def test_the_two_papers_projectors() -> None:
+    spec = DataSpec((1, 8, 8), 10, 4)
+    backbone = tiny_setup(tiny_config("simclr", model__norm="batch")).backbone
+    o = SimCLR(hidden_dim=8, projection_dim=6).build(backbone, spec)["projector"]
+    shapes = {name: list(p.shape) for name, p in o.named_parameters()}
+    assert shapes == {
+        "0.weight": [8, 16], "1.weight": [8], "1.bias": [8], "3.weight": [6, 8], "3.bias": [6]
+    }  # fmt: skip
+    m = SimCLR(hidden_dim=8, projection_dim=6, projector_norm=False).build(backbone, spec)
+    assert sum(p.numel() for p in m["projector"].parameters()) == 16 * 8 + 8 + 8 * 6 + 6
+
+
+def test_views_are_the_configured_ones() -> None:
+    assert SimCLR().needs().views == ("simclr-o", "simclr-o")
+    assert SimCLR(augmentation="simclr-m").needs().views == ("simclr-m", "simclr-m")
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
+    config = tiny_config("simclr", federation__num_rounds=8, model__norm="batch")
+    losses = [record.loss for record in train(tiny_setup(config), tmp_path).history]
+    assert losses[0] is not None
+    assert losses[-1] is not None
+    assert losses[-1] < losses[0] - 0.1

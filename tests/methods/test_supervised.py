@@ -1,0 +1,54 @@
+"""Supervised FedAvg: cross entropy on the labels that it may see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from fedbench.bench.method import Batch, Client
+from fedbench.bench.seeding import generator
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.methods.supervised import Supervised
+
+CLIENT = Client(0, 0, generator(0, "client"))
+
+
+def test_the_loss_is_the_mean_over_views() -> None:
+    setup = tiny_setup(tiny_config("supervised", method__num_views=2))
+    net = setup.make_net()
+    views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
+    labels = torch.tensor([0, 9, 3, 3, 1])
+    out = setup.method.loss(net, Batch(views, labels), CLIENT)
+    logits = [net["classifier"](net["encoder"](view)) for view in views]
+    expected = (F.cross_entropy(logits[0], labels) + F.cross_entropy(logits[1], labels)) / 2
+    torch.testing.assert_close(out.total, expected)
+    assert len(setup.method.needs().views) == 2
+
+
+def test_only_labelled_images_are_trained_on() -> None:
+    setup = tiny_setup(tiny_config("supervised", data__label_fraction=0.3))
+    data = setup.client_data(1, "cpu")
+    own = Supervised().before_local(setup.make_net(), data, CLIENT)
+    assert len(data) == 20
+    assert len(own) == 6  # 0.3 * 20
+    chosen = setup.partition.client(1)
+    truth = torch.from_numpy(setup.dataset.train_labels[chosen].copy())
+    seen = data.labels >= 0
+    assert torch.equal(own.labels, truth[seen])
+    assert torch.equal(own.images, data.images[seen])
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    config = tiny_config(
+        "supervised",
+        model__norm="batch",
+        client__local_epochs=5,
+        client__lr=0.1,
+        federation__num_rounds=6,
+    )
+    losses = [record.loss for record in train(tiny_setup(config), tmp_path).history]
+    assert losses[0] is not None
+    assert losses[-1] is not None
+    assert losses[-1] < losses[0] - 0.5
