@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fedbench.bench import cli_options as opt
-from fedbench.bench.console import emit, emit_json, note, show_table, warn
+from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
+from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
 
 FAILED = 4
@@ -23,39 +25,27 @@ _SETTINGS: dict[str, Any] = {
     "invoke_without_command": True,
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
-app = typer.Typer(**_SETTINGS)
-data_app = typer.Typer(**_SETTINGS)
-app.add_typer(data_app, name="data", help="Data sets: download or convert them into the cache.")
+app, data_app = typer.Typer(**_SETTINGS), typer.Typer(**_SETTINGS)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(
-        guarded(
-            lambda: app(words, prog_name="fedbench", standalone_mode=False),
-            debug="--debug" in words,
-        )
-    )
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from fedbench import __version__
-
-        emit(f"fedbench {__version__}")
-        raise typer.Exit
+    parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
+    sys.exit(guarded(parse, debug="--debug" in words))
 
 
 @app.callback(epilog="Example: fedbench run simclr --preset demo")
 def _main(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False,
 ) -> None:
     """Tune, sweep and compare federated methods that learn without labels."""
+    if version:
+        from fedbench import __version__
+
+        emit(f"fedbench {__version__}")
+        raise typer.Exit
     _help_without_command(context)
 
 
@@ -72,129 +62,174 @@ def _help_without_command(context: typer.Context) -> None:
 
 
 @app.command(epilog="Example: fedbench run simclr+uv --set data.alpha=1.0 --seed 3 --json")
+@grouped
 def run(
     spec: opt.Spec,
-    preset: opt.Preset = None,
-    set_: opt.Set = None,
-    config: opt.Config = None,
-    seed: opt.Seed = None,
-    store: opt.StoreDir = None,
+    *,
+    settings: Settings,
     workers: opt.Workers = None,
-    device: opt.DeviceName = opt.Device.AUTO,
-    data_dir: opt.DataDir = None,
     dry_run: opt.DryRun = False,
-    json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    places: Places,
+    output: Output,
 ) -> None:
     """One federated run, then its evaluation."""
     from fedbench.bench import api, run_report
 
-    common: dict[str, Any] = {
-        "preset": preset,
-        "set": opt.parse_set(set_),
-        "config_files": config or (),
-        "seed": seed,
-        "store": store,
-        "data_dir": data_dir,
-        "workers": workers,
-        "device": device.value,
-    }
+    common = {**settings.values(), **places.values(), "workers": workers}
     if dry_run:
         plan = api.plan_run(spec, **common)
-        emit_json(plan.as_dict()) if json else emit(run_report.plan_text(plan))
+        emit_json(plan.as_dict()) if output.json else emit(run_report.plan_text(plan))
         return
-    with run_report.RunProgress(f"run {spec}", quiet=quiet, verbose=verbose) as progress:
+    with run_report.RunProgress(f"run {spec}", **output.loudness) as progress:
         result = api.run(spec, on_round=progress, **common)
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
     for text in run_report.warnings(result):
         warn(text)
-    emit_json(result.as_dict()) if json else emit(run_report.summary(result))
+    emit_json(result.as_dict()) if output.json else emit(run_report.summary(result))
     if result.status != "ok":
         raise typer.Exit(FAILED)
-    if not (json or quiet):
-        note(f"next: fedbench leaderboard{run_report.store_option(store)}")
+    if output.suggests:
+        suggest("fedbench leaderboard", places.store)
+
+
+@app.command(epilog="Example: fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
+@grouped
+def tune(
+    spec: opt.Spec,
+    *,
+    trials: opt.Trials = 20,
+    seeds_per_trial: opt.SeedsPerTrial = 1,
+    sampler: opt.Sampler = "tpe",
+    space: opt.Space = None,
+    watch_labels: opt.WatchLabels = False,
+    stop_hopeless: opt.StopHopeless = False,
+    study: opt.Study = None,
+    dry_run: opt.DryRun = False,
+    settings: Settings,
+    cluster: Cluster,
+    places: Places,
+    output: Output,
+) -> None:
+    """Search hyperparameters without looking at a label."""
+    from fedbench.bench import api_tuning, cells_report
+
+    with cells_report.CellProgress(f"tune {spec}", **output.loudness) as progress:
+        result = api_tuning.tune(
+            spec,
+            trials=trials,
+            seeds_per_trial=seeds_per_trial,
+            sampler=sampler,
+            space_file=space,
+            watch_labels=watch_labels,
+            stop_hopeless=stop_hopeless,
+            study_name=study,
+            on_progress=progress,
+            dry_run=dry_run,
+            **settings.values(),
+            **places.values(),
+            **cluster.values(),
+        )
+    emit_json(result.as_dict()) if output.json else cells_report.show_study(result)
+    if result.failed:
+        raise typer.Exit(FAILED)
+    if output.suggests and result.config_file is not None:
+        suggest(cells_report.next_command(result), places.store)
+
+
+@app.command(epilog="Example: fedbench sweep --grid heterogeneity --seeds 0,1,2")
+@grouped
+def sweep(
+    *,
+    grid: opt.Grid,
+    methods: opt.Methods = None,
+    seeds: opt.Seeds = None,
+    tuned: opt.Tuned = None,
+    retry_failed: opt.RetryFailed = False,
+    dry_run: opt.DryRun = False,
+    settings: Settings,
+    cluster: Cluster,
+    places: Places,
+    output: Output,
+) -> None:
+    """All cells of a grid that are not in the store yet."""
+    from fedbench.bench import api_tuning, cells_report
+
+    with cells_report.CellProgress(f"sweep {grid}", **output.loudness) as progress:
+        result = api_tuning.sweep(
+            grid,
+            methods=opt.parse_names(methods),
+            seeds=opt.parse_seeds(seeds, settings.seed),
+            tuned=opt.parse_tuned(tuned),
+            retry_failed=retry_failed,
+            on_progress=progress,
+            dry_run=dry_run,
+            **settings.without_seed(),
+            **places.values(),
+            **cluster.values(),
+        )
+    emit_json(result.as_dict()) if output.json else cells_report.show_sweep(result)
+    if result.failed and not dry_run:
+        raise typer.Exit(FAILED)
+    if output.suggests and not dry_run:
+        suggest(f"fedbench leaderboard --grid {result.grid}", places.store)
 
 
 @app.command(epilog="Example: fedbench leaderboard --grid heterogeneity --format markdown")
+@grouped
 def leaderboard(
-    grid: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the cells of this grid.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs on this data set.")
-    ] = None,
+    *,
+    grid: opt.OfGrid = None,
+    dataset: opt.Dataset = None,
     metric: opt.Metric = "linear",
     format_: opt.FormatName = opt.Format.TABLE,
     published: opt.Published = True,
     store: opt.StoreDir = None,
-    json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    output: Output,
 ) -> None:
     """Rank what the store holds."""
     from fedbench.bench import api, board_report
 
-    ranking = api.leaderboard(
-        store, grid=grid, dataset=dataset, metric=metric, published=published
-    )
+    ranking = api.leaderboard(store, grid=grid, dataset=dataset, metric=metric, published=published)
     for problem in ranking.problems:
         warn(problem)
-    if not ranking.board.groups and not quiet:
-        note(board_report.nothing_yet(store, grid))
-    board_report.show(ranking, opt.Format.JSON if json else format_, quiet=quiet)
+    if not ranking.board.groups and not output.quiet:
+        command = f"fedbench sweep --grid {grid}" if grid else "fedbench run simclr"
+        suggest(command, store, "nothing to rank yet; try")
+    form = opt.Format.JSON if output.json else format_
+    board_report.show(ranking, form, quiet=output.quiet)
 
 
 @app.command(epilog="Example: fedbench partition --preset cross-device --labels balanced:50000:10")
+@grouped
 def partition(
-    preset: opt.Preset = None,
-    set_: opt.Set = None,
-    config: opt.Config = None,
-    seed: opt.Seed = None,
+    *,
     labels: opt.Labels = None,
+    settings: Settings,
     data_dir: opt.DataDir = None,
-    json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    output: Output,
 ) -> None:
     """Show how a preset deals its data to clients."""
     from fedbench.bench import api, listings
 
-    deal = api.partition(
-        preset=preset,
-        set=opt.parse_set(set_),
-        config_files=config or (),
-        seed=seed,
-        data_dir=data_dir,
-        labels=labels,
-    )
-    emit_json(deal.as_dict()) if json else listings.show_deal(deal)
+    deal = api.partition(labels=labels, data_dir=data_dir, **settings.values())
+    emit_json(deal.as_dict()) if output.json else listings.show_deal(deal)
 
 
 @app.command(epilog="Example: fedbench config simclr+uv --preset cross-device --yaml > mine.yaml")
+@grouped
 def config(
     spec: opt.Spec,
-    preset: opt.Preset = None,
-    set_: opt.Set = None,
-    config: opt.Config = None,
-    seed: opt.Seed = None,
-    yaml: Annotated[bool, typer.Option("--yaml", help="A file that --config takes.")] = False,
-    json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    *,
+    settings: Settings,
+    yaml: opt.AsYaml = False,
+    output: Output,
 ) -> None:
     """Show the configuration and where each value comes from."""
     from fedbench.bench import api, listings
 
-    resolved = api.resolve(
-        spec, preset=preset, set=opt.parse_set(set_), config_files=config or (), seed=seed
-    )
-    if json:
+    resolved = api.resolve(spec, **settings.values())
+    if output.json:
         emit_json(listings.config_record(resolved))
     elif yaml:
         emit(listings.config_yaml(resolved))
@@ -202,76 +237,62 @@ def config(
         listings.show_config(resolved)
 
 
-@app.command(epilog="Example: fedbench methods --json")
-def methods(json: opt.Json = False, debug: opt.Debug = False) -> None:
-    """List methods and add-ons with their hyperparameters."""
-    _list("methods", json)
+def _add_listing(kind: str, summary: str) -> None:
+    @app.command(kind, help=summary, epilog=f"Example: fedbench {kind}")
+    @grouped
+    def show(output: Output) -> None:
+        _list(kind, output)
 
 
-@app.command(epilog="Example: fedbench presets")
-def presets(json: opt.Json = False, debug: opt.Debug = False) -> None:
-    """List presets: named, complete settings."""
-    _list("presets", json)
-
-
-@app.command(epilog="Example: fedbench grids")
-def grids(json: opt.Json = False, debug: opt.Debug = False) -> None:
-    """List grids that can be swept."""
-    _list("grids", json)
-
-
-@app.command(epilog="Example: fedbench spaces --json")
-def spaces(json: opt.Json = False, debug: opt.Debug = False) -> None:
-    """List search spaces: what can be tuned."""
-    _list("spaces", json)
+_add_listing("methods", "List methods and add-ons with their hyperparameters.")
+_add_listing("presets", "List presets: named, complete settings.")
+_add_listing("grids", "List grids that can be swept.")
+_add_listing("spaces", "List search spaces: what can be tuned.")
 
 
 @app.command(epilog="Example: fedbench datasets")
-def datasets(
-    data_dir: opt.DataDir = None, json: opt.Json = False, debug: opt.Debug = False
-) -> None:
+@grouped
+def datasets(*, data_dir: opt.DataDir = None, output: Output) -> None:
     """List data sets, and how to get them."""
-    _list("datasets", json, data_dir)
+    _list("datasets", output, data_dir)
 
 
-def _list(kind: str, json: bool, data_dir: Path | None = None) -> None:
+def _list(kind: str, output: Output, data_dir: Path | None = None) -> None:
     from fedbench.bench import listings
 
     records = listings.records(kind, data_dir)
-    emit_json(records) if json else show_table(*listings.table(kind, records))
+    emit_json(records) if output.json else show_table(*listings.table(kind, records))
+
+
+app.add_typer(data_app, name="data", help="Data sets: download or convert them into the cache.")
 
 
 @data_app.command(epilog="Example: fedbench data prepare cifar10")
-def prepare(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Data set, or hub:PATH, folder:PATH.")],
-    data_dir: opt.DataDir = None,
-    json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    debug: opt.Debug = False,
-) -> None:
+@grouped
+def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: Output) -> None:
     """Download or convert a data set into the cache, and check every byte of it."""
-    from fedbench.bench import listings
-    from fedbench.bench.data.datasets import prepare as prepare_dataset
+    from fedbench.bench import api, listings
 
-    with listings.DecodingProgress(name, quiet=quiet) as progress:
-        prepared = prepare_dataset(name, data_dir, progress=progress)
-    listings.show_record(prepared, json)
+    with listings.DecodingProgress(name, quiet=output.quiet) as progress:
+        prepared = api.prepare_data(name, data_dir=data_dir, on_progress=progress)
+    listings.show_record(prepared, output.json)
 
 
 @app.command(epilog="Example: fedbench export 0123456789abcdef0123 encoder.safetensors")
+@grouped
 def export(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="Row id of a run in the store.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .safetensors.")],
+    run_id: opt.RunId,
+    file: opt.File,
+    *,
     store: opt.StoreDir = None,
     data_dir: opt.DataDir = None,
-    json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    debug: opt.Debug = False,
+    output: Output,
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
     from fedbench.bench import api, listings
 
-    listings.show_record(api.export_encoder(run_id, file, store=store, data_dir=data_dir), json)
+    exported = api.export_encoder(run_id, file, store=store, data_dir=data_dir)
+    listings.show_record(exported, output.json)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from fedbench.bench.console import note, setup_streams
 from fedbench.bench.errors import FedbenchError
 
 BUG, INTERRUPTED, TERMINATED = 1, 130, 143
+_SIGNALLED = 128
 
 
 def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
@@ -35,7 +36,8 @@ def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
     except KeyboardInterrupt:
         return _interrupted(INTERRUPTED)
     except FedbenchError as error:
-        _show(debug, f"error: {error}")
+        stopped = error.exit_code > _SIGNALLED  # by a signal, which is no error
+        _show(debug, f"{error}" if stopped else f"error: {error}")
         return error.exit_code
     except Exception as error:
         if hasattr(error, "format_message"):  # wrong use, as Typer reports it

@@ -48,7 +48,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial of an earlier session: what was tried and what came out; None = nothing usable."""
+    """A trial of an earlier session: what was tried, and what came out, as for `tell`."""
 
     params: Params
     objective: float | None
@@ -116,7 +116,11 @@ class Suggester:
         return self._ready.popleft() if self._ready else None
 
     def tell(self, number: int, objective: float | None) -> None:
-        """How a trial came out; None or a value that is not finite counts as failed."""
+        """How a trial came out: an objective, NaN for one that diverged, None for an error.
+
+        The search takes a diverged trial for worse than all others, and learns nothing from an
+        error: ignoring both would send it back to learning rates that are too high.
+        """
         self._told[number] = objective
         self._close_batch()
 
@@ -152,10 +156,12 @@ class Suggester:
             return
         for number in sorted(self._open):
             value = self._told[number]
-            if value is not None and math.isfinite(value):
-                self._study.tell(self._open[number], value)
-            else:
+            if value is None:
                 self._study.tell(self._open[number], state=TrialState.FAIL)
+            elif math.isfinite(value):
+                self._study.tell(self._open[number], value)
+            else:  # TPE ranks a pruned trial without values below every completed one
+                self._study.tell(self._open[number], state=TrialState.PRUNED)
         self._open.clear()
         self._told.clear()
 

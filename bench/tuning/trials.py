@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -178,7 +179,7 @@ class TrialSource:
         del self._open[number]
         for seed in plan.seeds:
             forget_cell(plan.store, cell_name(plan.study_id, number, seed))
-        self._suggester.tell(number, objective)
+        self._suggester.tell(number, _told(record))
 
     def _watched(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
         name = self._plan.watched
@@ -206,4 +207,9 @@ def cell_name(study_id: str, number: int, seed: int) -> str:
 
 def finished_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, Finished]:
     """Stored trials as the suggester takes them."""
-    return {r["number"]: Finished(r["params"], r["objective"]) for r in records}
+    return {record["number"]: Finished(record["params"], _told(record)) for record in records}
+
+
+def _told(record: Mapping[str, Any]) -> float | None:
+    value: float | None = record["objective"]
+    return math.nan if record["status"] == "diverged" else value

@@ -211,7 +211,6 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     assert all(trial["watched"] == {} for trial in result.trials)
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [result.study_id]
     watched = small(tmp_path, trials=3, watch_labels=True)
-    assert [t["objective"] for t in watched.trials][0] != 0
     assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
     assert watched.correlation["n"] == 3
     assert json.dumps(watched.as_dict(), default=str)

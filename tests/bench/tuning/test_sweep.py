@@ -188,7 +188,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ResourceError, match="asks for 0.5 GPU and 1 CPU, this machine offers 0"):
+    with pytest.raises(ResourceError, match=r"asks for 0\.5 GPU and 1 CPU, this machine offers 0"):
         small(tmp_path, gpus_per_trial=0.5)
     check_trial_resources(0.5, "somewhere:6379")
 

@@ -1,0 +1,98 @@
+"""The command in this process and as one of its own, and a store with one finished run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fedbench.cli import main
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Answer]:
+    """Run the command in this process, through its real entry point."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def run(*words: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return Answer(stop.value.code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def refused(
+    call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[tuple[str, ...], str], None]:
+    """Check that a command is wrong use: exit code 2, two lines at most, nothing written."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(words: tuple[str, ...], message: str) -> None:
+        answer = call(*words)
+        assert answer.code == 2
+        assert answer.out == ""
+        assert message in answer.err
+        assert answer.err.startswith("error: ")
+        assert len(answer.err.splitlines()) <= 2
+        assert list(tmp_path.iterdir()) == []
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def shell() -> Callable[..., Answer]:
+    """Run the command as a process of its own, with its output in pipes."""
+    root = str(Path(__file__).resolve().parents[2])
+
+    def run(
+        *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Answer:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedbench", *map(str, words)],
+            capture_output=True,
+            encoding="utf-8",
+            cwd=cwd,
+            env={**os.environ, "PYTHONUTF8": "1", "PYTHONPATH": root, **(env or {})},
+            timeout=240,
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store, in a folder with a blank and a letter beyond ASCII, in which `finished` lies."""
+    return tmp_path_factory.mktemp("my störe")
+
+
+@pytest.fixture(scope="session")
+def finished(store: Path, shell: Callable[..., Answer]) -> Answer:
+    """`fedbench run`, from another directory."""
+    words = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+    words += ("--workers", "1", "--device", "cpu", "--json")
+    return shell("run", "simclr", *words, "--store", store, cwd=store.parent)

@@ -1,0 +1,168 @@
+"""Rankings, lists, configurations, partitions: the commands that only show."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+
+Call = Callable[..., Any]
+
+
+def test_leaderboard_in_a_pipe_is_plain_text(call: Call, store: Path, finished: Any) -> None:
+    answer = call("leaderboard", "--store", store)
+    assert answer.code == 0
+    header = answer.out.splitlines()[1].split()
+    assert header[:2] == ["rank", "method"]
+    assert not set("\x1b│╭─┃") & set(answer.out)
+
+
+def test_leaderboard_formats_agree(call: Call, store: Path, finished: Any) -> None:
+    document = call("leaderboard", "--store", store, "--json").json
+    row = document["rows"][0]
+    assert {"rank", "method", "mean", "std", "n_seeds", "published"} <= set(row)
+    assert document == call("leaderboard", "--store", store, "--format", "json").json
+    text = call("leaderboard", "--store", store, "--format", "csv").out
+    assert f"{row['mean']!r}" in text
+    assert "| rank | method |" in call("leaderboard", "--store", store, "--format", "markdown").out
+
+
+def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_path: Path) -> None:
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "grid: mine\ndescription: one cell\naxes: {federation.num_rounds: [0]}\n"
+        "methods: [supervised]\nseeds: [0]\n",
+        encoding="utf-8",
+    )
+    words = ("--workers", 1, "--store", tmp_path / "store")
+    assert call("run", "supervised", *TINY, *words).code == 0
+    ranking = ("leaderboard", "--store", tmp_path / "store", "--grid", grid, "--json")
+    assert call(*ranking).json["rows"] == []
+    assert call("run", "supervised", "--set", "federation.num_rounds=0", *words).code == 0
+    assert [row["num_rounds"] for row in call(*ranking).json["rows"]] == [0]
+
+
+def test_empty_store_says_what_to_run(call: Call, tmp_path: Path) -> None:
+    answer = call("leaderboard", "--store", tmp_path / "none", "--json")
+    assert (answer.code, answer.json["rows"]) == (0, [])
+    assert len(answer.err.splitlines()) == 1
+    assert "fedbench run" in answer.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_unreadable_rows_are_warnings(call: Call, tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / ("0" * 20 + ".parquet")).write_bytes(b"PAR1")
+    answer = call("leaderboard", "--store", tmp_path)
+    assert answer.code == 0
+    assert answer.err.startswith("warning: ")
+    assert "0" * 20 in answer.err
+
+
+def test_forced_colour_draws_a_table(
+    call: Call, store: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "70")
+    drawn = call("leaderboard", "--store", store).out
+    assert "\x1b[" in drawn
+    assert "linear %" in drawn
+    assert "minutes" not in drawn  # no room
+    assert max(map(len, _without_escapes(drawn).splitlines())) <= 70
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in call("leaderboard", "--store", store).out
+
+
+def _without_escapes(text: str) -> str:
+
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("kind", ["methods", "presets", "grids", "spaces", "datasets"])
+def test_lists(call: Call, kind: str) -> None:
+    records = call(kind, "--json").json
+    text = call(kind).out
+    assert isinstance(records, list)
+    assert all(record["name"] in text for record in records)
+
+
+def test_methods_have_their_fields(call: Call) -> None:
+    records = {record["name"]: record for record in call("methods", "--json").json}
+    assert records["simclr"]["fields"]["temperature"]["default"] == 0.1
+    assert records["simclr"]["aliases"] == ["local-simclr"]
+    assert records["uv"]["kind"] == "add-on"
+    assert "base" not in records["uv"]["fields"]
+
+
+def test_config_says_where_values_come_from(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDBENCH__CLIENT__LR", "0.5")
+    file = tmp_path / "mine.yaml"
+    file.write_text("client.batch_size: 8\n", encoding="utf-8")
+    words = ("config", "fed-simclr", "--config", file, "--set", "data.alpha=1e-3")
+    document = call(*words, "--json").json
+    assert document["spec"] == "simclr+uv"
+    assert document["client"]["lr"] == 0.5
+    assert document["client"]["batch_size"] == 8
+    assert document["data"]["alpha"] == 0.001
+    sources = document["sources"]
+    assert sources["client.lr"] == "environment FEDBENCH__CLIENT__LR"
+    assert sources["client.batch_size"] == f"file {file}"
+    assert sources["data.alpha"] == "--set"
+    assert "data.alpha" in call(*words).out
+
+
+def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:
+    words = ("simclr+uv", "--preset", "laptop", "--set", "client.weight_decay=1e-7")
+    file = tmp_path / "mine.yaml"
+    file.write_text(call("config", *words, "--yaml").out, encoding="utf-8")
+    again = call("config", "simclr+uv", "--config", file, "--json").json
+    first = call("config", *words, "--json").json
+    del first["sources"], again["sources"]
+    assert again == first
+
+
+def test_partition_needs_no_images(call: Call) -> None:
+    words = ("partition", "--preset", "cross-device", "--labels", "balanced:1000:10")
+    document = call(*words, "--set", "data.partition=rotation", "--json").json
+    names = "dataset partitioner alpha num_clients num_classes num_examples num_unused sizes"
+    assert set(names.split()) <= set(document)
+    assert document["dataset"] == "cifar10"
+    assert sum(document["sizes"]) == 1000
+    assert len(document["class_counts"]) == len(document["rotation_bins"]) == 100
+    assert set(document["classes_per_client"]) == {"ge_1_mean", "ge_1pct_mean"}
+    assert "1,000 images to 100 clients" in call(*words).out
+
+
+def test_missing_images_are_exit_code_5_and_name_the_remedy(call: Call) -> None:
+    answer = call("partition", "--preset", "cross-device")
+    assert (answer.code, answer.out) == (5, "")
+    assert "fedbench data prepare cifar10" in answer.err
+
+
+def test_prepare(call: Call) -> None:
+    document = call("data", "prepare", "digits", "--json").json
+    assert (document["num_train"], document["num_test"]) == (1442, 355)
+    assert len(document["sha256"]) == 64
+    assert Path(document["path"]).is_dir()
+
+
+def test_export(call: Call, store: Path, finished: Any, tmp_path: Path) -> None:
+    import hashlib
+
+    file = tmp_path / "encoder.safetensors"
+    run_id = finished.json["run_id"]
+    document = call("export", run_id, file, "--store", store, "--json").json
+    assert document["file"] == str(file)
+    assert document["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert json.loads(file.with_suffix(".json").read_text())["run_id"] == run_id
+    assert call("export", "0" * 20, file, "--store", store).code == 5
+    assert call("export", run_id, tmp_path / "encoder.pt", "--store", store).code == 5

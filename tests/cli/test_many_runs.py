@@ -1,0 +1,94 @@
+"""`fedbench tune` and `fedbench sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+
+Call = Callable[..., Any]
+
+
+@pytest.mark.slow
+def test_sweep_runs_what_is_missing_and_then_nothing(
+    call: Call, shell: Call, store: Path, finished: Any
+) -> None:
+    words = ("sweep", "--grid", "heterogeneity", "--methods", "simclr", "--seeds", "0")
+    first = shell(*words, *TINY, "--store", store, "--device", "cpu")
+    assert first.code == 0, first.err
+    # The demo's grid has three concentrations; `run` has done the one of the preset, 0.1.
+    assert "3 cells: 1 in the store already, 2 done, 0 failed" in first.out
+    assert "3/3 · simclr alpha=" in first.err
+    assert "next: fedbench leaderboard --grid heterogeneity --store '" in first.err
+    again = call(*words, *TINY, "--store", store, "--json").json
+    counts = {key: again[key] for key in ("planned", "skipped", "done", "failed")}
+    assert counts == {"planned": 3, "skipped": 3, "done": 0, "failed": 0}
+    assert {cell["status"] for cell in again["cells"]} == {"ok"}
+    ranking = call("leaderboard", "--grid", "heterogeneity", "--store", store, "--json").json
+    assert sorted(row["alpha"] for row in ranking["rows"]) == [0.1, 1.0, 100.0]
+
+
+def test_sweep_dry_run_counts_and_estimates(call: Call, tmp_path: Path) -> None:
+    words = ("sweep", "--grid", "heterogeneity", "--seed", 4, *TINY, "--store", tmp_path / "none")
+    document = call(*words, "--dry-run", "--json", "--methods", "simclr,supervised").json
+    assert (document["planned"], document["to_run"]) == (6, 6)
+    assert {cell["seed"] for cell in document["cells"]} == {4}
+    assert document["estimate"]["bytes_up"] > 0
+    assert "18 cells" not in (text := call(*words, "--dry-run")).out
+    assert "9 cells: 0 in the store already, 9 to run" in text.out
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_tune_writes_a_file_that_run_takes(call: Call, shell: Call, tmp_path: Path) -> None:
+    store = ("--store", tmp_path)
+    words = ("tune", "supervised", "--trials", "2", *TINY, *store, "--device", "cpu")
+    first = shell(*words)
+    assert first.code == 0, first.err
+    assert "trial 0" in first.err
+    assert "best     trial " in first.out
+    document = call(*words, "--json").json
+    assert {"study_id", "best", "trials", "config_file"} <= set(document)
+    assert {"trial", "objective", "params"} == set(document["best"])
+    assert [trial["number"] for trial in document["trials"]] == [0, 1]
+    lr = document["best"]["params"]["client.lr"]
+    answer = call("config", "supervised", "--config", document["config_file"], "--json").json
+    assert answer["client"]["lr"] == lr
+    assert answer["study"] == document["study_id"]
+    plan = ("sweep", "--grid", "heterogeneity", "--methods", "supervised", "--seeds", 0, *TINY)
+    for tuned in ("auto", document["study_id"], document["config_file"]):
+        assert call(*plan, *store, "--tuned", tuned, "--dry-run").code == 0
+
+
+def test_tune_dry_run(call: Call, tmp_path: Path) -> None:
+    words = ("tune", "simclr", "--trials", 3, "--seeds-per-trial", 2, *TINY, "--dry-run")
+    document = call(*words, "--store", tmp_path / "none", "--json").json
+    assert (document["status"], document["to_run"], document["trials"]) == ("planned", 3, [])
+    assert "3 to run" in call(*words, "--store", tmp_path / "none").out
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("sweep", "--grid", "heterogeneity", "--seeds", "0,x"), "--seeds: must be whole numbers"),
+        (("sweep", "--grid", "heterogeneity", "--seeds", "0", "--seed", "1"), "give one"),
+        (("sweep", "--grid", "heterogeneity", "--set", "data.alpha=1"), "is an axis of grid"),
+        (("sweep", "--grid", "heterogeneity", "--methods", "simcrl"), "did you mean 'simclr'?"),
+        (("sweep", "--grid", "heterogeneity", "--tuned", "auto"), "run `fedbench tune simclr"),
+        (("sweep", "--grid", "het.yaml"), "het.yaml: no such file"),
+        (("sweep",), "missing option '--grid'"),
+        (("tune", "simclr", "--sampler", "tpee"), "did you mean 'tpe'?"),
+        (("tune", "simclr", "--trials", "0"), "'--trials': must be greater than or equal to 1"),
+        (("tune", "simclr", "--space", "no.yaml"), "no.yaml: no such file"),
+        (("tune", "simclr", "--workers", "1", "--concurrency", "2"), "mean the same here"),
+    ],
+)
+def test_wrong_studies_and_sweeps(
+    refused: Callable[..., None], words: tuple[str, ...], message: str
+) -> None:
+    refused(words, message)

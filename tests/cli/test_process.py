@@ -1,0 +1,102 @@
+"""The program as a process: imports, help, streams, signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+QUICK = (*TINY, "--workers", "1", "--device", "cpu")
+
+Call = Callable[..., Any]
+
+
+def test_help_is_quick_to_import() -> None:
+    code = (
+        "import sys, fedbench.cli as c\n"
+        "try: c.main(['run', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'ray', 'optuna', 'rich', 'pandas', 'numpy', 'pyarrow'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "Example: fedbench run" in done.stdout
+
+
+def test_every_command_has_an_example(call: Call) -> None:
+    overview = call("--help").out
+    names = [line.split()[0] for line in overview.split("Commands:")[1].splitlines()[1:-2] if line]
+    assert {"run", "leaderboard", "partition", "config", "export", "data"} <= set(names)
+    for name in names:
+        words = ("data", "prepare") if name == "data" else (name,)
+        answer = call(*words, "--help")
+        assert answer.code == 0
+        assert f"Example: fedbench {' '.join(words)}" in answer.out
+
+
+def test_alone_it_prints_help_and_counts_as_wrong_use(call: Call) -> None:
+    answer = call()
+    assert (answer.code, answer.out) == (2, "")
+    assert "Commands:" in answer.err
+
+
+def test_version(call: Call) -> None:
+    from fedbench import __version__
+
+    assert call("-V") == call("--version") == (0, f"fedbench {__version__}\n", "")
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    words = [sys.executable, "-m", "fedbench", "partition", "--labels", "balanced:20000:10"]
+    words += ["--set", "data.num_clients=5000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_full_disk_behind_stdout_is_exit_code_5() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "fedbench", "--version"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 5
+    assert done.stderr == "error: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.slow
+def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fedbench", "run", "supervised", "--store", str(tmp_path)]
+    words += ["--set", "federation.num_rounds=3000", "--set", "data.train_subset=200"]
+    words += ["--set", "client.batch_size=64", "--workers", "1", "--device", "cpu"]
+    first_rounds = []
+    for _ in range(2):
+        with subprocess.Popen(
+            words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "run supervised\n"
+            first_rounds.append(int(process.stderr.readline().split()[1].split("/")[0]))
+            process.send_signal(signal.SIGTERM)
+            last = process.stderr.read().splitlines()[-1]
+            assert process.wait(60) == 143
+            assert last == "terminated; the same command continues"
+    assert first_rounds[0] == 1 < first_rounds[1]
+
+
+def test_letters_that_the_terminal_does_not_have(shell: Call, store: Path, finished: Any) -> None:
+    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    answer = shell("run", "simclr", *QUICK, "--store", store, "--json", env=env)
+    assert answer.code == 0, answer.err
+    assert answer.json["paths"]["store"] == str(store)

@@ -1,0 +1,152 @@
+"""`fedbench run`, and what happens when something is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+QUICK = (*TINY, "--workers", "1", "--device", "cpu")
+
+Call = Callable[..., Any]
+
+
+def test_run_keeps_the_contract_of_its_json(finished: Any, store: Path) -> None:
+    assert finished.code == 0, finished.err
+    document = finished.json
+    names = {"run_id", "status", "method", "preset", "seed", "config", "metrics", "cost", "paths"}
+    assert names <= set(document)
+    assert (document["status"], document["method"], document["preset"]) == ("ok", "simclr", "demo")
+    assert document["config"]["federation"]["num_rounds"] == 1
+    assert 0 < document["metrics"]["linear_acc"] <= 1
+    assert document["metrics"]["untrained_knn_acc"] is not None
+    assert document["cost"]["bytes_up"] > 0
+    assert Path(document["paths"]["run"]).parent.parent == store
+    assert Path(document["paths"]["row"]).is_file()
+
+
+def test_run_reports_rounds_on_stderr_without_escape_codes(finished: Any) -> None:
+    assert "round 1/1 · loss " in finished.err
+    assert "\x1b" not in finished.out + finished.err
+
+
+def test_run_again_reads_the_store(call: Call, store: Path, finished: Any) -> None:
+    again = call("run", "simclr", *QUICK, "--store", store)
+    assert again.code == 0
+    assert "was in the store already" in again.err
+    assert finished.json["run_id"] in again.out
+    assert "untrained encoder" in again.out
+    assert "next: fedbench leaderboard --store '" in again.err
+
+
+def test_quiet_run_says_nothing_on_stderr(call: Call, store: Path, finished: Any) -> None:
+    answer = call("run", "simclr", *QUICK, "--store", store, "-q", "--seed", 1)
+    assert (answer.code, answer.err) == (0, "")
+    assert "seed 1 · ok" in answer.out
+
+
+def test_dry_run_executes_nothing(call: Call, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    settings = ("--set", "federation.participation=0.5", "--set", "client.batch_size=10")
+    words = ("run", "supervised", *QUICK, *settings, "--store", store)
+    text = call(*words, "--dry-run")
+    assert text.code == 0
+    assert "1 rounds with 4 clients each" in text.out
+    document = call(*words, "--dry-run", "--json").json
+    assert document["status"] == "planned"
+    # 200 images on 8 clients: 25 each, in batches of 10 -> 3 steps for each of 4 clients
+    assert document["estimate"]["num_steps"] == 12
+    assert not store.exists()
+
+
+def test_diverged_run_is_a_row_and_exit_code_4(call: Call, tmp_path: Path) -> None:
+    words = ("run", "supervised", *QUICK, "--set", "client.lr=1e30", "--store", tmp_path)
+    for _ in range(2):  # executed, and read back
+        answer = call(*words, "--json")
+        assert answer.code == 4
+        assert answer.json["status"] == "diverged"
+        assert "warning: the run diverged after 1 of 1 rounds" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "simcrl"), "unknown method 'simcrl'; did you mean 'simclr'?"),
+        (("run", "simclr+vu"), "unknown add-on 'vu' in 'simclr+vu'; (known: uv)"),
+        (("run", "simclr", "--preset", "dmo"), "unknown preset 'dmo'; did you mean 'demo'?"),
+        (("run", "simclr", "--set", "client.lrr=1"), "did you mean 'client.lr'?"),
+        (("run", "simclr", "--set", "client.lr=-1"), "client.lr: must be greater than 0"),
+        (("run", "simclr", "--set", "client.lr"), "--set 'client.lr': write KEY=VALUE"),
+        (("run", "simclr", "--set", "data.name=digts"), "did you mean 'digits'?"),
+        (("run", "simclr", "--config", "no.yaml"), "no.yaml: no such file"),
+        (("run", "simclr", "--device", "tpu"), "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (("run", "simclr", "--workers", "0"), "'--workers': must be greater than or equal to 1"),
+        (("run", "--nope", "simclr"), "no such option: --nope"),
+        (("run",), "missing argument 'SPEC'"),
+        (("rnu",), "no such command 'rnu'. Did you mean 'run'?"),
+        (("leaderboard", "--grid", "heterogenety"), "did you mean 'heterogeneity'?"),
+        (("leaderboard", "--metric", "knm_acc"), "unknown metric 'knm_acc'; did you mean"),
+        (("partition", "--labels", "balanced:7:2"), "7 examples do not make 2 equal classes"),
+        (("partition", "--set", "data.partition=idd"), "did you mean 'iid'?"),
+        (("data", "prepare", "cifar11"), "did you mean 'cifar10'?"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_and_one_or_two_lines(
+    refused: Callable[..., None], words: tuple[str, ...], message: str
+) -> None:
+    refused(words, message)
+
+
+def test_exponent_without_a_dot_is_refused_in_yaml(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("client:\n  lr: 1e-3\n", encoding="utf-8")
+    answer = call("config", "simclr", "--config", file)
+    assert answer.code == 2
+    assert "client.lr: '1e-3' is text in YAML; write 1.0e-3" in answer.err
+
+
+def test_missing_gpu_is_exit_code_3(call: Call, tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    answer = call("run", "simclr", *TINY, "--device", "cuda", "--store", tmp_path)
+    assert answer.code == 3
+    assert "torch sees no GPU" in answer.err
+
+
+def test_store_that_cannot_be_written_is_exit_code_5(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for words in (("run", "simclr", *QUICK), ("leaderboard",)):
+        answer = call(*words, "--store", file)
+        assert answer.code == 5
+        assert answer.out == ""
+        assert str(file) in answer.err
+        assert len(answer.err.splitlines()) == 1
+
+
+def test_bug_is_exit_code_1_and_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr("fedbench.bench.listings.records", broken)
+    answer = call("methods")
+    assert answer.code == 1
+    assert answer.err == (
+        "error: ValueError: two lines\nthis is a bug; --debug shows the traceback\n"
+    )
+    assert "Traceback (most recent call last)" in call("methods", "--debug").err
+
+
+def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedbench.bench.listings.records", interrupted)
+    answer = call("methods")
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err == "interrupted; the same command continues\n"

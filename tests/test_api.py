@@ -1,0 +1,158 @@
+"""The package as a library: quick to import, typed, silent, and the same as the command line."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fedbench
+from fedbench import RunConfig
+
+TINY = {"federation.num_rounds": 1, "data.train_subset": 200}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def result(store: Path) -> fedbench.RunResult:
+    return fedbench.run("fed-simclr", set=TINY, seed=2, store=store, workers=1, device="cpu")
+
+
+def test_import_loads_nothing_else() -> None:
+    code = (
+        "import sys, time; before = set(sys.modules); began = time.perf_counter()\n"
+        "import fedbench; seconds = time.perf_counter() - began\n"
+        "print(seconds, *sorted(m for m in sys.modules if m.startswith('fedbench.')))\n"
+        "print(*sorted({'torch', 'ray', 'pydantic', 'numpy', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = done.stdout.split("\n")[:2]
+    seconds, *modules = first.split()
+    assert modules == []
+    assert second == ""
+    assert float(seconds) < 0.05
+
+
+def test_every_public_name_exists_where_it_is_announced() -> None:
+    assert fedbench.__all__ == sorted(fedbench.__all__)
+    assert set(fedbench.__all__) <= set(dir(fedbench))
+    for name in fedbench.__all__:
+        value = getattr(fedbench, name)
+        if name != "__version__":
+            assert getattr(importlib.import_module(value.__module__), name) is value
+    with pytest.raises(AttributeError, match="has no attribute 'tunes'"):
+        _ = fedbench.tunes  # type: ignore[attr-defined]
+
+
+def test_run_returns_a_record_and_prints_nothing(
+    store: Path, result: fedbench.RunResult, capfd: pytest.CaptureFixture[str]
+) -> None:
+    again = fedbench.run("simclr+uv", set=TINY, seed=2, store=store, workers=1, device="cpu")
+    assert capfd.readouterr() == ("", "")
+    assert (again.stored_before, result.stored_before) == (True, False)
+    assert again.row == result.row
+    assert (result.method, result.preset, result.seed) == ("simclr+uv", "demo", 2)
+    assert result.metrics["linear_acc"] == result.row.linear_acc
+    assert result.metrics["relative_movement"] is not None  # from the row's further metrics
+
+
+def test_run_takes_a_configuration(store: Path, result: fedbench.RunResult) -> None:
+    same = fedbench.run(result.config, store=fedbench.Store(store))
+    assert (same.run_id, same.stored_before) == (result.run_id, True)
+    with pytest.raises(fedbench.ConfigError, match="a RunConfig is complete"):
+        fedbench.run(result.config, seed=3, store=store)
+
+
+def test_configuration_by_hand_is_the_same_run_whatever_it_leaves_out(store: Path) -> None:
+    brief = RunConfig.model_validate({"spec": "fed-simclr", "data": {"train_subset": 200}})
+    full = fedbench.resolve("simclr+uv").config
+    full = full.model_copy(
+        update={k: getattr(brief, k) for k in type(brief).model_fields if k not in ("spec",)}
+    )
+    one, other = (fedbench.plan_run(config, store=store, workers=1) for config in (brief, full))
+    assert one.run_id == other.run_id
+    assert one.preset == "custom"
+
+
+def test_rounds_are_reported(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    fedbench.run(
+        "supervised",
+        set={**TINY, "federation.num_rounds": 3, "evaluation.protocols": []},
+        store=tmp_path,
+        workers=1,
+        device="cpu",
+        on_round=lambda record, total: seen.append((record.round_index, total)),
+    )
+    assert seen == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_leaderboard_is_a_frame(store: Path, result: fedbench.RunResult) -> None:
+    ranking = fedbench.leaderboard(store)
+    frame = ranking.to_frame()
+    assert list(frame["method"]) == ["simclr+uv"]
+    assert frame["mean"].item() == result.metrics["linear_acc"]
+    assert "simclr+uv" in ranking._repr_html_()
+    assert fedbench.leaderboard(store, dataset="cifar10").to_frame().empty
+
+
+def test_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDBENCH_STORE", raising=False)
+    assert fedbench.open_store().root == Path("leaderboards")
+    monkeypatch.setenv("FEDBENCH_STORE", str(tmp_path))
+    assert fedbench.open_store().root == tmp_path
+    assert fedbench.open_store("other").root == Path("other")
+
+
+def test_partition() -> None:
+    deal = fedbench.partition(
+        preset="cross-silo", set={"data.partition": "iid"}, labels="balanced:100:10"
+    )
+    assert deal.record["sizes"] == deal.partition.sizes.tolist() == [10] * 10
+    assert deal.as_dict()["hash"] == deal.partition.hash
+
+
+def test_export_and_load(result: fedbench.RunResult, store: Path, tmp_path: Path) -> None:
+    import torch
+
+    fedbench.export_encoder(result.run_id, tmp_path / "encoder.safetensors", store=store)
+    encoder = fedbench.load_encoder(tmp_path / "encoder.safetensors")
+    features = encoder(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    assert features.shape == (2, encoder.card["feature_dim"])
+
+
+def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
+    with pytest.raises(fedbench.UnknownNameError, match="unknown method 'simcrl'"):
+        fedbench.run("simcrl", store=tmp_path)
+    with pytest.raises(fedbench.FedbenchError, match="unknown grid 'none'"):
+        fedbench.sweep("none", store=tmp_path, dry_run=True)
+    with pytest.raises(fedbench.ConfigError, match="--trials"):
+        fedbench.tune("simclr", trials=0, store=tmp_path)
+
+
+def test_progress_of_rounds_in_a_pipe_is_thinned_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedbench.bench.history import RoundRecord
+    from fedbench.bench.run_report import RunProgress
+
+    clock = iter(range(1000))  # a second per look
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with RunProgress("run x") as progress:
+        for index in range(2, 30):  # resumed after two rounds
+            progress(RoundRecord(index, 0.5, {}, 4, 0, 8, 10**6, 10**6, 0.9, 5.0, False), 30)
+    lines = capsys.readouterr().err.splitlines()
+    # one line per 5 s, the first and the last round; 2 MB a round, those before it included
+    assert [line.split(" · ")[0] for line in lines[1:]] == [
+        f"round {index}/30" for index in (3, 8, 13, 18, 23, 28, 30)
+    ]
+    assert " · 6.0 MB · " in lines[1]
+    assert lines[-1].endswith("60.0 MB · evaluating")
