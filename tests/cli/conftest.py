@@ -93,6 +93,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(store: Path, shell: Callable[..., Answer]) -> Answer:
     """`fedbench run`, from another directory."""
-    words = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
-    words += ("--workers", "1", "--device", "cpu", "--json")
-    return shell("run", "simclr", *words, "--store", store, cwd=store.parent)
+    tiny = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
+    place = ("--workers", "1", "--device", "cpu", "--store", store)
+    return shell("run", "simclr", *tiny, *place, "--json", cwd=store.parent)

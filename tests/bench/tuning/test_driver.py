@@ -1,0 +1,161 @@
+"""Who runs, who waits for a lock, what went wrong: the part of the executor that knows no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.errors import ConfigError, ResourceError
+from fedbench.bench.execute import Origin
+from fedbench.bench.tuning import driver as module
+from fedbench.bench.tuning.driver import Driver
+from fedbench.bench.tuning.executor import Fixed, choose_concurrency, choose_gpus
+from fedbench.bench.tuning.progress import Event, TrialDone, TrialProgress, TrialStarted
+from fedbench.bench.tuning.trial import CellJob
+
+ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
+
+
+def jobs(count: int) -> list[CellJob]:
+    names = [f"cell-{index}" for index in range(count)]
+    return [CellJob(name, "0" * 20, name, RunConfig(), Origin(), Path("store")) for name in names]
+
+
+def make(source: Fixed, **changes: Any) -> Driver:
+    settings: dict[str, Any] = {
+        "limit": 2,
+        "interrupted": lambda: False,
+        "check_nodes": lambda: None,
+        "on_progress": None,
+        **changes,
+    }
+    driver = Driver(source, **settings)
+    driver.begin()
+    return driver
+
+
+def name(job: Any) -> Any:
+    return job.cell if isinstance(job, CellJob) else job
+
+
+def test_a_job_is_handed_out_only_when_a_process_is_idle() -> None:
+    source = Fixed(jobs(3))
+    driver = make(source)
+    assert [name(driver.hand_out(trial)) for trial in "abc"] == ["cell-0", "cell-1", None]
+    driver.reported("a", ERROR)  # its process is still busy with the end of the trial
+    assert driver.hand_out("c") is None
+    driver.freed("a")
+    assert name(driver.hand_out("c")) == "cell-2"
+    for trial in "bc":
+        assert not driver.exhausted
+        driver.reported(trial, ERROR)
+        driver.freed(trial)
+    assert driver.exhausted
+    assert driver.hand_out("d") is False
+    assert [outcome.job.cell for outcome in source.outcomes] == ["cell-0", "cell-1", "cell-2"]
+
+
+def test_a_busy_cell_comes_last_and_waits() -> None:
+    driver = make(Fixed(jobs(2)), limit=1)
+    driver.hand_out("a")
+    driver.reported("a", {"status": "busy"})
+    driver.freed("a")
+    assert name(driver.hand_out("b")) == "cell-1"
+    driver.reported("b", ERROR)
+    driver.freed("b")
+    again = driver.hand_out("c")
+    assert isinstance(again, CellJob)
+    assert (again.cell, again.wait_seconds > 0) == ("cell-0", True)
+
+
+def test_many_cells_go_to_more_than_one_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CELLS_PER_TUNER", 2)
+    driver = make(Fixed(jobs(3)), limit=9)
+    assert [name(driver.hand_out(trial)) for trial in "abc"] == ["cell-0", "cell-1", False]
+    driver.begin()
+    assert name(driver.hand_out("c")) == "cell-2"
+
+
+def test_events_tell_the_story() -> None:
+    seen: list[Event] = []
+    driver = make(Fixed(jobs(1)), on_progress=seen.append)
+    driver.hand_out("a")
+    driver.started("a")
+    driver.started("a")  # the same cell after its process died
+    running = {"status": "running", "round": 1, "total": 2, "loss": None, "collapsed": True}
+    driver.reported("a", running)
+    driver.reported("a", ERROR)
+    driver.reported("a", running)  # nobody is interested any more
+    assert seen == [
+        TrialStarted("cell-0", "cell-0", 0, 1),
+        TrialProgress("cell-0", "cell-0", 1, 2, None, True),
+        TrialDone("cell-0", "cell-0", "error", None, 1.0, 1, 1, 0.0, "no luck"),
+    ]
+
+
+def test_dead_and_forgotten_processes_are_failed_cells() -> None:
+    source = Fixed(jobs(2))
+    driver = make(source)
+    driver.hand_out("a")
+    driver.hand_out("b")
+    driver.died("a", "")
+    driver.ended()
+    errors = [outcome.error for outcome in source.outcomes]
+    assert errors == [
+        "the trial process died: perhaps the memory is full",
+        "the trial process died: Ray Tune gave it up",
+    ]
+
+
+def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
+    source = Fixed(jobs(2))
+    driver = make(source)
+    driver.hand_out("a")
+    stopped = make(source, interrupted=lambda: True)
+    assert stopped.hand_out("b") is False
+    stopped.died("a", "killed with the driver")
+    assert source.outcomes == []
+
+
+def test_a_store_error_in_a_trial_ends_everything() -> None:
+    driver = make(Fixed(jobs(1)))
+    driver.hand_out("a")
+    with pytest.raises(ResourceError, match="no GPU"):
+        driver.reported("a", {"status": "abort", "kind": "ResourceError", "error": "no GPU"})
+
+
+def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise ResourceError("no node")
+
+    now = [0.0]
+    monkeypatch.setattr("fedbench.bench.tuning.driver.time.monotonic", lambda: now[0])
+    driver = make(Fixed(jobs(1)), check_nodes=check)
+    for now[0], statuses in ((1, ["PENDING"]), (100, ["PENDING", "RUNNING"]), (101, ["PENDING"])):
+        driver.check_progress(statuses)
+    now[0] = 300
+    with pytest.raises(ResourceError, match="no node"):
+        driver.check_progress(["PENDING", "TERMINATED"])
+
+
+def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert choose_gpus("auto", None, None) == 1
+    assert choose_gpus("auto", 0, None) == 0
+    assert choose_gpus("cpu", None, None) == 0
+    assert choose_gpus("cuda", None, "host:1") == 1
+    assert choose_gpus("auto", None, "host:1") == 0
+    assert choose_concurrency(None, 0.25, None) == 8
+    assert choose_concurrency(None, 2, None) == 1
+    assert choose_concurrency(None, 0, "host:1") is None
+    assert choose_concurrency(3, 1, None) == 3
+    with pytest.raises(ConfigError, match="needs --gpus-per-trial above 0"):
+        choose_gpus("cuda", 0, None)
+    with pytest.raises(ConfigError, match=r"a whole number \(got 1\.5\)"):
+        choose_gpus("auto", 1.5, None)
+    with pytest.raises(ConfigError, match="--concurrency: must be at least 1"):
+        choose_concurrency(0, 0, None)
