@@ -151,9 +151,16 @@ def _sweep_text(result: SweepResult) -> str:
         parts += [f"{result.diverged} diverged"] if result.diverged else []
         parts += [f"{result.failed} failed", duration(result.seconds)]
         return f"grid {result.grid} · {result.planned} cells: {', '.join(parts)}"
-    return (
-        f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
-        f" {result.to_run} to run\n{_cost(result.estimate)}"
+    scaled = dict.fromkeys(
+        f"  scaled   {cell['method']}: {text}" for cell in result.cells for text in cell["scaled"]
+    )
+    return "\n".join(
+        [
+            f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
+            f" {result.to_run} to run",
+            *scaled,
+            _cost(result.estimate),
+        ]
     )
 
 

@@ -1,5 +1,25 @@
 """The methods that ship with fedbench; importing a module registers its method."""
 
-from fedbench.methods import simclr, supervised, uv
+from fedbench.methods import (
+    byol,
+    featarc,
+    orchestra,
+    rotpred,
+    simclr,
+    simsiam,
+    spectral,
+    supervised,
+    uv,
+)
 
-__all__ = ["simclr", "supervised", "uv"]
+__all__ = [
+    "byol",
+    "featarc",
+    "orchestra",
+    "rotpred",
+    "simclr",
+    "simsiam",
+    "spectral",
+    "supervised",
+    "uv",
+]

@@ -17,6 +17,7 @@ from fedbench.bench.errors import ConfigError, UnknownNameError
 from fedbench.bench.fields import build_config, check_key, flat_config, flatten, get, known_keys
 from fedbench.bench.presets import load_preset, preset_names
 from fedbench.bench.resolve import resolve, user_keys
+from fedbench.bench.tuning.scaling import Scale, Scaled, check_scale, follow
 from fedbench.bench.yaml_files import load_yaml, shipped
 
 FOLDER = "grids"
@@ -50,6 +51,7 @@ class Grid(_Lists):
         methods: method specs.
         seeds: seeds.
         presets: preset -> lists that replace those above when the sweep uses that preset.
+        scaling: dotted name -> the axis that its value follows, from the preset's value of both.
         exclude: combinations that are left out; `method` stands for the spec.
     """
 
@@ -60,6 +62,7 @@ class Grid(_Lists):
     methods: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     presets: dict[str, _Lists] = Field(default_factory=dict)
+    scaling: dict[str, Scale] = Field(default_factory=dict)
     exclude: tuple[dict[str, Scalar], ...] = ()
 
     def lists(self, preset: str) -> tuple[Axes, tuple[str, ...], tuple[int, ...]]:
@@ -86,12 +89,14 @@ class Cell:
         preset: the preset it started from.
         axes: the values of the grid's axes.
         study: the tuning study that values come from, if any.
+        scaled: values that followed an axis away from their base.
     """
 
     config: RunConfig
     preset: str
     axes: Mapping[str, Scalar]
     study: str | None
+    scaled: tuple[Scaled, ...] = ()
 
 
 def grid_names() -> list[str]:
@@ -135,7 +140,7 @@ def check_grid(content: Mapping[str, Any], name: str) -> Grid:
 
 
 def _check_names(grid: Grid) -> None:
-    """Every axis and exclusion fits at least one method of the grid."""
+    """Every axis, exclusion and scaled value fits at least one method of the grid."""
     lists = [grid.lists(preset) for preset in ("", *grid.presets)]
     specs = dict.fromkeys(spec for _, methods, _ in lists for spec in methods)
     holder = {key: spec for spec in specs for key in known_keys(spec)}
@@ -144,6 +149,10 @@ def _check_names(grid: Grid) -> None:
     for key, value in settings:
         check_key(key, ", ".join(specs), holder)
         build_config(holder[key], {key: value})
+    for key, scale in grid.scaling.items():
+        check_key(key, ", ".join(specs), holder)
+        plain = get(build_config(holder[key], {}), key)
+        check_scale(key, scale, plain, [axes for axes, _, _ in lists])
 
 
 def grid_records() -> list[dict[str, Any]]:
@@ -165,7 +174,8 @@ def plan(
     """The cells of a sweep: seed by seed, then axis by axis, then method by method.
 
     In this order a sweep that is cut short has compared all methods under some seeds rather than
-    some methods under all seeds. Cells with equal configurations stand once.
+    some methods under all seeds. Cells with equal configurations stand once. Scaled values start
+    from what the configuration holds without the axis that they follow, tuned or overridden or not.
 
     Args:
         grid: what to sweep over.
@@ -199,27 +209,45 @@ def plan(
     for seed, point, spec in itertools.product(seeds or own_seeds, _points(axes), specs):
         values = found.get(spec)
         own = {key: value for key, value in overrides.items() if key in known[spec]}
-        resolved = resolve(
-            spec,
-            preset=preset,
-            files=files,
-            overrides={**own, **point},
-            seed=seed,
-            environ=environ,
-            tuned=values.values if values else None,
-            study=values.study if values else None,
-        )
+        settings: dict[str, Any] = {
+            "preset": preset,
+            "files": files,
+            "seed": seed,
+            "environ": environ,
+            "tuned": values.values if values else None,
+            "study": values.study if values else None,
+        }
+        scaled = _followers(grid, spec, {**own, **point}, point, settings)
+        followers = {each.key: each.value for each in scaled}
+        resolved = resolve(spec, overrides={**own, **point, **followers}, **settings)
         config = resolved.config
         settled = {key: get(config, key) for key in point}
         if not _excluded(grid, config):
             key = canonical_json(config.model_dump(mode="json"))
-            cells.setdefault(key, Cell(config, preset, settled, resolved.study))
+            cells.setdefault(key, Cell(config, preset, settled, resolved.study, scaled))
     return list(cells.values())
 
 
 def _points(axes: Axes) -> Iterator[dict[str, Scalar]]:
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
+
+
+def _followers(
+    grid: Grid,
+    spec: str,
+    overrides: Mapping[str, Any],
+    point: Mapping[str, Scalar],
+    settings: Mapping[str, Any],
+) -> tuple[Scaled, ...]:
+    """The values that follow an axis to this point, of those that the spec has."""
+    result = []
+    for key, scale in grid.scaling.items():
+        if key in known_keys(spec) and scale.of in point:
+            without = {name: value for name, value in overrides.items() if name != scale.of}
+            plain = resolve(spec, overrides=without, **settings).config
+            result.append(follow(key, scale, plain, point[scale.of]))
+    return tuple(each for each in result if each is not None)
 
 
 def _check_free(grid: Grid, axes: Axes, given: Mapping[str, str]) -> None:

@@ -39,7 +39,8 @@ class SweepResult:
         diverged: those that were executed now and diverged.
         failed: those that ended with an error, now or (without `retry_failed`) before.
         to_run: those that were, or with `dry_run` would be, executed.
-        cells: `row_id method seed axes status metrics error` each; status `planned` = not run.
+        cells: `row_id method seed axes scaled status metrics error` each; status `planned` = not
+            run.
         seconds: wall time.
         estimate: with `dry_run` only.
     """
@@ -238,6 +239,7 @@ def _record(identity: str, cell: Cell, row: Row | None, was_waiting: bool) -> di
         "method": cell.config.spec,
         "seed": cell.config.seed,
         "axes": dict(cell.axes),
+        "scaled": [each.text for each in cell.scaled],
         "status": row.status if row is not None else "planned",
         "stored_before": row is not None and not was_waiting,
         "metrics": metrics,

@@ -167,3 +167,64 @@ def test_records() -> None:
     assert "heterogeneity" in grid_names()
     record = next(each for each in grid_records() if each["grid"] == "heterogeneity")
     assert record["presets"]["demo"] == {"axes": {"data.alpha": [0.1, 1.0, 100.0]}, "seeds": [0, 1]}
+
+
+def test_the_learning_rate_follows_participation_by_its_root() -> None:
+    found = cells(load_grid("participation"), preset="cross-device", methods=["simclr"], seeds=[0])
+    # 0.003 at a share of 0.5: x sqrt(R / 0.5), to six digits.
+    rates = {cell.config.federation.participation: cell.config.client.lr for cell in found}
+    assert rates == {0.1: 0.00134164, 0.25: 0.00212132, 0.5: 0.003, 1.0: 0.00424264}
+    texts = [[each.text for each in cell.scaled] for cell in found]
+    assert texts[0] == ["client.lr 0.003 -> 0.00134164: x sqrt(participation 0.1 / 0.5)"]
+    assert texts[2] == []
+
+
+def test_local_epochs_follow_the_number_of_clients() -> None:
+    grid = load_grid("scaling")
+    found = cells(grid, preset="cross-device", methods=["simclr"], seeds=[0])
+    # 10 epochs at 100 clients.
+    epochs = {cell.config.data.num_clients: cell.config.client.local_epochs for cell in found}
+    assert epochs == {10: 1, 50: 5, 100: 10, 200: 20, 400: 40}
+    assert found[-1].scaled[0].text == "client.local_epochs 10 -> 40: x num_clients 400 / 100"
+    # Never less than one epoch: 1 x 4 / 8.
+    demo = cells(grid, methods=["simclr"], seeds=[0])
+    assert [cell.config.client.local_epochs for cell in demo] == [1, 1, 2]
+    assert [len(cell.scaled) for cell in demo] == [0, 0, 1]
+
+
+def test_scaling_starts_from_tuned_and_overridden_values() -> None:
+    grid = load_grid("participation")
+    tuned = {"simclr": TunedValues({"client.lr": 0.2}, "s1")}
+    (cell, *_) = cells(grid, tuned=tuned, methods=["simclr"])
+    assert cell.config.client.lr == pytest.approx(0.2 * (0.25 / 0.5) ** 0.5, rel=1e-5)
+    (cell, *_) = cells(grid, overrides={"client.lr": 0.1}, methods=["simclr"])
+    assert cell.config.client.lr == pytest.approx(0.1 * (0.25 / 0.5) ** 0.5, rel=1e-5)
+    assert cell.scaled[0].base == 0.1
+
+
+def test_a_field_of_one_method_follows_there_only() -> None:
+    scaling = {"method.temperature": {"by": "linear", "of": "data.alpha"}}
+    found = cells(small(methods=["simclr", "supervised"], scaling=scaling), methods=None)
+    assert [len(cell.scaled) for cell in found] == [0, 0, 1, 0]  # the demo's alpha is 0.1
+    assert found[2].config.method["temperature"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        ({"client.lrr": {"by": "sqrt", "of": "data.alpha"}}, "'client.lrr' is not a field"),
+        (
+            {"client.lr": {"by": "sqrt", "of": "data.num_clients"}},
+            "client.lr follows 'data.num_clients', which is no axis of the grid",
+        ),
+        ({"data.alpha": {"by": "sqrt", "of": "data.alpha"}}, "data.alpha is an axis and cannot"),
+        (
+            {"client.keep_last_batch": {"by": "linear", "of": "data.alpha"}},
+            r"client\.keep_last_batch must be a positive number \(got True\)",
+        ),
+        ({"client.lr": {"by": "cube", "of": "data.alpha"}}, "input should be 'linear' or 'sqrt'"),
+    ],
+)
+def test_bad_scaling_is_refused_at_load(scaling: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(scaling=scaling)

@@ -1,0 +1,208 @@
+"""Clustering of unit vectors into clusters of equal mass: Sinkhorn, on a client, on the server.
+
+Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, algorithms 1 and 2, with the constants
+of its release; the global step is there called a surrogate of Genevay et al. 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_CHECK_EVERY = 10
+_SAFE_EXPONENT = 75.0  # exp(-75) / K is a normal float32 for K up to 10^5
+
+
+def sinkhorn(
+    scores: Tensor, *, strength: float = 25.0, max_iterations: int = 100, tolerance: float = 1e-2
+) -> Tensor:
+    """Assign samples to clusters softly, so that all clusters get the same mass.
+
+    Scales columns and rows of softmax(strength * scores) in turn. The scales are kept as two
+    vectors around that kernel, in a type that holds its smallest value: a thin matrix product per
+    half step, and nothing under- or overflows, as if it were done on logarithms.
+
+    Args:
+        scores: similarities of samples and clusters, (N, K), each in [-1, 1].
+        strength: inverse of the entropic regulariser, in (0, 300].
+        max_iterations: most pairs of scalings, at least 1.
+        tolerance: stop when the summed relative change of the rows' scales is below it; looked at
+            in the first iteration and every tenth after it, as in the release.
+
+    Returns:
+        (N, K), non-negative; rows sum to 1, columns to about N / K.
+    """
+    kernel = _kernel(scores, strength)
+    kernel.mul_(_column_scales(kernel, max_iterations, tolerance))
+    return kernel.div_(kernel.sum(dim=1, keepdim=True)).to(scores.dtype)
+
+
+def _kernel(scores: Tensor, strength: float) -> Tensor:
+    """softmax(strength * scores), (N, K)."""
+    if 2 * strength > _SAFE_EXPONENT:
+        scores = scores.double()
+    return (scores * strength).softmax(dim=1)
+
+
+def _column_scales(kernel: Tensor, max_iterations: int, tolerance: float) -> Tensor:
+    """What the columns of a kernel (N, K) are multiplied with, (K,); rows then sum to anything."""
+    n, k = kernel.shape
+    rows = kernel.new_full((n,), 1 / n)  # scales
+    for iteration in range(max_iterations):
+        columns = torch.mv(kernel.T, rows).reciprocal_()  # (K,), times K for mass 1 / K
+        scaled = torch.addmv(rows, kernel, columns, beta=0, alpha=n / k).reciprocal_()  # (N,)
+        looked_at = iteration % _CHECK_EVERY == 0
+        if looked_at and float((rows / scaled - 1).abs_().sum()) < tolerance:
+            break
+        rows = scaled
+    return columns
+
+
+@dataclass(frozen=True)
+class LocalClusters:
+    """Unit centroids (L, d), and how many rows each one stands for, (L,) int64.
+
+    The size of a cluster that got no row is 1, since its centroid is a single row then.
+    """
+
+    centroids: Tensor
+    sizes: Tensor
+
+
+def cluster_locally(
+    rows: Tensor,
+    num_clusters: int,
+    rng: torch.Generator,
+    *,
+    iterations: int = 5,
+    strength: float = 25.0,
+    strict: bool = False,
+) -> LocalClusters:
+    """Cluster a client's rows into clusters of about equal size.
+
+    Each iteration assigns rows by their largest entry after Sinkhorn (10 scalings) and takes
+    normalised means. That neither makes sizes equal nor excludes an empty cluster, which takes over
+    a random row. `strict` assigns optimally under the constraint that sizes are n / L rounded down
+    or up, so that a centroid always stands for at least that many rows.
+
+    Args:
+        rows: unit vectors, (n, d).
+        num_clusters: L, in 1…n.
+        rng: draws the rows that centroids start from, on the CPU.
+        iterations: at least 1.
+        strength: of Sinkhorn.
+        strict: see above; a deviation from the source.
+    """
+    centroids = rows[_draw(len(rows), num_clusters, rng)]  # (L, d)
+    for _ in range(iterations):
+        scores = rows @ centroids.T  # (n, L)
+        if strict:
+            assigned = assign_evenly(scores)  # (n,)
+        else:
+            assigned = sinkhorn(scores, strength=strength, max_iterations=10).argmax(dim=1)
+        sizes = torch.bincount(assigned, minlength=num_clusters)  # (L,)
+        sums = torch.zeros_like(centroids).index_add_(0, assigned, rows)
+        empty = sizes == 0
+        if bool(empty.any()):
+            sums[empty] = rows[_draw(len(rows), int(empty.sum()), rng)]
+        centroids = F.normalize(sums, dim=1)
+    return LocalClusters(centroids, sizes.clamp(min=1))
+
+
+def _draw(n: int, count: int, rng: torch.Generator) -> list[int]:
+    chosen: list[int] = torch.randperm(n, generator=rng)[:count].tolist()
+    return chosen
+
+
+def assign_evenly(scores: Tensor) -> Tensor:
+    """The assignment with the largest total score in which sizes differ by at most one.
+
+    A linear assignment of rows to slots: every cluster has n // L slots that must be filled and
+    one that may be; the optional slots that stay free are taken by dummies, which fit nowhere else.
+
+    Args:
+        scores: (n, L) with n >= L.
+
+    Returns:
+        Cluster of each row, (n,) int64.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    n, num_clusters = scores.shape
+    least, more = divmod(n, num_clusters)
+    owner = np.concatenate([np.repeat(np.arange(num_clusters), least), np.arange(num_clusters)])
+    dummies = np.zeros((num_clusters - more, len(owner)))
+    table = scores.detach().double().cpu().numpy()[:, owner]
+    dummies[:, : num_clusters * least] = -_never(table)
+    _, slots = linear_sum_assignment(np.concatenate([table, dummies]), maximize=True)
+    return torch.from_numpy(owner[slots[:n]]).to(scores.device)
+
+
+def _never(table: npt.NDArray[np.float64]) -> float:
+    """More than any exchange of rows can gain."""
+    return 1.0 + 4.0 * float(np.abs(table).sum())
+
+
+@torch.no_grad()
+def cluster_globally(
+    points: Tensor,
+    centroids: Tensor,
+    *,
+    temperature: float = 0.1,
+    strength: float = 25.0,
+    steps: int = 500,
+    lr: float = 0.01,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-4,
+) -> Tensor:
+    """Move the global centroids towards clusters of equal mass of the clients' centroids.
+
+    Full-batch gradient descent on -mean_i cos(Q_i, P_i), where P = softmax(points centroidsᵀ /
+    temperature) and Q is the constant Sinkhorn assignment of the same scores; rows are brought back
+    to norm 1 after each step. The gradient is written out, so that a step costs two matrix
+    products. Clients count by their number of points, whatever data they hold.
+
+    Deviation: the release starts from centroids that are not normalised.
+
+    Args:
+        points: unit vectors, (N, d), N >= 1.
+        centroids: where to start, (G, d); normalised first.
+        temperature: softmax divisor, > 0.
+        strength: of Sinkhorn (at most 100 scalings).
+        steps: of gradient descent.
+        lr: learning rate.
+        momentum: in [0, 1).
+        weight_decay: added to the gradient, times the centroids.
+
+    Returns:
+        Unit centroids, (G, d); the arguments are not changed.
+    """
+    points = F.normalize(points, dim=1)
+    c = F.normalize(centroids, dim=1)  # (G, d)
+    velocity = torch.zeros_like(c)
+    for _ in range(steps):
+        scores = points @ c.T  # (N, G)
+        q = _kernel(scores, strength)
+        q.mul_(_column_scales(q, 100, 1e-2))
+        q = q.mul_(_inverse_norm(q)).to(scores.dtype)  # the cosine does not see the rows' scales
+        p = scores.div_(temperature).softmax(dim=1)
+        inverse = _inverse_norm(p)  # (N, 1)
+        p.mul_(inverse)
+        cosine = torch.linalg.vecdot(q, p).unsqueeze(1)  # (N, 1)
+        # d cos / d p = (q - cos p) / |p| for unit q and p. Softmax's gradient would subtract
+        # p . (d cos / d p), which is 0: lengthening p leaves the cosine as it is.
+        slope = q.sub_(p * cosine).mul_(p).mul_(-1 / (len(points) * temperature))  # (N, G)
+        velocity.mul_(momentum).addmm_(slope.T, points).add_(c, alpha=weight_decay)
+        c = F.normalize(c.sub_(velocity, alpha=lr), dim=1)
+    return c
+
+
+def _inverse_norm(rows: Tensor) -> Tensor:
+    """1 / norm of each row, (N, 1)."""
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return norm.reciprocal_()

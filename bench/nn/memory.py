@@ -1,0 +1,116 @@
+"""A client's memory of projections, and what is made of it: fields and calls of the clustering."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from fedbench.bench.errors import PluginError
+from fedbench.bench.net import Net
+from fedbench.bench.nn.clustering import cluster_globally, cluster_locally
+
+
+class Memory(nn.Module):
+    """The newest rows of a client's round, (size, dim); only rows that were pushed come out.
+
+    Its buffer is not persistent: it is no tensor of the run, so it is neither sent nor stored.
+
+    Args:
+        size: most rows that it holds.
+        dim: length of a row.
+    """
+
+    rows: Tensor
+
+    @classmethod
+    def of(cls, net: Net) -> Memory:
+        """The part `memory` of a net.
+
+        Raises:
+            PluginError: if it is no memory.
+        """
+        part = net["memory"]
+        if not isinstance(part, Memory):
+            raise PluginError(f"the part 'memory' is a {type(part).__name__}, not a Memory")
+        return part
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(size, dim), persistent=False)
+        self.reset(size)
+
+    def reset(self, capacity: int) -> None:
+        """Forget everything; from now on hold at most `capacity` rows, and at most `size`."""
+        self.capacity, self._count, self._next = min(capacity, len(self.rows)), 0, 0
+
+    def push(self, rows: Tensor) -> None:
+        """Add rows (n, dim), the last one being the newest; the oldest make room."""
+        if self.capacity:
+            rows = rows[-self.capacity :]
+            places = torch.arange(self._next, self._next + len(rows), device=rows.device)
+            self.rows[places % self.capacity] = rows
+            self._next = (self._next + len(rows)) % self.capacity
+            self._count = min(self._count + len(rows), self.capacity)
+
+    def valid(self) -> Tensor:
+        """The rows held, (min(pushed, capacity), dim), in no particular order."""
+        return self.rows[: self._count]
+
+
+class ClusterFields(BaseModel):
+    """The hyperparameters of both clusterings, for a method to inherit, and how they are used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    num_local_clusters: int = Field(8, ge=1, description="L; the paper: 8, CIFAR-100 16")
+    representations: Literal["centroids", "memory"] = Field(
+        "centroids", description="what goes up; memory: the rows themselves, the ideal case"
+    )
+    strict_k_anonymity: bool = Field(
+        False, description="every centroid stands for n // L >= 2 rows or more, or is not sent"
+    )
+    sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
+    local_iterations: int = Field(5, ge=1, description="of local clustering")
+    global_steps: int = Field(500, ge=1, description="of global clustering, per round")
+    global_lr: float = Field(0.01, gt=0, description="its learning rate")
+    global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
+    global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
+
+    def to_send(self, rows: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+        """What a client sends of its rows (n, d): nothing when there are too few of them.
+
+        Otherwise, under the name that `representations` holds, (L, d) centroids or all rows, and
+        `min_cluster_size` (1,): how many rows the smallest cluster has. L is at most n // 2, but a
+        single row makes one cluster unless `strict_k_anonymity`.
+        """
+        whole = self.representations == "memory"
+        if len(rows) < (2 if self.strict_k_anonymity and not whole else 1):
+            return {}
+        if whole:
+            return {"memory": rows, "min_cluster_size": rows.new_ones(1)}
+        local = cluster_locally(
+            rows,
+            min(self.num_local_clusters, max(1, len(rows) // 2)),
+            rng,
+            iterations=self.local_iterations,
+            strength=self.sinkhorn_strength,
+            strict=self.strict_k_anonymity,
+        )
+        smallest = local.sizes.min().to(rows.dtype).view(1)
+        return {"centroids": local.centroids, "min_cluster_size": smallest}
+
+    def moved_centroids(self, points: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+        """Global centroids (G, d) after clustering what clients sent, (N, d)."""
+        return cluster_globally(
+            points.to(centroids.device),
+            centroids,
+            temperature=temperature,
+            strength=self.sinkhorn_strength,
+            steps=self.global_steps,
+            lr=self.global_lr,
+            momentum=self.global_momentum,
+            weight_decay=self.global_weight_decay,
+        )

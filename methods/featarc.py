@@ -1,0 +1,99 @@
+"""FeatARC without clustering: SimCLR whose projections stay near the received model's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.losses import nt_xent
+from fedbench.bench.nn.prediction import negative_cosine
+from fedbench.bench.nn.target import add_targets, copy_to_targets
+from fedbench.bench.nn.transient import keep_within_round
+from fedbench.bench.registry import register
+
+
+@register("featarc")
+class FeatARC(Method):
+    """SimCLR plus alignment of each view's projection with what the received model makes of it.
+
+    Source: Wang et al. 2023, https://arxiv.org/abs/2210.10947 (Dec-SSL); its alignment alone is a
+    baseline of Louizos et al. 2024, https://arxiv.org/abs/2405.02081, table 3, with half
+    the weight because 1 diverged there. Deviation: the release aligns projections with the received
+    encoder's features of the clean image (`anchor: backbone-clean`), which needs both to be of one
+    width; the default aligns them with the received projector's output on the same view.
+
+    The received model lives in the client for one round: no traffic, no state between rounds.
+    """
+
+    align_weight: float = Field(0.5, ge=0, description="factor of the alignment")
+    anchor: Literal["projector", "backbone-clean"] = Field(
+        "projector", description="what of the received model projections are aligned with"
+    )
+    temperature: float = Field(0.1, gt=0, description="softmax divisor of the contrast")
+    augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
+        "simclr-o", description="how both views are made"
+    )
+    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
+    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    projector_norm: bool = Field(
+        True, description="the encoder's norm in the projector, hidden and output (no affine there)"
+    )
+
+    def needs(self) -> Needs:
+        """Two views of a kind, and the image itself for its features."""
+        clean = ("plain",) if self.anchor == "backbone-clean" else ()
+        return Needs(views=(self.augmentation, self.augmentation, *clean), min_batch=2)
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Encoder and projector, and a frozen copy of both that is filled every round."""
+        if self.anchor == "backbone-clean" and self.projection_dim != backbone.dim:
+            raise ConfigError(
+                f"method.projection_dim: must equal the encoder's width {backbone.dim} for anchor"
+                f" 'backbone-clean' (got {self.projection_dim})"
+            )
+        net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        add_targets(net, "encoder", "projector")
+        keep_within_round(net["target_encoder"], net["target_projector"])
+        return net
+
+    def _projector(self, backbone: Backbone) -> nn.Module:
+        dims = backbone.dim, self.hidden_dim, self.projection_dim
+        if not self.projector_norm:
+            return mlp(*dims)
+        out_norm = backbone.head_norm(self.projection_dim, affine=False)
+        return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm)
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        """Freeze the received model, in eval mode."""
+        copy_to_targets(net)
+        net["target_encoder"].eval()
+        net["target_projector"].eval()
+        return data
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """NT-Xent plus the weighted mean of both views' negative cosine to their anchors."""
+        views = batch.views[:2]
+        h = net.views(views, "encoder")  # 2 x (B, D)
+        z1, z2 = net.views(h, "projector")  # (B, projection_dim)
+        a1, a2 = self._anchors(net, batch)  # (B, projection_dim)
+        align = (negative_cosine(z1, a1) + negative_cosine(z2, a2)) / 2
+        return Loss(nt_xent(z1, z2, self.temperature), features=h).plus(
+            "align", self.align_weight * align
+        )
+
+    @torch.no_grad()
+    def _anchors(self, net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.anchor == "backbone-clean":
+            clean = net(batch.views[2], "target_encoder")  # (B, D)
+            return clean, clean
+        a1, a2 = net.views(batch.views[:2], "target_encoder", "target_projector")
+        return a1, a2

@@ -1,0 +1,149 @@
+"""Orchestra: clients and server cluster together, only centroids leave a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.data.image_ops import rotate90
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    DataSpec,
+    Loss,
+    Method,
+    Needs,
+    RoundPlan,
+    Server,
+    Upload,
+)
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.memory import ClusterFields, Memory
+from fedbench.bench.nn.target import add_targets, ema_update, has_batch_norm, kept_buffers
+from fedbench.bench.registry import register
+from fedbench.bench.sharing import Sharing
+
+
+@register("orchestra")
+class Orchestra(ClusterFields, Method):
+    """Two views of an image shall fall into the same global clusters.
+
+    A client keeps its newest target projections in a memory that never leaves it, and sends the
+    centroids of local clusters; the server clusters these into global centroids. A round 0 without
+    training makes the first ones.
+
+    Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, algorithms 1 and 2, and its
+    release, followed where they differ: temperature, augmented target input, evaluation of the
+    online encoder. Cluster numbers: table 2. Deviations: the memory starts empty, holds no more
+    rows than the client has images, and is not uploaded; it is clustered into at most half as many
+    clusters as it has rows; round 0 fills it by one batch; the size of the smallest cluster goes
+    up (4 bytes) and down with the next round (4 bytes), whose log has it.
+    """
+
+    num_global_clusters: int = Field(32, ge=2, description="G; the paper: 32, CIFAR-100 256")
+    memory_size: int = Field(128, ge=2, description="most projections that a client clusters")
+    temperature: float = Field(0.1, gt=0, description="softmax divisor; the paper's text has none")
+    ema_decay: float = Field(0.996, ge=0, le=1, description="share of the old target kept")
+    augmentation: Literal["orchestra-o", "simclr-m"] = Field("orchestra-o", description="of views")
+    target_view: Literal["view-1", "plain"] = Field(
+        "view-1", description="the target's input; plain: the image itself, as in the paper's text"
+    )
+    target: bool = Field(True, description="false: the online parts take the target's place")
+    degeneracy: bool = Field(True, description="predict quarter turns of a third view as well")
+    online_x1_pass: bool = Field(True, description="online batch norms see view 1 too")
+    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
+    projection_dim: int = Field(512, ge=1, description="width of its output and of a centroid")
+
+    def needs(self) -> Needs:
+        """The target's view, the other one, a third to be turned; a round 0 for centroids."""
+        suffixes = ("-1", "-2") if self.augmentation == "orchestra-o" else ("", "")
+        first, second = (self.augmentation + suffix for suffix in suffixes)
+        target = first if self.target_view == "view-1" else "plain"
+        turned = (first,) if self.degeneracy else ()
+        return Needs(views=(target, second, *turned), preparatory_rounds=1)
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Online parts, their targets, classifier of turns, centroids, and the scratch memory."""
+        hidden, dim, norm = self.hidden_dim, self.projection_dim, backbone.head_norm
+        out = norm(dim, affine=False)
+        head = mlp(backbone.dim, hidden, dim, norm=norm, out_norm=out, out_bias=False)
+        net = Net({"encoder": backbone.make(), "projector": head})
+        if self.target:
+            add_targets(net, "encoder", "projector")
+        if self.degeneracy:
+            net["rotation"] = nn.Linear(dim, 4)
+        net["memory"] = Memory(self.memory_size, dim)
+        start = torch.randn(self.num_global_clusters, dim)
+        net.register_buffer("centroids", F.normalize(start, dim=1))
+        net.register_buffer("min_cluster_size", torch.zeros(()))
+        return net
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        """Centroids come down only; weights and targets are averaged."""
+        down = dict.fromkeys(("centroids", "min_cluster_size"), Sharing.BROADCAST)
+        return {**down, "*": Sharing.AVERAGED}
+
+    def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
+        """No training in round 0."""
+        return RoundPlan(0, default.cohort) if round_index == 0 else default
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        """Empty the memory, which another client may have filled; in round 0 fill it."""
+        Memory.of(net).reset(len(data))
+        if client.round == 0 and len(data) >= (2 if has_batch_norm(net) else 1):
+            some = data.keep(torch.randperm(len(data), generator=client.rng)[: self.memory_size])
+            views = some.ordered(self.needs().views[0], client.rng, self.memory_size)
+            with torch.no_grad(), kept_buffers(net):
+                rows = [self._target(net, x) for x in views]  # one chunk, (n, d)
+            Memory.of(net).push(torch.cat(rows))
+        return data
+
+    def _target(self, net: Net, x: Tensor) -> Tensor:
+        prefix = "target_" if self.target else ""
+        return F.normalize(net(x, prefix + "encoder", prefix + "projector"), dim=1)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """Cross entropy between the views' cluster assignments, plus that of the turns."""
+        x1, x2 = batch.views[:2]  # (B, C, H, W)
+        centroids = net.tensor("centroids").T / self.temperature  # (d, G)
+        with torch.no_grad():
+            t1 = self._target(net, x1)  # (B, d)
+            assigned = (t1 @ centroids).softmax(dim=1)  # (B, G)
+            if self.target and self.online_x1_pass and has_batch_norm(net):
+                net(x1, "encoder", "projector")
+        h2 = net(x2, "encoder")  # (B, D)
+        logits = F.normalize(net(h2, "projector"), dim=1) @ centroids  # (B, G)
+        agreement = F.cross_entropy(logits, assigned)
+        log = {"clusters": agreement.detach(), "min_cluster_size": net.tensor("min_cluster_size")}
+        out = Loss(agreement, features=(h2,), parts=log, keep={"rows": t1})
+        if not self.degeneracy:
+            return out
+        turns = torch.randint(4, (len(x2),), generator=client.rng).to(x2.device)  # (B,)
+        turned = net(rotate90(batch.views[2], turns), "encoder", "projector", "rotation")  # (B, 4)
+        return out.plus("rotation", F.cross_entropy(turned, turns))
+
+    def after_step(self, net: Net, out: Loss, client: Client) -> None:
+        """Move the target, if there is one, and remember the batch."""
+        ema_update(net, self.ema_decay)
+        Memory.of(net).push(out.keep["rows"])
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        """The local centroids and the smallest cluster's size; nothing from an empty memory."""
+        return self.to_send(Memory.of(net).valid(), client.rng)
+
+    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
+        """Cluster what came up, starting from the centroids of the round before."""
+        sent = [upload.extras for upload in uploads if upload.extras]
+        if sent:
+            points = torch.cat([extras[self.representations] for extras in sent])  # (N, d)
+            centroids, smallest = net.tensor("centroids"), net.tensor("min_cluster_size")
+            centroids.copy_(self.moved_centroids(points, centroids, self.temperature))
+            smallest.fill_(min(float(extras["min_cluster_size"]) for extras in sent))

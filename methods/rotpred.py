@@ -1,0 +1,52 @@
+"""Rotation prediction on every client, weights averaged."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import nn
+
+from fedbench.bench.data.image_ops import rotate90
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.registry import register
+
+
+@register("rotpred")
+class RotPred(Method):
+    """Tell by how many quarter turns an image was rotated.
+
+    Source: Gidaris et al. 2018, https://arxiv.org/abs/1803.07728; as a federated baseline in Lubana
+    et al. 2022, https://arxiv.org/abs/2205.11506 (no other augmentation, one turn per image and
+    epoch, a 512-512-512 projector in front of the classifier). The release of the latter cannot
+    train it, and neither gives a learning rate for it.
+    """
+
+    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
+    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+
+    def needs(self) -> Needs:
+        """The image itself; it is turned here."""
+        return Needs(views=("rot",))
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Encoder, projector and the classifier of turns."""
+        out_norm = backbone.head_norm(self.projection_dim, affine=False)
+        dims = backbone.dim, self.hidden_dim, self.projection_dim
+        return Net(
+            {
+                "encoder": backbone.make(),
+                "projector": mlp(*dims, norm=backbone.head_norm, out_norm=out_norm),
+                "rotation": nn.Linear(self.projection_dim, 4),
+            }
+        )
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """Cross entropy of the four turns."""
+        (x,) = batch.views  # (B, C, H, W)
+        turns = torch.randint(4, (len(x),), generator=client.rng).to(x.device)  # (B,)
+        h = net(rotate90(x, turns), "encoder")  # (B, D)
+        return Loss(F.cross_entropy(net(h, "projector", "rotation"), turns), features=(h,))

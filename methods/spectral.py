@@ -1,0 +1,80 @@
+"""Spectral contrastive learning on every client, weights averaged."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.spectral import clipped_spectral_contrast, spectral_contrast
+from fedbench.bench.registry import register
+
+
+@register("spectral")
+class Spectral(Method):
+    """Two views of an image attract linearly, other images of the batch repel quadratically.
+
+    Source: HaoChen et al. 2021, https://arxiv.org/abs/2106.04156; as a federated baseline in Lubana
+    et al. 2022, https://arxiv.org/abs/2205.11506 (f-SpecLoss: 512-512-512 head with batch norm, a
+    linear layer on its unit-length output, cosines; a weak and a strong view) and Louizos et al.
+    2024, https://arxiv.org/abs/2405.02081 (512-2048-128 without norm). The last states no
+    norm of the embeddings; its preset clips them as the first source's release does.
+    """
+
+    norm: Literal["cos", "clip", "none"] = Field(
+        "cos", description="embeddings at unit length, at most sqrt(mu) long, or as they are"
+    )
+    mu: float = Field(1.0, gt=0, description="clip: square of the greatest length")
+    augmentation: Literal["spec-o", "simclr-m", "simclr-m-pad4"] = Field(
+        "spec-o", description="how views are made; spec-o: the first weakly, the second strongly"
+    )
+    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
+    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    projector_norm: bool = Field(
+        True, description="the encoder's norm in the projector, hidden and output (no affine there)"
+    )
+    num_outputs: int | None = Field(
+        32, ge=1, description="linear layer on the unit-length projections; null = none"
+    )
+
+    def needs(self) -> Needs:
+        """Two views; a batch of one has no negatives."""
+        name = self.augmentation
+        views = ("spec-o-1", "spec-o-2") if name == "spec-o" else (name, name)
+        return Needs(views=views, min_batch=2)
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Encoder, projector and, if asked for, the output layer."""
+        net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        if self.num_outputs is not None:
+            net["output"] = nn.Linear(self.projection_dim, self.num_outputs)
+        return net
+
+    def _projector(self, backbone: Backbone) -> nn.Module:
+        dims = backbone.dim, self.hidden_dim, self.projection_dim
+        if not self.projector_norm:
+            return mlp(*dims)
+        out_norm = backbone.head_norm(self.projection_dim, affine=False)
+        return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm, out_bias=False)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """The spectral contrastive loss of the embeddings under their norm."""
+        h = net.views(batch.views, "encoder")  # 2 x (B, D)
+        z1, z2 = net.views(h, "projector")  # (B, projection_dim)
+        if self.num_outputs is not None:
+            unit = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+            z1, z2 = net.views(unit, "output")  # (B, num_outputs)
+        return Loss(self._contrast(z1, z2), features=h)
+
+    def _contrast(self, z1: Tensor, z2: Tensor) -> Tensor:
+        if self.norm == "cos":
+            return spectral_contrast(F.normalize(z1, dim=1), F.normalize(z2, dim=1))
+        if self.norm == "clip":
+            return clipped_spectral_contrast(z1, z2, self.mu)
+        return spectral_contrast(z1, z2)

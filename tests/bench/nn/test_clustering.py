@@ -1,0 +1,298 @@
+"""Sinkhorn and both clusterings against plain loops written apart from them, and closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.bench.errors import PluginError
+from fedbench.bench.net import Net
+from fedbench.bench.nn.clustering import (
+    assign_evenly,
+    cluster_globally,
+    cluster_locally,
+    sinkhorn,
+)
+from fedbench.bench.nn.memory import ClusterFields, Memory
+from fedbench.bench.seeding import generator
+
+
+def unit(*shape: int, purpose: str = "z", dtype: torch.dtype = torch.float32) -> Tensor:
+    return F.normalize(torch.randn(*shape, generator=generator(0, purpose), dtype=dtype), dim=1)
+
+
+def blobs(n: int, d: int, count: int, spread: float = 0.3) -> Tensor:
+    """Unit vectors around `count` random directions, as many around each."""
+    centres = unit(count, d, purpose="centres")
+    noise = torch.randn(n, d, generator=generator(0, "noise")) * spread / math.sqrt(d)
+    return F.normalize(centres[torch.arange(n) % count] + noise, dim=1)
+
+
+def slow_sinkhorn(scores: Tensor, strength: float, iterations: int, tolerance: float) -> Tensor:
+    """On logarithms in Python floats, with both marginals spelt out."""
+    n, k = scores.shape
+    logits = [[strength * float(scores[i, j]) for j in range(k)] for i in range(n)]
+
+    def logsumexp(values: list[float]) -> float:
+        top = max(values)
+        return top + math.log(sum(math.exp(v - top) for v in values))
+
+    for i in range(n):  # softmax of each row
+        total = logsumexp(logits[i])
+        logits[i] = [value - total for value in logits[i]]
+    f, g = [-math.log(n)] * n, [0.0] * k  # samples, clusters
+    for iteration in range(iterations):
+        g = [-math.log(k) - logsumexp([logits[i][j] + f[i] for i in range(n)]) for j in range(k)]
+        new = [-math.log(n) - logsumexp([logits[i][j] + g[j] for j in range(k)]) for i in range(n)]
+        change = sum(abs(math.exp(a - b) - 1) for a, b in zip(f, new, strict=True))
+        f = new
+        if iteration % 10 == 0 and change < tolerance:
+            break
+    return torch.tensor(
+        [[n * math.exp(logits[i][j] + f[i] + g[j]) for j in range(k)] for i in range(n)]
+    )
+
+
+@pytest.mark.parametrize(("iterations", "tolerance"), [(1, 1e-2), (10, 1e-2), (100, 1e-2)])
+@pytest.mark.parametrize("strength", [1.0, 25.0, 37.5, 38.0, 250.0])
+def test_sinkhorn_equals_a_loop_on_logarithms(
+    strength: float, iterations: int, tolerance: float
+) -> None:
+    scores = unit(13, 6) @ unit(4, 6, purpose="c").T
+    fast = sinkhorn(scores, strength=strength, max_iterations=iterations, tolerance=tolerance)
+    slow = slow_sinkhorn(scores, strength, iterations, tolerance)
+    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+
+
+def test_masses_are_equal_and_rows_sum_to_one() -> None:
+    q = sinkhorn(blobs(120, 16, 3) @ unit(8, 16, purpose="c").T)
+    torch.testing.assert_close(q.sum(dim=1), torch.ones(120))
+    assert float((q.sum(dim=0) / (120 / 8) - 1).abs().max()) < 0.01
+
+
+def test_sinkhorn_of_constant_scores_is_uniform() -> None:
+    torch.testing.assert_close(sinkhorn(torch.full((6, 3), 0.4)), torch.full((6, 3), 1 / 3))
+
+
+def test_scores_at_the_ends_stay_finite() -> None:
+    """All samples at one cluster, opposite to the other: exp(-600) fits float64 only."""
+    scores = torch.tensor([[1.0, -1.0]]).repeat(4, 1)
+    q = sinkhorn(scores, strength=300.0)
+    torch.testing.assert_close(q, torch.full((4, 2), 0.5))
+
+
+def test_sinkhorn_leaves_its_input_alone() -> None:
+    scores = unit(5, 4) @ unit(3, 4, purpose="c").T
+    before = scores.clone()
+    for strength in (25.0, 250.0):
+        sinkhorn(scores, strength=strength)
+    assert torch.equal(scores, before)
+
+
+def best_even_total(scores: Tensor) -> float:
+    """By trying every assignment whose sizes differ by at most one."""
+    n, k = scores.shape
+    totals = []
+    for owners in itertools.product(range(k), repeat=n):
+        sizes = [owners.count(j) for j in range(k)]
+        if max(sizes) - min(sizes) <= 1:
+            totals.append(sum(float(scores[i, j]) for i, j in enumerate(owners)))
+    return max(totals)
+
+
+@pytest.mark.parametrize(("n", "k"), [(6, 3), (7, 3), (8, 3), (5, 2), (4, 4), (3, 1)])
+def test_even_assignment_is_the_best_of_all(n: int, k: int) -> None:
+    scores = torch.randn(n, k, generator=generator(0, "scores", n, k))
+    assigned = assign_evenly(scores)
+    sizes = torch.bincount(assigned, minlength=k)
+    assert int(sizes.max()) - int(sizes.min()) <= 1
+    total = float(scores[torch.arange(n), assigned].sum())
+    assert total == pytest.approx(best_even_total(scores), abs=1e-5)
+
+
+def test_strict_clusters_have_at_least_n_over_l_rows_where_others_do_not() -> None:
+    crowd = F.normalize(unit(1, 8).repeat(19, 1) + 1e-3 * unit(19, 8, purpose="e"), dim=1)
+    rows = torch.cat([crowd, -crowd[:1]])  # one row far from all the others
+    free = cluster_locally(rows, 4, generator(1, "rng"))
+    strict = cluster_locally(rows, 4, generator(1, "rng"), strict=True)
+    assert int(free.sizes.min()) < 5
+    assert strict.sizes.tolist() == [5, 5, 5, 5]
+    for clusters in (free, strict):
+        torch.testing.assert_close(clusters.centroids.norm(dim=1), torch.ones(4))
+
+
+def test_local_clusters_find_separated_blobs() -> None:
+    """Sizes are equal and centroids are the blobs' normalised means, in some order."""
+    rows = blobs(40, 32, 4, spread=0.05)
+    found = cluster_locally(rows, 4, generator(3, "rng"), iterations=5)
+    strict = cluster_locally(rows, 4, generator(3, "rng"), iterations=5, strict=True)
+    means = F.normalize(torch.stack([rows[i::4].mean(dim=0) for i in range(4)]), dim=1)
+    for clusters in (found, strict):
+        assert clusters.sizes.tolist() == [10] * 4
+        nearest = (clusters.centroids @ means.T).argmax(dim=1)
+        assert sorted(nearest.tolist()) == [0, 1, 2, 3]
+        torch.testing.assert_close(clusters.centroids, means[nearest], rtol=1e-5, atol=1e-6)
+
+
+def test_local_clustering_equals_a_loop() -> None:
+    rows = blobs(24, 8, 5)
+    rng = generator(2, "rng")
+    fast = cluster_locally(rows, 6, generator(2, "rng"), iterations=3)
+    centroids = [rows[i] for i in torch.randperm(24, generator=rng)[:6].tolist()]
+    for _ in range(3):
+        scores = torch.stack([torch.stack([row @ c for c in centroids]) for row in rows])
+        assigned = slow_sinkhorn(scores, 25.0, 10, 1e-2).argmax(dim=1).tolist()
+        members = [[rows[i] for i in range(24) if assigned[i] == j] for j in range(6)]
+        assert all(members), "choose other rows: this loop has no fallback"
+        sums = [torch.stack(each).sum(dim=0) for each in members]
+        centroids = [each / each.norm() for each in sums]
+    assert fast.sizes.tolist() == [len(each) for each in members]
+    torch.testing.assert_close(fast.centroids, torch.stack(centroids), rtol=1e-5, atol=1e-6)
+
+
+def test_an_empty_cluster_takes_one_row_and_says_so() -> None:
+    """Equal rows all go to the cluster with the lowest index; the other one is left empty."""
+    rows = unit(1, 4).repeat(6, 1)
+    clusters = cluster_locally(rows, 2, generator(0, "rng"))
+    assert sorted(clusters.sizes.tolist()) == [1, 6]
+    torch.testing.assert_close(clusters.centroids, rows[:2])
+
+
+def test_one_row_is_one_cluster() -> None:
+    clusters = cluster_locally(unit(1, 4), 1, generator(0, "rng"))
+    assert clusters.sizes.tolist() == [1]
+    torch.testing.assert_close(clusters.centroids, unit(1, 4))
+
+
+def slow_globally(points: Tensor, start: Tensor, steps: int) -> Tensor:
+    """By autograd and the library's optimizer, with the release's steps."""
+    layer = torch.nn.Linear(start.shape[1], start.shape[0], bias=False, dtype=start.dtype)
+    layer.weight.data = F.normalize(start, dim=1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    for _ in range(steps):
+        scores = layer(F.normalize(points, dim=1))
+        q = slow_sinkhorn(scores.detach(), 25.0, 100, 1e-2).to(points.dtype)
+        loss = -F.cosine_similarity(q, F.softmax(scores / 0.1, dim=1), dim=1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        layer.weight.data = F.normalize(layer.weight.data, dim=1)
+    return layer.weight.data
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_global_clustering_equals_autograd(dtype: torch.dtype) -> None:
+    points, start = blobs(21, 10, 4).to(dtype), unit(5, 10, purpose="c", dtype=dtype)
+    fast = cluster_globally(points, start, steps=40)
+    slow = slow_globally(points, start, steps=40)
+    assert float((slow - F.normalize(start, dim=1)).abs().max()) > 0.01, "something moved"
+    assert float((fast - slow).abs().max()) < 1e-5
+
+
+def loss_of(points: Tensor, centroids: Tensor) -> float:
+    scores = points @ centroids.T
+    return -float(F.cosine_similarity(sinkhorn(scores), (scores / 0.1).softmax(1), dim=1).mean())
+
+
+def test_global_clustering_lowers_its_loss_and_keeps_unit_rows() -> None:
+    points, start = blobs(160, 32, 8), unit(8, 32, purpose="c")
+    before = start.clone(), points.clone()
+    end = cluster_globally(points, start, steps=100)
+    assert loss_of(points, end) < loss_of(points, start) - 0.05
+    torch.testing.assert_close(end.norm(dim=1), torch.ones(8))
+    assert torch.equal(start, before[0])
+    assert torch.equal(points, before[1])
+    assert torch.equal(end, cluster_globally(points, start, steps=100)), "same bits"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_fewer_points_than_centroids(n: int) -> None:
+    end = cluster_globally(unit(n, 8), unit(5, 8, purpose="c"), steps=20)
+    assert bool(end.isfinite().all())
+
+
+def test_global_clustering_is_not_visible_in_a_rounds_time() -> None:
+    """800 points of 512 numbers to 128 centroids: 4 ms a step here, and 8 ms as released.
+
+    The bound is loose, since machines differ: it catches a lost vectorisation, no more.
+    """
+    points, start = unit(800, 512), unit(128, 512, purpose="c")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        began = time.perf_counter()
+        cluster_globally(points, start, steps=20)
+        assert time.perf_counter() - began < 2.0
+    finally:
+        torch.set_num_threads(threads)
+
+
+def kept(memory: Memory) -> list[float]:
+    return sorted(memory.valid()[:, 0].tolist())
+
+
+def numbers(begin: int, end: int) -> Tensor:
+    return torch.arange(begin, end, dtype=torch.float32).unsqueeze(1)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5, 8, 11])
+def test_memory_holds_the_newest_rows_and_no_unfilled_one(batch: int) -> None:
+    memory, pushed = Memory(8, 1), 0
+    for _ in range(7):
+        memory.push(numbers(pushed + 1, pushed + batch + 1))
+        pushed += batch
+        assert kept(memory) == [float(v) for v in range(max(1, pushed - 7), pushed + 1)]
+
+
+def test_memory_forgets_on_reset_and_respects_a_smaller_capacity() -> None:
+    memory = Memory(8, 1)
+    memory.push(numbers(1, 9))
+    memory.reset(3)
+    assert len(memory.valid()) == 0
+    memory.push(numbers(10, 15))
+    assert kept(memory) == [12.0, 13.0, 14.0]
+    memory.reset(100)
+    memory.push(numbers(0, 20))
+    assert kept(memory) == [float(v) for v in range(12, 20)]
+    memory.reset(0)
+    memory.push(numbers(1, 4))
+    assert len(memory.valid()) == 0
+
+
+def test_memory_is_no_tensor_of_a_run() -> None:
+    net = Net({"encoder": torch.nn.Linear(2, 2), "memory": Memory(8, 2)})
+    assert sorted(net.state_dict()) == ["encoder.bias", "encoder.weight"]
+    assert isinstance(Memory.of(net), Memory)
+    with pytest.raises(PluginError, match="the part 'memory' is a Linear"):
+        Memory.of(Net({"encoder": torch.nn.Linear(2, 2), "memory": torch.nn.Linear(2, 2)}))
+
+
+@pytest.mark.parametrize(
+    ("n", "sent"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (15, 7), (16, 8), (60, 8)]
+)
+def test_at_most_half_as_many_clusters_as_rows(n: int, sent: int) -> None:
+    up = ClusterFields().to_send(unit(n, 4), generator(0, "rng"))
+    assert len(up.get("centroids", [])) == sent
+    assert sorted(up) == (["centroids", "min_cluster_size"] if sent else [])
+
+
+def test_strict_sends_no_centroid_of_a_single_row() -> None:
+    strict = ClusterFields(strict_k_anonymity=True)
+    assert strict.to_send(unit(1, 4), generator(0, "rng")) == {}
+    for n in (2, 5, 60):
+        up = strict.to_send(unit(n, 4), generator(0, "rng"))
+        assert float(up["min_cluster_size"]) == n // len(up["centroids"]) >= 2
+
+
+def test_the_ideal_case_sends_the_rows() -> None:
+    ideal = ClusterFields(representations="memory")
+    up = ideal.to_send(unit(5, 4), generator(0, "rng"))
+    assert torch.equal(up["memory"], unit(5, 4))
+    assert float(up["min_cluster_size"]) == 1
+    assert ideal.to_send(unit(0, 4), generator(0, "rng")) == {}

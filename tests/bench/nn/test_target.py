@@ -1,0 +1,144 @@
+"""Targets: what moves, by how much, and what stays."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.errors import PluginError
+from fedbench.bench.layout import Layout
+from fedbench.bench.net import Net
+from fedbench.bench.nn.target import (
+    add_targets,
+    copy_to_targets,
+    ema_update,
+    has_batch_norm,
+    kept_buffers,
+)
+from fedbench.bench.seeding import generator, scope
+from fedbench.bench.sharing import Sharing
+
+
+def make() -> Net:
+    with scope(0, "init"):
+        encoder = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        net = Net({"encoder": encoder, "projector": nn.Linear(4, 2)})
+        add_targets(net, "encoder", "projector")
+    return net
+
+
+def moved(net: Net) -> Net:
+    """The net after its online parts changed everywhere."""
+    rng = generator(0, "moved")
+    with torch.no_grad():
+        for part in ("encoder", "projector"):
+            for value in (*net[part].parameters(), *net[part].buffers()):
+                value.add_(torch.randn(value.shape, generator=rng))
+    return net
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def test_targets_start_as_frozen_copies_with_storage_of_their_own() -> None:
+    net = make()
+    for part in ("encoder", "projector"):
+        for a, b in zip(net[part].parameters(), net[f"target_{part}"].parameters(), strict=True):
+            assert torch.equal(a, b)
+            assert a.data_ptr() != b.data_ptr()
+            assert a.requires_grad
+            assert not b.requires_grad
+    assert "target_encoder.1.num_batches_tracked" not in net.state_dict()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.25, 0.996, 1.0])
+def test_decay_is_the_share_of_the_old_target(decay: float) -> None:
+    net = moved(make())
+    before, buffers = state(net), dict(net.named_buffers())
+    ema_update(net, decay)
+    after = state(net)
+    for name in before:
+        if not name.startswith("target_"):
+            assert torch.equal(after[name], before[name])
+        elif name in buffers:
+            assert torch.equal(after[name], before[name]), "statistics do not follow"
+        else:
+            online = before[name.removeprefix("target_")]
+            expected = decay * before[name].double() + (1 - decay) * online.double()
+            torch.testing.assert_close(after[name], expected.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_the_ends_of_the_decay_are_exact() -> None:
+    net = moved(make())
+    before = state(net["target_projector"])
+    ema_update(net, 1.0)
+    assert all(torch.equal(v, before[k]) for k, v in state(net["target_projector"]).items())
+    ema_update(net, 0.0)
+    online = state(net["projector"])
+    assert all(torch.equal(v, online[k]) for k, v in state(net["target_projector"]).items())
+
+
+def test_n_updates_towards_a_constant_leave_the_nth_power_of_the_decay() -> None:
+    """With online weights fixed, target_n - online = decay^n (target_0 - online)."""
+    net = moved(make())
+    gap = net.tensor("target_projector.weight").detach() - net.tensor("projector.weight").detach()
+    for _ in range(10):
+        ema_update(net, 0.9)
+    left = net.tensor("target_projector.weight").detach() - net.tensor("projector.weight").detach()
+    torch.testing.assert_close(left, 0.9**10 * gap, rtol=1e-4, atol=1e-6)
+
+
+def test_it_works_inside_the_flat_vector_of_a_run() -> None:
+    net = make()
+    binding = Layout.of(net, {"*": Sharing.AVERAGED}).bind(net)
+    trained = binding.layout.num_trained
+    assert trained == sum(p.numel() for p in net.parameters() if p.requires_grad)
+    binding.server.data[:trained] += 1.0
+    ema_update(net, 0.75)
+    gap = net.tensor("projector.weight").detach() - net.tensor("target_projector.weight").detach()
+    torch.testing.assert_close(gap, torch.full_like(gap, 0.75))
+    assert net.tensor("target_projector.weight").data_ptr() >= binding.server.data.data_ptr()
+
+
+def test_copying_takes_buffers_along() -> None:
+    net = moved(make())
+    copy_to_targets(net)
+    online = state(net["encoder"])
+    assert all(torch.equal(v, online[k]) for k, v in state(net["target_encoder"]).items())
+
+
+def test_a_training_pass_leaves_no_trace_in_kept_buffers() -> None:
+    net = make()
+    before = state(net)
+    places = [buffer.data_ptr() for buffer in net.buffers()]
+    x = torch.randn(8, 3, generator=generator(0, "x"))
+    with kept_buffers(net):
+        net(x, "encoder")
+        name = "encoder.1.running_mean"
+        assert not torch.equal(net.tensor(name), before[name])
+    assert all(torch.equal(value, before[name]) for name, value in state(net).items())
+    assert [buffer.data_ptr() for buffer in net.buffers()] == places
+
+
+def test_only_batch_norm_counts_as_batch_norm() -> None:
+    assert has_batch_norm(make())
+    assert not has_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.GroupNorm(1, 2)))
+
+
+def test_wrong_parts_are_refused() -> None:
+    net = Net({"encoder": nn.Linear(2, 2)})
+    with pytest.raises(PluginError, match="no part 'projector', only encoder"):
+        add_targets(net, "projector")
+    add_targets(net, "encoder")
+    with pytest.raises(PluginError, match="'encoder' has a target already"):
+        add_targets(net, "encoder")
+
+
+def test_a_net_without_targets_is_left_alone() -> None:
+    net = Net({"encoder": nn.Linear(2, 2)})
+    before = state(net)
+    ema_update(net, 0.0)
+    copy_to_targets(net)
+    assert all(torch.equal(value, before[name]) for name, value in state(net).items())

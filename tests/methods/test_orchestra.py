@@ -1,0 +1,243 @@
+"""Orchestra: its loss, what stops gradients, its tables and bytes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.layout import Layout
+from fedbench.bench.ledger import Ledger
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Server, Upload
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.nn.memory import Memory
+from fedbench.bench.seeding import generator, scope
+from fedbench.bench.sharing import Sharing, rule_of
+from fedbench.methods.orchestra import Orchestra
+
+SPEC = DataSpec((3, 32, 32), 10, 100)
+
+
+def small(**fields: Any) -> Orchestra:
+    given = {
+        "hidden_dim": 16,
+        "projection_dim": 8,
+        "num_global_clusters": 5,
+        "num_local_clusters": 4,
+        "global_steps": 10,
+    }
+    return Orchestra.model_validate({**given, **fields})
+
+
+def make(
+    method: Orchestra, norm: str = "group", backbone: str = "resnet8", width: int | None = 4
+) -> Net:
+    config = ModelConfig.model_validate({"backbone": backbone, "width": width, "norm": norm})
+    with scope(0, "init"):
+        return method.build(make_backbone(config, 3), SPEC)
+
+
+def batch_for(method: Orchestra, size: int = 6) -> Batch:
+    rng = generator(0, "views")
+    views = tuple(torch.randn(size, 3, 8, 8, generator=rng) for _ in method.needs().views)
+    return Batch(views, torch.full((size,), -1))
+
+
+def loss_of(method: Orchestra, net: Net, batch: Batch) -> Loss:
+    return method.loss(net, batch, Client(0, 1, generator(0, "client")))
+
+
+def shaken(net: Net) -> Net:
+    """Online and target parts apart from each other, as after some training."""
+    rng = generator(0, "shaken")
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=rng) * 0.1)
+    return net
+
+
+def log_softmax(values: list[float]) -> list[float]:
+    total = math.log(sum(math.exp(v) for v in values))
+    return [v - total for v in values]
+
+
+@pytest.mark.parametrize("target", [True, False])
+@pytest.mark.parametrize("degeneracy", [True, False])
+def test_loss_by_hand(target: bool, degeneracy: bool) -> None:
+    method = small(target=target, degeneracy=degeneracy, temperature=0.2)
+    net = shaken(make(method))
+    batch = batch_for(method)
+    out = loss_of(method, net, batch)
+    turns = torch.randint(4, (6,), generator=generator(0, "client")).tolist()
+    prefix = "target_" if target else ""
+    clusters = rotation = 0.0
+    with torch.no_grad():
+        for i in range(6):
+            x1, x2 = batch.views[0][i : i + 1], batch.views[1][i : i + 1]
+            t1 = net(x1, prefix + "encoder", prefix + "projector")[0]
+            z2 = net(x2, "encoder", "projector")[0]
+            cosines = [
+                [float(F.cosine_similarity(z, c, dim=0)) / 0.2 for c in net.tensor("centroids")]
+                for z in (t1, z2)
+            ]
+            assigned, predicted = map(log_softmax, cosines)
+            clusters -= sum(math.exp(a) * p for a, p in zip(assigned, predicted, strict=True)) / 6
+            if degeneracy:
+                turned = torch.rot90(batch.views[2][i], turns[i], (1, 2)).unsqueeze(0)
+                logits = net(turned, "encoder", "projector", "rotation")[0].tolist()
+                rotation -= log_softmax(logits)[turns[i]] / 6
+    assert float(out.parts["clusters"]) == pytest.approx(clusters, rel=1e-4)
+    assert float(out.total.detach()) == pytest.approx(clusters + rotation, rel=1e-4)
+    assert ("rotation" in out.parts) is degeneracy
+
+
+def test_agreement_of_sharp_assignments_costs_nothing() -> None:
+    """Online = target, both views equal, low temperature: entropy of a one-hot assignment."""
+    method = small(temperature=1e-3, degeneracy=False)
+    net = make(method)
+    view = batch_for(method).views[0]
+    out = loss_of(method, net, Batch((view, view), torch.full((6,), -1)))
+    assert float(out.total.detach()) == pytest.approx(0, abs=1e-2)
+
+
+def test_no_gradient_reaches_target_or_centroids() -> None:
+    method = small()
+    net = shaken(make(method))
+    Layout.of(net, method.sharing()).bind(net)
+    out = loss_of(method, net, batch_for(method))
+    out.total.backward()
+    assert not out.keep["rows"].requires_grad
+    assert not net.tensor("centroids").requires_grad
+    for name, parameter in net.named_parameters():
+        if name.startswith("target_"):
+            assert not parameter.requires_grad
+            assert parameter.grad is None
+        else:
+            assert parameter.grad is not None
+            assert float(parameter.grad.abs().sum()) > 0, name
+
+
+def test_without_a_target_the_online_branch_of_view_1_stops_gradients() -> None:
+    """The derivative equals that with the assignment as a given constant."""
+    method = small(target=False, degeneracy=False)
+    net = shaken(make(method))
+    batch = batch_for(method)
+    loss_of(method, net, batch).total.backward()
+    found = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    net.zero_grad()
+    with torch.no_grad():
+        t1 = F.normalize(net(batch.views[0], "encoder", "projector"), dim=1)
+    centroids = net.tensor("centroids")
+    scores = F.normalize(net(batch.views[1], "encoder", "projector"), dim=1) @ centroids.T / 0.1
+    constant = (t1 @ centroids.T / 0.1).softmax(dim=1)
+    (-(constant * scores.log_softmax(dim=1)).sum(dim=1).mean()).backward()
+    expected = [p.grad for p in net.parameters() if p.grad is not None]
+    assert len(found) == len(expected) > 0
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def statistics(net: Net, part: str) -> Tensor:
+    return torch.cat([buffer.flatten() for buffer in net[part].buffers()]).clone()
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_online_statistics_see_view_1_only_if_asked(seen: bool) -> None:
+    """One pass leaves 0.9 (old) + 0.1 (batch), so view 1 in front of view 2 must show."""
+    method = small(online_x1_pass=seen, degeneracy=False)
+    net, other = make(method, "batch"), make(method, "batch")
+    batch = batch_for(method)
+    loss_of(method, net, batch)
+    with torch.no_grad():
+        for view in batch.views if seen else batch.views[1:]:
+            other(view, "encoder", "projector")
+    assert torch.equal(statistics(net, "encoder"), statistics(other, "encoder"))
+    assert torch.equal(statistics(net, "projector"), statistics(other, "projector"))
+
+
+def test_after_a_step_the_target_follows_and_the_memory_holds_the_batch() -> None:
+    method = small(ema_decay=0.75)
+    net = shaken(make(method))
+    before = net.tensor("target_encoder.stem.weight").clone()
+    Memory.of(net).reset(10)
+    out = loss_of(method, net, batch_for(method))
+    method.after_step(net, out, Client(0, 1, generator(0, "client")))
+    moved = 0.75 * before + 0.25 * net.tensor("encoder.stem.weight").detach()
+    torch.testing.assert_close(net.tensor("target_encoder.stem.weight"), moved)
+    assert torch.equal(Memory.of(net).valid(), out.keep["rows"])
+    torch.testing.assert_close(out.keep["rows"].norm(dim=1), torch.ones(6))
+
+
+VIEWS = [
+    ({}, ("orchestra-o-1", "orchestra-o-2", "orchestra-o-1")),
+    ({"degeneracy": False}, ("orchestra-o-1", "orchestra-o-2")),
+    ({"target_view": "plain"}, ("plain", "orchestra-o-2", "orchestra-o-1")),
+    ({"augmentation": "simclr-m"}, ("simclr-m", "simclr-m", "simclr-m")),
+]
+
+
+@pytest.mark.parametrize(("fields", "views"), VIEWS)
+def test_views(fields: dict[str, Any], views: tuple[str, ...]) -> None:
+    assert small(**fields).needs().views == views
+
+
+def test_sharing_table() -> None:
+    table = Orchestra().sharing()
+    net = make(small())
+    rules = {name: rule_of(name, table) for name in net.state_dict()}
+    down = {name for name, rule in rules.items() if rule is Sharing.BROADCAST}
+    assert down == {"centroids", "min_cluster_size"}
+    assert {rule for name, rule in rules.items() if name not in down} == {Sharing.AVERAGED}
+    assert not any("memory" in name for name in rules)
+
+
+def extras_of(method: Orchestra, rows: Tensor) -> dict[str, Tensor]:
+    net = Net({"encoder": torch.nn.Identity(), "memory": Memory(128, rows.shape[1])})
+    Memory.of(net).push(rows)
+    data = ClientData(torch.zeros(len(rows), 3, 8, 8, dtype=torch.uint8), torch.zeros(len(rows)))
+    return dict(method.after_local(net, data, Client(0, 1, generator(0, "client"))))
+
+
+def test_bytes_of_a_resnet_18() -> None:
+    """Both nets: 11,168,832 + 9,600 and 525,312 + 2,048; 2,052 for turns; rows of 2,048 bytes."""
+    method = Orchestra()
+    net = make(method, "batch", "resnet18", None)
+    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
+    shared = 4 * (2 * (11_168_832 + 9_600 + 525_312 + 2_048) + 2_052)
+    assert shared == 93_654_544
+    assert ledger.bytes_up == shared
+    assert ledger.down["centroids"] == 32 * 2_048
+    assert ledger.bytes_down == shared + 32 * 2_048 + 4
+    rows = F.normalize(torch.randn(128, 512, generator=generator(0, "rows")), dim=1)
+    ledger.add_extras(extras_of(method, rows))
+    assert ledger.bytes_up == shared + 8 * 2_048 + 4
+    ideal = Ledger()
+    ideal.add_extras(extras_of(Orchestra(representations="memory"), rows))
+    assert ideal.up == {"memory": 128 * 2_048, "min_cluster_size": 4}
+
+
+def test_without_a_target_half_of_that() -> None:
+    method = Orchestra(target=False, degeneracy=False)
+    net = make(method, "batch", "resnet18", None)
+    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
+    assert ledger.bytes_up == 4 * (11_168_832 + 9_600 + 525_312 + 2_048)
+
+
+def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:
+    method = small()
+    net = make(method)
+    before = net.tensor("centroids").clone()
+    server = Server(0, generator(0, "server"), {})
+    method.server_step(net, [Upload(0, 1, {}), Upload(1, 0, {})], server)
+    assert torch.equal(net.tensor("centroids"), before)
+    up = {"centroids": F.normalize(torch.ones(1, 8), dim=1), "min_cluster_size": torch.ones(1)}
+    method.server_step(net, [Upload(0, 1, {}), Upload(1, 1, up)], server)
+    assert not torch.equal(net.tensor("centroids"), before)
+    torch.testing.assert_close(net.tensor("centroids").norm(dim=1), torch.ones(5))

@@ -1,0 +1,135 @@
+"""Orchestra in whole rounds: round 0, what leaves a client, odd clients, ablations."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.client import ClientRunner, Task, Trained
+from fedbench.bench.method import RoundPlan
+from fedbench.bench.nn.memory import Memory
+from fedbench.bench.setup import Setup
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+
+CPU = torch.device("cpu")
+
+
+def setup_of(shares: list[list[int]] | None = None, **values: Any) -> Setup:
+    given = {"method__global_steps": 20, "method__num_global_clusters": 6, **values}
+    return tiny_setup(tiny_config("orchestra", **given), shares=shares)
+
+
+def run_client(
+    runner: ClientRunner, setup: Setup, client_id: int, round_index: int, epochs: int
+) -> tuple[Trained, Tensor]:
+    net = setup.make_net()
+    server = setup.layout(net).bind(net).server.data
+    out = torch.zeros(runner.layout.upload_size)
+    return runner.run(Task(client_id, round_index, epochs, None), server, out), out
+
+
+def test_round_0_sends_centroids_and_changes_nothing_else(tmp_path: Path) -> None:
+    setup = setup_of(model__norm="batch")
+    runner = ClientRunner(setup, CPU, tmp_path)
+    before = setup.make_net()
+    vector = setup.layout(before).bind(before).server.data
+    trained, _ = run_client(runner, setup, 0, 0, epochs=0)
+    assert torch.equal(runner.binding.server.data, vector), "weights, statistics, centroids"
+    assert trained.num_steps == 0
+    assert sorted(trained.extras) == ["centroids", "min_cluster_size"]
+    sent = trained.extras["centroids"]
+    torch.testing.assert_close(sent.norm(dim=1), torch.ones(len(sent)))
+    method = setup.method
+    assert method.plan_round(0, RoundPlan(7)) == RoundPlan(0)
+    assert method.plan_round(1, RoundPlan(7)) == RoundPlan(7)
+
+
+def test_round_0_moves_the_centroids_only(tmp_path: Path) -> None:
+    setup = setup_of(model__norm="batch")
+    trainer = train(setup, tmp_path, rounds=1)
+    slots = {slot.name: slice(slot.start, slot.stop) for slot in trainer.layout.server}
+    changed = {
+        name
+        for name, span in slots.items()
+        if not torch.equal(trainer.vector[span], trainer.initial[span])
+    }
+    assert changed == {"centroids", "min_cluster_size"}
+    assert trainer.history[0].loss is None
+    assert trainer.history[0].bytes_up > 0
+    assert trainer.total_rounds == setup.config.federation.num_rounds + 1
+
+
+def test_the_smallest_cluster_is_logged_one_round_later(tmp_path: Path) -> None:
+    setup = setup_of()
+    trainer = train(setup, tmp_path / "whole")
+    for rounds in (1, 2):
+        earlier = train(setup, tmp_path / str(rounds), rounds=rounds)
+        smallest = float(earlier.binding.net.tensor("min_cluster_size"))
+        assert smallest >= 1
+        assert trainer.history[rounds].parts["min_cluster_size"] == pytest.approx(smallest)
+
+
+def test_a_clients_memory_does_not_reach_the_next_client(tmp_path: Path) -> None:
+    setup = setup_of(shares=[list(range(60)), list(range(60, 65)), [65]])
+    alone, _ = run_client(ClientRunner(setup, CPU, tmp_path / "a"), setup, 1, 1, epochs=1)
+    runner = ClientRunner(setup, CPU, tmp_path / "b")
+    run_client(runner, setup, 0, 1, epochs=2)
+    after, _ = run_client(runner, setup, 1, 1, epochs=1)
+    assert torch.equal(alone.extras["centroids"], after.extras["centroids"])
+    assert len(alone.extras["centroids"]) == 2  # 5 rows
+    idle, _ = run_client(runner, setup, 2, 1, epochs=0)
+    assert idle.extras == {}
+
+
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_no_upload_holds_a_row_of_the_memory(epochs: int, tmp_path: Path) -> None:
+    """Averaged tensors, centroids and one number go up; with strict clusters none is a row."""
+    setup = setup_of(method__strict_k_anonymity=True, method__num_local_clusters=4)
+    runner = ClientRunner(setup, CPU, tmp_path)
+    trained, out = run_client(runner, setup, 0, 1 if epochs else 0, epochs)
+    rows = Memory.of(runner.binding.net).valid()
+    assert len(rows) == len(setup.client_data(0, CPU))  # never more rows than images
+    assert len(out) == runner.layout.num_averaged
+    nearest = (trained.extras["centroids"] @ rows.T).amax(dim=1)
+    assert float(trained.extras["min_cluster_size"]) == len(rows) // 4 == 5
+    assert trained.extras["min_cluster_size"].numel() == 1
+    if epochs == 0:  # an untrained net maps images close to each other, but not on one point
+        assert bool((nearest < 1).all())
+    width = rows.shape[1]
+    windows = {tuple(w) for w in np.round(out.unfold(0, width, 1).numpy(), 5).tolist()}
+    assert not windows & {tuple(r) for r in np.round(rows.numpy(), 5).tolist()}
+
+
+@pytest.mark.parametrize("representations", ["centroids", "memory"])
+@pytest.mark.parametrize("norm", ["group", "batch", "batch-local"])
+def test_clients_of_any_size_train(norm: str, representations: str, tmp_path: Path) -> None:
+    shares: list[list[int]] = [[0], [], [1, 2], list(range(3, 70))]
+    setup = setup_of(
+        shares=shares,
+        model__norm=norm,
+        client__batch_size=256,
+        method__memory_size=16,
+        method__representations=representations,
+    )
+    trainer = train(setup, tmp_path)
+    assert [record.cohort_size for record in trainer.history] == [3, 3, 3]
+    idle = 0 if norm == "group" else 1  # a batch norm cannot learn from one image
+    assert [record.idle_clients for record in trainer.history] == [3, idle, idle]
+    assert all(math.isfinite(record.loss or 0) for record in trainer.history)
+    assert not torch.equal(trainer.vector, trainer.initial)
+
+
+@pytest.mark.parametrize("fields", [{"target": False}, {"degeneracy": False}])
+def test_ablations_train(fields: dict[str, bool], tmp_path: Path) -> None:
+    setup = setup_of(None, **{f"method__{name}": value for name, value in fields.items()})
+    trainer = train(setup, tmp_path)
+    assert trainer.history[-1].loss is not None
+    parts = set(trainer.binding.net)
+    assert ("target_encoder" in parts) is fields.get("target", True)
+    assert ("rotation" in parts) is fields.get("degeneracy", True)

@@ -1,0 +1,99 @@
+"""RotPred: its loss, turns, and traffic."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.layout import Layout
+from fedbench.bench.ledger import Ledger
+from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.seeding import generator, scope
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.methods.rotpred import RotPred
+
+SPEC = DataSpec((3, 32, 32), 10, 100)
+
+
+def make(method: RotPred, backbone: str = "resnet8", width: int | None = 4) -> Net:
+    config = ModelConfig(backbone=backbone, width=width, norm="batch")
+    with scope(0, "init"):
+        return method.build(make_backbone(config, 3), SPEC)
+
+
+def batch_of(images: torch.Tensor) -> Batch:
+    return Batch((images,), torch.full((len(images),), -1))
+
+
+def test_loss_is_the_cross_entropy_of_the_drawn_turns() -> None:
+    method = RotPred(hidden_dim=8, projection_dim=8)
+    net = make(method).eval()
+    x = torch.randn(6, 3, 8, 8, generator=generator(0, "x"))
+    out = method.loss(net, batch_of(x), Client(0, 0, generator(0, "client")))
+    turns = torch.randint(4, (6,), generator=generator(0, "client")).tolist()
+    assert len(set(turns)) > 1
+    total = 0.0
+    for image, turn in zip(x, turns, strict=True):
+        turned = torch.rot90(image, turn, (1, 2)).unsqueeze(0)
+        logits = net(turned, "encoder", "projector", "rotation")[0].tolist()
+        total -= logits[turn] - math.log(sum(math.exp(v) for v in logits))
+    assert float(out.total.detach()) == pytest.approx(total / 6, rel=1e-5)
+    assert out.features[0].shape == (6, 16)  # width 4, doubled twice
+
+
+def test_an_indifferent_classifier_loses_ln_4() -> None:
+    method = RotPred(hidden_dim=8, projection_dim=8)
+    net = make(method)
+    for parameter in net["rotation"].parameters():
+        torch.nn.init.zeros_(parameter)
+    x = torch.randn(4, 3, 8, 8, generator=generator(0, "x"))
+    out = method.loss(net, batch_of(x), Client(0, 0, generator(0, "client")))
+    assert float(out.total.detach()) == pytest.approx(math.log(4), rel=1e-6)
+
+
+def test_turns_are_drawn_anew_and_all_four_occur() -> None:
+    rng = generator(0, "client")
+    method = RotPred(hidden_dim=8, projection_dim=8)
+    net = make(method)
+    image = torch.randint(256, (1, 3, 8, 8), generator=generator(0, "x"), dtype=torch.uint8)
+    data = ClientData(image.repeat(64, 1, 1, 1), torch.full((64,), -1))
+    seen = []
+    net["encoder"].register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+    for _ in range(2):
+        for x in data.ordered("rot", rng):
+            method.loss(net, batch_of(x), Client(0, 0, rng))
+    assert len(torch.unique(seen[0], dim=0)) == 4
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_bytes_of_a_resnet_18_in_both_directions() -> None:
+    """methods: 11,168,832 weights and 9,600 statistics; 525,824 and 2,048; 512 x 4 + 4."""
+    method = RotPred()
+    net = make(method, "resnet18", None)
+    ledger = Ledger.of_client(Layout.of(net, method.sharing()))
+    groups = {
+        "encoder": 4 * (11_168_832 + 9_600),
+        "projector": 4 * (525_824 + 2_048),
+        "rotation": 4 * 2_052,
+    }
+    assert ledger.up == groups
+    assert ledger.down == groups
+    assert ledger.bytes_up == 46_833_424
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_clients_of_any_size_train(norm: str, tmp_path: Path) -> None:
+    config = tiny_config("rotpred", model__norm=norm, client__batch_size=256)
+    shares = [[0], [], list(range(1, 3)), list(range(3, 70))]
+    trainer = train(tiny_setup(config, shares=shares), tmp_path)
+    assert [record.cohort_size for record in trainer.history] == [3, 3]  # the empty one never
+    idle = 1 if norm == "batch" else 0  # a batch norm cannot learn from one image
+    assert [record.idle_clients for record in trainer.history] == [idle, idle]
+    assert not torch.equal(trainer.vector, trainer.initial)
