@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes on 2 cores
-	$(BIN)/fedbench tune simclr+uv --trials 4
-	$(BIN)/fedbench sweep --grid heterogeneity --tuned auto
+	$(BIN)/fedbench tune orchestra --trials 4
+	$(BIN)/fedbench sweep --grid heterogeneity
+	$(BIN)/fedbench sweep --grid heterogeneity --methods orchestra --tuned auto
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
 test: $(STAMP)  ## the tests that CI runs

@@ -26,7 +26,8 @@ class RoundRecord:
         bytes_down: to clients, this round.
         std_ratio: spread of features on a fixed probe; 1 = isotropic, 0 = collapsed.
         effective_rank: of the same features.
-        collapsed: what the detector says.
+        projection_std_ratio: spread of the projections.
+        collapsed: what the detector says of the two.
         metrics: evaluations made after this round.
         seconds: wall-clock time.
     """
@@ -41,6 +42,7 @@ class RoundRecord:
     bytes_down: int
     std_ratio: float
     effective_rank: float
+    projection_std_ratio: float
     collapsed: bool
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0

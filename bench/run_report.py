@@ -124,11 +124,10 @@ def warnings(result: RunResult) -> list[str]:
             " evaluated; try a lower client.lr"
         )
     if result.collapsed:
-        spread = result.metrics["std_ratio"] or 0.0
-        rank = result.metrics["effective_rank"] or 0.0
+        metrics = result.metrics
         found.append(
-            f"the encoder has collapsed: spread {spread:.3f} (1 = even, 0 = constant), effective"
-            f" rank {rank:.1f}"
+            f"the encoder has collapsed: spread of features {metrics['std_ratio'] or 0:.3f}, of"
+            f" projections {metrics.get('projection_std_ratio') or 0:.3f} (1 = even, 0 = constant)"
         )
     return found
 

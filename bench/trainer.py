@@ -14,19 +14,15 @@ from torch import Tensor
 from fedbench.bench.aggregate import Aggregate, optimized_size
 from fedbench.bench.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbench.bench.client import Task, Trained
-from fedbench.bench.evaluation.detectors import collapse_report
-from fedbench.bench.evaluation.features import extract
+from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.history import History, RoundRecord
 from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import RoundPlan, Server, Upload
 from fedbench.bench.personal import PersonalStore
-from fedbench.bench.seeding import generator, numpy_generator, single_thread
+from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.server import ServerOptimizer
 from fedbench.bench.setup import Setup
-
-_PROBE = 256
-"""Images that the collapse detector looks at after every round."""
 
 
 class Executor(Protocol):
@@ -73,7 +69,7 @@ class Trainer:
         self.history: list[RoundRecord] = []
         sizes = setup.partition.sizes
         self._holders = [k for k in range(len(sizes)) if sizes[k] > 0]
-        self._probe = _probe_images(setup)
+        self._probe = probe_images(setup)
         self._resume()
 
     @property
@@ -193,20 +189,14 @@ class Trainer:
             name: sum(r.parts.get(name, 0.0) * r.num_steps for r in stepped) / steps
             for name in sorted({name for r in stepped for name in r.parts})
         }
-        net, method = self.binding.net.eval(), self.setup.method
-        if (
-            results and results[0].stored_personal
-        ):  # where encoders differ, look at one that trained
+        if results and results[0].stored_personal:  # encoders differ: look at one that trained
             own = self._personal.load(results[0].client_id, index)
             self.binding.personal.data.copy_(own)
         with single_thread():
-            features = extract(lambda x: method.encode(net, x), self._probe, device=self.device)
+            found = judge(self.setup, self.binding, self._probe, self.device)
         self.binding.personal.data.copy_(self.first_personal)
-        report = collapse_report(features)
-        if not report["finite"]:
+        if found is None:
             raise Diverged(f"round {index + 1}: the features are not finite")
-        assert report["std_ratio"] is not None
-        assert report["effective_rank"] is not None
         loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
         return RoundRecord(
             round_index=index,
@@ -217,9 +207,7 @@ class Trainer:
             num_steps=steps,
             bytes_up=exchanged.bytes_up,
             bytes_down=exchanged.bytes_down,
-            std_ratio=report["std_ratio"],
-            effective_rank=report["effective_rank"],
-            collapsed=bool(report["collapsed"]),
+            **found._asdict(),
             metrics=metrics,
             seconds=seconds,
         )
@@ -268,11 +256,3 @@ class Trainer:
         self.personal_rounds = {int(k): r for k, r in state["personal_rounds"].items()}
         self.resumes = state["resumes"] + 1
         self.train_seconds = state["train_seconds"]
-
-
-def _probe_images(setup: Setup) -> Tensor:
-    rng = numpy_generator(setup.config.seed, "probe")
-    count = min(_PROBE, len(setup.images))
-    chosen = rng.choice(len(setup.images), count, replace=False)
-    chosen.sort()
-    return torch.from_numpy(setup.images[chosen])

@@ -148,7 +148,7 @@ def test_progress_of_rounds_in_a_pipe_is_thinned_out(
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     with RunProgress("run x") as progress:
         for index in range(2, 30):  # resumed after two rounds
-            progress(RoundRecord(index, 0.5, {}, 4, 0, 8, 10**6, 10**6, 0.9, 5.0, False), 30)
+            progress(RoundRecord(index, 0.5, {}, 4, 0, 8, 10**6, 10**6, 0.9, 5.0, 0.8, False), 30)
     lines = capsys.readouterr().err.splitlines()
     # one line per 5 s, the first and the last round; 2 MB a round, those before it included
     assert [line.split(" · ")[0] for line in lines[1:]] == [

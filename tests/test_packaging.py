@@ -48,10 +48,12 @@ def test_wheel_holds_the_tree_and_installs_without_dependencies(tmp_path: Path) 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     python = environment / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps"]
-    subprocess.run(
-        [*install, "--quiet", str(wheel)], cwd=tmp_path, check=True, capture_output=True
-    )
-    where = [str(python), "-c", "import fedbench, pathlib; print(pathlib.Path(fedbench.__file__).parent)"]
+    subprocess.run([*install, "--quiet", str(wheel)], cwd=tmp_path, check=True, capture_output=True)
+    where = [
+        str(python),
+        "-c",
+        "import fedbench, pathlib; print(pathlib.Path(fedbench.__file__).parent)",
+    ]
     done = subprocess.run(where, cwd=tmp_path, capture_output=True, text=True, check=True)
     package = Path(done.stdout.strip())
     assert package.is_relative_to(environment)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.detectors import collapse_report
+from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract, features_are_finite
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear import linear_probe
@@ -93,13 +93,12 @@ def _protocols(
     def encode(images: Tensor) -> Tensor:
         return setup.method.encode(net, images)
 
+    collapse = judge(setup, binding, probe_images(setup), device)
+    found = {} if collapse is None else {k: float(v) for k, v in collapse._asdict().items()}
+    if not protocols:
+        return found
     test = extract(encode, dataset.test_images, device=device)
-    report = collapse_report(test)
-    found = {}
-    if report["std_ratio"] is not None and report["effective_rank"] is not None:
-        found = {"std_ratio": report["std_ratio"], "effective_rank": report["effective_rank"]}
-        found["collapsed"] = float(bool(report["collapsed"]))
-    if not protocols or not features_are_finite(test):
+    if not features_are_finite(test):
         return found
     held = np.sort(setup.partition.indices)
     labels, classes = dataset.train_labels[held], dataset.num_classes

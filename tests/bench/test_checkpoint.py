@@ -119,6 +119,7 @@ RECORD = RoundRecord(
     bytes_up=10,
     bytes_down=20,
     std_ratio=0.9,
+    projection_std_ratio=0.8,
     effective_rank=3.0,
     collapsed=False,
 )

@@ -36,6 +36,7 @@ def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     finished = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
     other = Store(tmp_path / "other")
-    with other.lock(finished.row.row_id) as mine, pytest.raises(StoreError, match="another process"):
+    with other.lock(finished.row.row_id) as mine:
         assert mine
-        run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
+        with pytest.raises(StoreError, match="another process"):
+            run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")

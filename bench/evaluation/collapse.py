@@ -1,0 +1,53 @@
+"""Has an encoder collapsed? Judged on a fixed set of training images, without labels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.evaluation.detectors import collapse_report
+from fedbench.bench.evaluation.features import extract
+from fedbench.bench.layout import Binding
+from fedbench.bench.seeding import numpy_generator
+from fedbench.bench.setup import Setup
+
+_NUM_IMAGES = 256
+
+
+class Collapse(NamedTuple):
+    """Spread of features and projections; see `detectors.collapse_report`.
+
+    Attributes:
+        std_ratio: of the features; 1 = even, 0 = constant.
+        effective_rank: of the features.
+        projection_std_ratio: of the projections, which collapse first where a loss allows it.
+        collapsed: whether either of the two has collapsed.
+    """
+
+    std_ratio: float
+    effective_rank: float
+    projection_std_ratio: float
+    collapsed: bool
+
+
+def probe_images(setup: Setup) -> Tensor:
+    """The training images that the detector looks at, uint8 (n, C, H, W), drawn once per run."""
+    rng = numpy_generator(setup.config.seed, "probe")
+    count = min(_NUM_IMAGES, len(setup.images))
+    chosen = rng.choice(len(setup.images), count, replace=False)
+    chosen.sort()
+    return torch.from_numpy(setup.images[chosen])
+
+
+def judge(setup: Setup, binding: Binding, probe: Tensor, device: torch.device) -> Collapse | None:
+    """Look at the net as it is, in eval mode; None if its features are not finite."""
+    net, method = binding.net.eval(), setup.method
+    features = collapse_report(extract(lambda x: method.encode(net, x), probe, device=device))
+    projections = collapse_report(extract(lambda x: method.embed(net, x), probe, device=device))
+    spread, rank = features["std_ratio"], features["effective_rank"]
+    if spread is None or rank is None or projections["std_ratio"] is None:
+        return None
+    collapsed = bool(features["collapsed"] or projections["collapsed"])
+    return Collapse(spread, rank, projections["std_ratio"], collapsed)
