@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -140,6 +139,8 @@ def fit_logistic(
         torch.mm(rows.double() - mean, transform, out=out)
     penalty = (l2 / curvature)[:, None]  # (r, 1)
     shape = (basis.shape[1] + 1, num_classes)
+
+    from scipy.optimize import minimize  # half a second that only a probe should pay
 
     def loss_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         parameters = torch.from_numpy(flat).view(shape)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,29 +16,7 @@ from fedbench.bench.tuning.ray_checks import (
     local_gpus,
 )
 from fedbench.bench.tuning.ray_runtime import Session, ray_session, warm_up
-from fedbench.bench.tuning.trial import CellJob, Outcome, train
-
-
-class Fixed:
-    """A source of jobs that are known beforehand; keeps their outcomes in memory."""
-
-    def __init__(self, jobs: Sequence[CellJob]) -> None:
-        self._waiting = deque(jobs)
-        self.total, self.ended = len(jobs), 0
-        self.outcomes: list[Outcome] = []
-
-    @property
-    def finished(self) -> bool:
-        """Whether every job has been handed out."""
-        return not self._waiting
-
-    def next(self) -> CellJob | None:
-        """The next job in the given order."""
-        return self._waiting.popleft() if self._waiting else None
-
-    def done(self, outcome: Outcome) -> None:
-        """Keep an outcome."""
-        self.outcomes.append(outcome)
+from fedbench.bench.tuning.trial import train
 
 
 def choose_gpus(device: str, gpus_per_trial: float | None, address: str | None) -> float:
@@ -77,40 +53,6 @@ def choose_concurrency(concurrency: int | None, gpus: float, address: str | None
     if gpus > 0:
         return max(1, int(local_gpus() / gpus + 1e-9))
     return physical_cores()
-
-
-def run_cells(
-    cells: Sequence[CellJob],
-    *,
-    device: str = "auto",
-    concurrency: int | None = None,
-    gpus_per_trial: float | None = None,
-    address: str | None = None,
-    on_progress: OnProgress | None = None,
-) -> list[Outcome]:
-    """Execute cells in any order; outcomes come in the order in which cells end.
-
-    Args:
-        cells: what to run; each knows its store.
-        device: `auto`, `cpu` or `cuda`.
-        concurrency: at a time; None = physical cores, or what the GPUs or the cluster hold.
-        gpus_per_trial: may be a fraction; None = see `choose_gpus`.
-        address: of a Ray cluster; None = this machine.
-        on_progress: called with every event.
-
-    Raises:
-        ResourceError, StoreError: when cells cannot be run here, or not be kept.
-        Interrupted: after a signal; cells that had ended are with the caller's source only.
-    """
-    source = Fixed(cells)
-    run_source(
-        source,
-        gpus=choose_gpus(device, gpus_per_trial, address),
-        concurrency=concurrency,
-        address=address,
-        on_progress=on_progress,
-    )
-    return source.outcomes
 
 
 def run_source(
