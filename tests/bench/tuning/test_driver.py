@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,30 @@ from fedbench.bench.errors import ConfigError, ResourceError
 from fedbench.bench.execute import Origin
 from fedbench.bench.tuning import driver as module
 from fedbench.bench.tuning.driver import Driver
-from fedbench.bench.tuning.executor import Fixed, choose_concurrency, choose_gpus
+from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus
 from fedbench.bench.tuning.progress import Event, TrialDone, TrialProgress, TrialStarted
-from fedbench.bench.tuning.trial import CellJob
+from fedbench.bench.tuning.trial import CellJob, Outcome
 
 ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
+
+
+class Fixed:
+    """Jobs that are known beforehand."""
+
+    def __init__(self, jobs: Sequence[CellJob]) -> None:
+        self._waiting = deque(jobs)
+        self.total, self.ended = len(jobs), 0
+        self.outcomes: list[Outcome] = []
+
+    @property
+    def finished(self) -> bool:
+        return not self._waiting
+
+    def next(self) -> CellJob | None:
+        return self._waiting.popleft() if self._waiting else None
+
+    def done(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
 
 
 def jobs(count: int) -> list[CellJob]:
