@@ -18,7 +18,7 @@ class RoundRecord:
     Attributes:
         round_index: from 0.
         loss: mean over the cohort's steps; None if there were none.
-        parts: means of the logged loss terms.
+        parts: means of the logged loss terms, and what the server logged.
         cohort_size: clients that took part.
         idle_clients: those that made no step (too few images for a batch).
         num_steps: optimizer steps of all of them.

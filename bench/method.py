@@ -136,13 +136,15 @@ class Upload:
 class Server:
     """The server at work: the round, its generator, and optimizers that live as long as the run.
 
-    `restored` holds states of optimizers from a checkpoint until they are asked for.
+    `restored` holds states of optimizers from a checkpoint until they are asked for. Numbers that
+    `server_step` puts into `log` stand among the loss terms of the round's record.
     """
 
     round: int
     rng: torch.Generator
     optimizers: dict[str, torch.optim.Optimizer]
     restored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    log: dict[str, float] = field(default_factory=dict)
 
     def optimizer(
         self, name: str, make: Callable[[], torch.optim.Optimizer]

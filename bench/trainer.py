@@ -147,7 +147,8 @@ class Trainer:
         self.ledger.merge(exchanged)
         self.train_seconds += time.perf_counter() - began
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
-        return self._record(index, results, exchanged, metrics, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return self._record(index, results, exchanged, server.log, metrics, seconds)
 
     def _cohort(self, index: int, plan: RoundPlan) -> list[int]:
         pool = self._holders
@@ -180,6 +181,7 @@ class Trainer:
         index: int,
         results: Sequence[Trained],
         exchanged: Ledger,
+        log: Mapping[str, float],
         metrics: Mapping[str, float],
         seconds: float,
     ) -> RoundRecord:
@@ -201,7 +203,7 @@ class Trainer:
         return RoundRecord(
             round_index=index,
             loss=loss if math.isfinite(loss) else None,
-            parts=means,
+            parts={**means, **log},
             cohort_size=len(results),
             idle_clients=len(results) - len(stepped),
             num_steps=steps,

@@ -45,7 +45,7 @@ class Orchestra(ClusterFields, Method):
     online encoder. Cluster numbers: table 2. Deviations: the memory starts empty, holds no more
     rows than the client has images, and is not uploaded; it is clustered into at most half as many
     clusters as it has rows; round 0 fills it by one batch; the size of the smallest cluster goes
-    up (4 bytes) and down with the next round (4 bytes), whose log has it.
+    up as well (4 bytes), for the log.
     """
 
     num_global_clusters: int = Field(32, ge=2, description="G; the paper: 32, CIFAR-100 256")
@@ -83,13 +83,11 @@ class Orchestra(ClusterFields, Method):
         net["memory"] = Memory(self.memory_size, dim)
         start = torch.randn(self.num_global_clusters, dim)
         net.register_buffer("centroids", F.normalize(start, dim=1))
-        net.register_buffer("min_cluster_size", torch.zeros(()))
         return net
 
     def sharing(self) -> Mapping[str, Sharing]:
         """Centroids come down only; weights and targets are averaged."""
-        down = dict.fromkeys(("centroids", "min_cluster_size"), Sharing.BROADCAST)
-        return {**down, "*": Sharing.AVERAGED}
+        return {"centroids": Sharing.BROADCAST, "*": Sharing.AVERAGED}
 
     def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
         """No training in round 0."""
@@ -122,8 +120,8 @@ class Orchestra(ClusterFields, Method):
         h2 = net(x2, "encoder")  # (B, D)
         logits = F.normalize(net(h2, "projector"), dim=1) @ centroids  # (B, G)
         agreement = F.cross_entropy(logits, assigned)
-        log = {"clusters": agreement.detach(), "min_cluster_size": net.tensor("min_cluster_size")}
-        out = Loss(agreement, features=(h2,), parts=log, keep={"rows": t1})
+        parts = {"clusters": agreement.detach()}
+        out = Loss(agreement, features=(h2,), parts=parts, keep={"rows": t1})
         if not self.degeneracy:
             return out
         turns = torch.randint(4, (len(x2),), generator=client.rng).to(x2.device)  # (B,)
@@ -144,6 +142,7 @@ class Orchestra(ClusterFields, Method):
         sent = [upload.extras for upload in uploads if upload.extras]
         if sent:
             points = torch.cat([extras[self.representations] for extras in sent])  # (N, d)
-            centroids, smallest = net.tensor("centroids"), net.tensor("min_cluster_size")
+            centroids = net.tensor("centroids")
             centroids.copy_(self.moved_centroids(points, centroids, self.temperature))
-            smallest.fill_(min(float(extras["min_cluster_size"]) for extras in sent))
+            smallest = min(float(extras["min_cluster_size"]) for extras in sent)
+            server.log["min_cluster_size"] = smallest

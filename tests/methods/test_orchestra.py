@@ -193,7 +193,7 @@ def test_sharing_table() -> None:
     net = make(small())
     rules = {name: rule_of(name, table) for name in net.state_dict()}
     down = {name for name, rule in rules.items() if rule is Sharing.BROADCAST}
-    assert down == {"centroids", "min_cluster_size"}
+    assert down == {"centroids"}
     assert {rule for name, rule in rules.items() if name not in down} == {Sharing.AVERAGED}
     assert not any("memory" in name for name in rules)
 
@@ -214,7 +214,7 @@ def test_bytes_of_a_resnet_18() -> None:
     assert shared == 93_654_544
     assert ledger.bytes_up == shared
     assert ledger.down["centroids"] == 32 * 2_048
-    assert ledger.bytes_down == shared + 32 * 2_048 + 4
+    assert ledger.bytes_down == shared + 32 * 2_048
     rows = F.normalize(torch.randn(128, 512, generator=generator(0, "rows")), dim=1)
     ledger.add_extras(extras_of(method, rows))
     assert ledger.bytes_up == shared + 8 * 2_048 + 4

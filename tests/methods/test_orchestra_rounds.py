@@ -59,20 +59,18 @@ def test_round_0_moves_the_centroids_only(tmp_path: Path) -> None:
         for name, span in slots.items()
         if not torch.equal(trainer.vector[span], trainer.initial[span])
     }
-    assert changed == {"centroids", "min_cluster_size"}
+    assert changed == {"centroids"}
     assert trainer.history[0].loss is None
     assert trainer.history[0].bytes_up > 0
     assert trainer.total_rounds == setup.config.federation.num_rounds + 1
 
 
-def test_the_smallest_cluster_is_logged_one_round_later(tmp_path: Path) -> None:
+def test_the_smallest_cluster_is_logged_in_every_round(tmp_path: Path) -> None:
     setup = setup_of()
-    trainer = train(setup, tmp_path / "whole")
-    for rounds in (1, 2):
-        earlier = train(setup, tmp_path / str(rounds), rounds=rounds)
-        smallest = float(earlier.binding.net.tensor("min_cluster_size"))
-        assert smallest >= 1
-        assert trainer.history[rounds].parts["min_cluster_size"] == pytest.approx(smallest)
+    trainer = train(setup, tmp_path)
+    rows = min(len(setup.partition.client(k)) for k in range(setup.partition.num_clients))
+    for record in trainer.history:  # a cluster has at least one row, and at most a client's images
+        assert 1 <= record.parts["min_cluster_size"] <= rows
 
 
 def test_a_clients_memory_does_not_reach_the_next_client(tmp_path: Path) -> None:
