@@ -155,11 +155,6 @@ class ClientRunner:
             stored_personal=stored,
         )
 
-    def load(self, server: Tensor, client_id: int, personal_round: int | None) -> None:
-        """Put the server's and one client's tensors into the net, for evaluation."""
-        self.binding.server.data.copy_(server)
-        self._load_personal(Task(client_id, 0, 0, personal_round))
-
     def _load_personal(self, task: Task) -> None:
         if not self.layout.personal_size:
             return

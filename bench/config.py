@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import PurePath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -19,6 +20,17 @@ Partitioner = Literal[
     "dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological", "rotation", "joint"
 ]
 Protocol = Literal["knn", "linear", "linear-paper"]
+
+
+_READ_BY: dict[str, tuple[str, ...]] = {
+    "alpha": ("dirichlet-balanced", "hsu", "dirichlet", "rotation", "joint"),
+    "classes_per_client": ("pathological",),
+    "rotation_bins": ("rotation", "joint"),
+    "rotation_alpha": ("joint",),
+    "multiply_prior": ("hsu", "rotation", "joint"),
+    "legacy": ("dirichlet-balanced",),
+}
+"""Partition fields and the partitioners that read them."""
 
 
 class Strict(BaseModel):
@@ -58,6 +70,12 @@ class DataConfig(Strict):
         le=1,
         description="share of each client's labels that methods may see; 0 = default",
     )
+
+    @property
+    def public_name(self) -> str:
+        """The name without the folder: `hub:cifar10` for `hub:/some/where/cifar10`."""
+        kind, colon, path = self.name.partition(":")
+        return f"{kind}:{PurePath(path).name}" if colon else self.name
 
 
 class ModelConfig(Strict):
@@ -169,12 +187,24 @@ def content_id(value: Any) -> str:
 
 
 def row_id(config: RunConfig, data_revision: str) -> str:
-    """Identity of a run: configuration with seed, data revision, version; never time or host."""
-    body = config.model_dump(mode="json")
-    return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body})
+    """Identity of a run: configuration with seed, data revision, benchmark version.
+
+    Neither time nor host nor the folder of a data set enters, nor a field that the partitioner
+    does not read.
+    """
+    return content_id({**_identity(config, data_revision), "seed": config.seed})
 
 
 def config_id(config: RunConfig, data_revision: str) -> str:
     """Identity of a configuration without its seed: rows of one leaderboard line share it."""
+    return content_id(_identity(config, data_revision))
+
+
+def _identity(config: RunConfig, data_revision: str) -> dict[str, Any]:
     body = config.model_dump(mode="json", exclude={"seed"})
-    return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body})
+    data = body["data"]
+    data["name"] = config.data.name.split(":", 1)[0]  # the revision says which images
+    for field, readers in _READ_BY.items():
+        if config.data.partition not in readers:
+            del data[field]
+    return {"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body}

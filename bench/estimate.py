@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 
+from fedbench.bench.aggregate import optimized_size
 from fedbench.bench.client import make_optimizer
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.partition import deal
 from fedbench.bench.devices import choose_devices
 from fedbench.bench.execute import open_dataset
-from fedbench.bench.ledger import Ledger
+from fedbench.bench.layout import Layout
+from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.method import Client
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
@@ -64,8 +66,9 @@ class Estimator:
         whole = config.client.keep_last_batch
         per_client = [math.ceil(n / batch) if whole else n // batch for n in sizes.tolist()]
         cohort = min(config.cohort_size, len(sizes))
-        visits = cohort * config.federation.num_rounds
-        steps = round(sum(per_client) / max(1, len(sizes)) * visits * config.client.local_epochs)
+        trained = cohort * config.federation.num_rounds
+        steps = round(sum(per_client) / max(1, len(sizes)) * trained * config.client.local_epochs)
+        visits = trained + cohort * setup.method.needs().preparatory_rounds
         key = f"{config.spec}/{config.method}/{config.model}/{batch}/{setup.spec}"
         if key not in self._seconds:
             self._seconds[key] = self._measure(setup)
@@ -77,7 +80,7 @@ class Estimator:
             seconds=steps * per_step + passes * images * per_image,
             bytes_up=traffic.bytes_up * visits,
             bytes_down=traffic.bytes_down * visits,
-            disk_bytes=2 * 4 * 3 * layout.server_size,
+            disk_bytes=_disk_bytes(config, layout),
             num_steps=steps,
         )
 
@@ -119,3 +122,10 @@ class Estimator:
             forward = (time.perf_counter() - before) / max(1, len(images))
         steps = times[_WARM_UP:] or times or [0.0]
         return sum(steps) / len(steps), forward
+
+
+def _disk_bytes(config: RunConfig, layout: Layout) -> int:
+    """Two checkpoints with the server optimizer's moments, two generations of personal tensors."""
+    moments = {"average": 0, "momentum": 1, "adagrad": 1}.get(config.server.optimizer, 2)
+    server = layout.server_size + moments * optimized_size(layout)
+    return 2 * BYTES_PER_NUMBER * (server + config.data.num_clients * layout.personal_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, canonical_json, 
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import Partition, deal
 from fedbench.bench.devices import choose_devices
+from fedbench.bench.errors import DataError
 from fedbench.bench.evaluation.detectors import relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
@@ -29,6 +31,8 @@ from fedbench.bench.results.row import Row
 from fedbench.bench.setup import Setup
 from fedbench.bench.trainer import Diverged, Trainer
 from fedbench.bench.worker import InProcess, WorkerPool, WorkerSpec
+
+_log = logging.getLogger(__name__)
 
 _METRICS = (
     "objective",
@@ -82,10 +86,14 @@ def open_dataset(config: RunConfig, data_dir: Path | None) -> Dataset:
 
 
 def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
-    """The run's partition: read back if it lies in its folder, else dealt and stored there."""
+    """The run's partition, dealt; the copy in the run's folder is what worker processes read."""
     dealt = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
-    if not path.exists() or Partition.load(path).hash != dealt.hash:
-        dealt.save(path)
+    try:
+        if path.exists() and Partition.load(path).hash == dealt.hash:
+            return dealt
+    except DataError as err:
+        _log.warning("%s; written again", err)
+    dealt.save(path)
     return dealt
 
 
@@ -113,7 +121,7 @@ def execute(
         "config_id": config_id(config, dataset.revision),
         "benchmark_version": BENCHMARK_VERSION,
         "preset": origin.preset,
-        "dataset": config.data.name,
+        "dataset": config.data.public_name,
         "dataset_revision": dataset.revision,
         "partition": config.data.partition,
         "alpha": None if config.data.partition in ("iid", "pathological") else config.data.alpha,
@@ -191,14 +199,17 @@ class _Run:
         if not self.setup.config.evaluation.untrained:
             return {}
         path = self._folder / "untrained.json"
-        if not path.exists():
-            vector = self.trainer.vector
-            now = vector.clone()
-            vector.copy_(self.trainer.initial)
-            metrics = self._evaluate(first=True)
-            vector.copy_(now)
-            atomic_write_text(path, json.dumps(metrics, sort_keys=True))
-        return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+        try:
+            return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+        except (OSError, ValueError):  # not there yet, or torn: it only saves time
+            pass
+        vector = self.trainer.vector
+        now = vector.clone()
+        vector.copy_(self.trainer.initial)
+        metrics = self._evaluate(first=True)
+        vector.copy_(now)
+        atomic_write_text(path, json.dumps(metrics, sort_keys=True))
+        return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
         binding, trainer = self.trainer.binding, self.trainer

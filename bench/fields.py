@@ -14,58 +14,12 @@ from pydantic.fields import FieldInfo
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig
+from fedbench.bench.dotted import flatten, unflatten
 from fedbench.bench.errors import ConfigError, UnknownNameError
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
-
-
-def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted names; names in `keep` hold mappings as values.
-
-    >>> flatten({"client": {"lr": 0.1}, "data.alpha": 1.0})
-    {'client.lr': 0.1, 'data.alpha': 1.0}
-
-    Raises:
-        ConfigError: if a name is given twice, nested and dotted.
-    """
-    flat: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        if isinstance(value, Mapping) and name not in keep:
-            for key, item in value.items():
-                walk(item, f"{name}.{key}" if name else str(key))
-        elif name in flat:
-            raise ConfigError(f"{name!r} is given twice, nested and dotted")
-        else:
-            flat[name] = value
-
-    walk(mapping, "")
-    return flat
-
-
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`.
-
-    >>> unflatten({"client.lr": 0.1, "seed": 3})
-    {'client': {'lr': 0.1}, 'seed': 3}
-
-    Raises:
-        ConfigError: if a name is both a value and a group of values.
-    """
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        *groups, last = name.split(".")
-        target = nested
-        for group in groups:
-            target = target.setdefault(group, {})
-            if not isinstance(target, dict):
-                raise ConfigError(f"{name!r}: {group!r} holds a value and cannot hold fields")
-        if isinstance(target.get(last), dict):
-            raise ConfigError(f"{name!r} holds fields and cannot hold a value")
-        target[last] = value
-    return nested
 
 
 def field_infos(spec: str) -> dict[str, FieldInfo]:

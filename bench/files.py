@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import io
 import os
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import numpy as np
 
 from fedbench.bench.errors import FedbenchError, StoreError
 
@@ -159,19 +156,6 @@ def file_lock(path: Path) -> Iterator[bool]:
         yield held
     finally:
         os.close(descriptor)
-
-
-def atomic_write_npy(
-    path: Path, array: np.ndarray, *, error: type[FedbenchError] = StoreError
-) -> None:
-    """Write an array as `.npy`, whole or not at all; it can then be memory-mapped.
-
-    Raises:
-        FedbenchError: as `atomic_write_bytes`.
-    """
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    atomic_write_bytes(path, buffer.getvalue(), error=error)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -10,18 +10,17 @@ from typing import Any
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig
+from fedbench.bench.dotted import flatten, unflatten
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.fields import (
     build_config,
     check_key,
     check_kind,
     field_infos,
-    flatten,
     get,
     known_keys,
     parse_override,
     parse_scalar,
-    unflatten,
 )
 from fedbench.bench.method import Labels
 from fedbench.bench.presets import load_preset

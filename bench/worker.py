@@ -95,7 +95,7 @@ class WorkerPool:
         for device in devices:
             ours, theirs = socketpair()
             fds = (theirs.fileno(), self._memory)
-            command = [sys.executable, "-m", "fedbench.bench.worker", *map(str, fds)]
+            command = [sys.executable, "-P", "-m", "fedbench.bench.worker", *map(str, fds)]
             threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
             process = subprocess.Popen(
                 command, pass_fds=fds, stdin=subprocess.DEVNULL, env=os.environ | threads

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from safetensors.numpy import save
 
 from fedbench.bench.config import canonical_json
 from fedbench.bench.errors import DataError
+from fedbench.bench.files import atomic_write_bytes
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -50,23 +49,14 @@ def write(path: Path, meta: Mapping[str, Any], arrays: Arrays) -> None:
         path: The file; missing folders above it are made.
         meta: JSON values.
         arrays: int16, int32, int64 or float32.
+
+    Raises:
+        StoreError: The file cannot be written.
     """
     text = {name: canonical_json(value) for name, value in meta.items()}
     text[_CHECKSUM] = digest(meta, arrays)
-    path.parent.mkdir(parents=True, exist_ok=True)
     body = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, text)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as temporary:
-        try:
-            temporary.write(body)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).chmod(0o644)
-            Path(temporary.name).replace(path)
-        except BaseException:
-            Path(temporary.name).unlink(missing_ok=True)
-            raise
+    atomic_write_bytes(path, body)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedbench.bench.results.published import flatten
+from fedbench.bench.dotted import flatten
 from fedbench.bench.results.row import Row
 
 KEYS = (

@@ -100,11 +100,6 @@ def notes(line: Line) -> list[str]:
     return found
 
 
-def to_json(board: Leaderboard) -> str:
-    """One JSON document with `metric` and flat `rows`."""
-    return json.dumps(board.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def to_csv(board: Leaderboard) -> str:
     """One line per configuration, unrounded; `published` is spread over its own columns."""
     records = [_flat(record) for record in board.to_dict()["rows"]]

@@ -33,6 +33,7 @@ class Line:
         variant: the hyperparameters in which configurations of one method differ; else empty.
         mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
         values, seeds: the metric of each seed, in the order of seeds.
+        row_ids: the runs of those seeds; `fedbench export` takes one.
         gain: mean over seeds of (trained - untrained encoder).
         mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
         minutes: wall time of one run; mean over seeds.
@@ -53,6 +54,7 @@ class Line:
     n_seeds: int
     seeds: tuple[int, ...]
     values: tuple[float, ...]
+    row_ids: tuple[str, ...]
     objective_mean: float | None
     knn_acc_mean: float | None
     linear_acc_mean: float | None
@@ -221,6 +223,7 @@ def _line(
         n_seeds=len(values),
         seeds=tuple(row.seed for row, _ in measured),
         values=tuple(values),
+        row_ids=tuple(row.row_id for row, _ in measured),
         objective_mean=_mean(row.objective for row in done),
         knn_acc_mean=_mean(row.knn_acc for row in done),
         linear_acc_mean=_mean(row.linear_acc for row in done),

@@ -17,6 +17,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from fedbench.bench.dotted import flatten
 from fedbench.bench.results.row import Row
 
 
@@ -179,17 +180,6 @@ def dataset_name(name: str) -> str:
     """`cifar10` for `cifar10`, `CIFAR-10` and `hub:some/folder/cifar-10`."""
     last = name.split(":", 1)[-1].rstrip("/").rsplit("/", 1)[-1]
     return last.lower().replace("-", "").replace("_", "")
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _fits(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

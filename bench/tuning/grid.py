@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig, Strict, canonical_json
+from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import ConfigError, UnknownNameError
-from fedbench.bench.fields import build_config, check_key, flat_config, flatten, get, known_keys
+from fedbench.bench.fields import build_config, check_key, flat_config, get, known_keys
 from fedbench.bench.presets import load_preset, preset_names
 from fedbench.bench.resolve import resolve, user_keys
 from fedbench.bench.tuning.scaling import Scale, Scaled, check_scale, follow
@@ -192,9 +193,12 @@ def plan(
         UnknownNameError: for an unknown method or preset.
         ConfigError: for a value that does not fit, or one that the grid itself sets.
     """
+    for option, given in (("--methods", methods), ("--seeds", seeds)):
+        if given is not None and not given:
+            raise ConfigError(f"{option}: is empty; give at least one, or none for the grid's own")
     load_preset(preset)
     axes, own_methods, own_seeds = grid.lists(preset)
-    specs = dict.fromkeys(registry.canonical_spec(spec) for spec in methods or own_methods)
+    specs = dict.fromkeys(registry.canonical_spec(spec) for spec in (own_methods if methods is None else methods))
     overrides = flatten(overrides or {})
     environ = os.environ if environ is None else environ
     found = {registry.canonical_spec(spec): each for spec, each in (tuned or {}).items()}
@@ -206,7 +210,8 @@ def plan(
         _check_free(grid, axes, given)
 
     cells: dict[str, Cell] = {}
-    for seed, point, spec in itertools.product(seeds or own_seeds, _points(axes), specs):
+    seeds = own_seeds if seeds is None else seeds
+    for seed, point, spec in itertools.product(seeds, _points(axes), specs):
         values = found.get(spec)
         own = {key: value for key, value in overrides.items() if key in known[spec]}
         settings: dict[str, Any] = {

@@ -144,7 +144,7 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as err:
         reason = " ".join(str(err).split())[:300]
         where = f"no Ray cluster answers at {address!r}" if address else "Ray does not start"
-        raise ResourceError(f"{where}: {reason}; see `fedbench doctor`") from err
+        raise ResourceError(f"{where}: {reason}") from err
 
 
 def _check_reachable(address: str) -> None:

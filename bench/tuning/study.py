@@ -12,8 +12,9 @@ from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, canonical_json, content_id
 from fedbench.bench.devices import physical_cores
+from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import ConfigError, StoreError
-from fedbench.bench.fields import field_infos, flat_config, flatten
+from fedbench.bench.fields import field_infos, flat_config
 from fedbench.bench.resolve import Resolved, resolve, user_keys
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import command_line, forget_cell

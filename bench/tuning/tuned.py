@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench import registry
+from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import ConfigError, did_you_mean
-from fedbench.bench.fields import field_infos, flatten, show
+from fedbench.bench.fields import field_infos, show
 from fedbench.bench.files import atomic_write_text
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.grid import TunedValues
@@ -81,8 +82,11 @@ def find_tuned(
         if missing:
             raise ConfigError(_none_for(missing, preset, store))
         return {spec: load_tuned(store, AUTO, spec, preset) for spec in specs}
+    studies = [tuned] if isinstance(tuned, str | Path) else tuned
+    if not studies:
+        raise ConfigError("--tuned: is empty; give auto, or studies, or leave it out")
     found: dict[str, TunedValues] = {}
-    for study in [tuned] if isinstance(tuned, str | Path) else tuned:
+    for study in studies:
         spec, values = _named(store, study)
         if spec not in specs:
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from fedbench.bench.config import DataConfig
 from fedbench.bench.data.partition import Partition, balanced_labels, deal
-from fedbench.bench.errors import DataError
+from fedbench.bench.errors import DataError, StoreError
 
 CIFAR10, _ = balanced_labels("balanced:50000:10")
 CIFAR100, _ = balanced_labels("balanced:50000:100")
@@ -109,10 +110,10 @@ def test_a_failed_write_leaves_the_old_file(
     old.save(path)
 
     def full(_: int) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(StoreError, match="the disk is full"):
         deal(CIFAR10, 10, config("iid"), seed=2).save(path)
     assert Partition.load(path) == old
     assert [p.name for p in tmp_path.iterdir()] == [path.name]

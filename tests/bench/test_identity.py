@@ -1,0 +1,54 @@
+"""What makes two runs the same run."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedbench.bench.config import DataConfig, RunConfig, config_id, row_id
+
+REVISION = "f" * 64
+
+
+def config(**data: object) -> RunConfig:
+    return RunConfig(data=DataConfig.model_validate(data))
+
+
+def test_the_folder_of_a_data_set_does_not_matter_but_its_revision_does() -> None:
+    here, there = config(name="hub:/a/cifar10"), config(name="hub:b/cifar-10")
+    assert row_id(here, REVISION) == row_id(there, REVISION)
+    assert config_id(here, REVISION) == config_id(there, REVISION)
+    assert row_id(here, REVISION) != row_id(here, "e" * 64)
+    assert here.data.public_name == "hub:cifar10"
+    assert config().data.public_name == "digits"
+
+
+@pytest.mark.parametrize(
+    ("partition", "field", "value", "matters"),
+    [
+        ("iid", "alpha", 5.0, False),
+        ("pathological", "alpha", 5.0, False),
+        ("rotation", "alpha", 5.0, True),
+        ("dirichlet", "alpha", 5.0, True),
+        ("dirichlet-balanced", "legacy", True, True),
+        ("hsu", "legacy", True, False),
+        ("hsu", "multiply_prior", False, True),
+        ("dirichlet", "multiply_prior", False, False),
+        ("pathological", "classes_per_client", 3, True),
+        ("iid", "classes_per_client", 3, False),
+        ("joint", "rotation_alpha", 3.0, True),
+        ("rotation", "rotation_alpha", 3.0, False),
+        ("rotation", "rotation_bins", 3, True),
+        ("iid", "num_clients", 3, True),
+    ],
+)
+def test_a_field_counts_where_the_partitioner_reads_it(
+    partition: str, field: str, value: object, matters: bool
+) -> None:
+    plain, changed = config(partition=partition), config(partition=partition, **{field: value})
+    assert (row_id(plain, REVISION) != row_id(changed, REVISION)) is matters
+
+
+def test_the_seed_is_in_the_run_and_not_in_the_configuration() -> None:
+    one, two = RunConfig(seed=1), RunConfig(seed=2)
+    assert row_id(one, REVISION) != row_id(two, REVISION)
+    assert config_id(one, REVISION) == config_id(two, REVISION)
