@@ -87,8 +87,6 @@ def run(
     for text in run_report.warnings(result):
         warn(text)
     emit_json(result.as_dict()) if output.json else emit(run_report.summary(result))
-    if result.status != "ok":
-        raise typer.Exit(FAILED)
     if output.suggests:
         suggest("fedbench leaderboard", places.store)
 
@@ -131,7 +129,7 @@ def tune(
             **cluster.values(),
         )
     emit_json(result.as_dict()) if output.json else cells_report.show_study(result)
-    if result.failed:
+    if (result.failed or result.best is None) and not dry_run:
         raise typer.Exit(FAILED)
     if output.suggests and result.config_file is not None:
         suggest(cells_report.next_command(result), places.store)

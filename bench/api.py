@@ -136,10 +136,9 @@ def plan_run(
     opened, folder = open_store(store), as_path(data_dir)
     devices = choose_devices(device, workers)
     identity = row_id(config, open_dataset(config, folder).revision)
-    row = opened.row(identity)
     return RunPlan(
         run_id=identity,
-        stored=row is not None and row.status != "error",
+        stored=opened.finished(identity) is not None,
         preset=label,
         workers=len(devices),
         device=devices[0],
@@ -268,18 +267,11 @@ def _configuration(
         raise ConfigError(
             "a RunConfig is complete: change it instead of passing set, config_files or seed"
         )
-    return _canonical(spec), (preset or CUSTOM, None)
+    from fedbench.bench.runs import canonical
 
-
-def _canonical(config: RunConfig) -> RunConfig:
-    """The same configuration with all fields of its method, so that equal runs have one row id."""
-    from fedbench.bench import registry
-
-    method = registry.dump(registry.create(config.spec, config.method))
-    spec = registry.canonical_spec(config.spec)
-    return config.model_copy(update={"spec": spec, "method": method})
+    return canonical(spec), (preset or CUSTOM, None)
 
 
 def as_path(path: Path | str | None) -> Path | None:
-    """A path that may be given as text."""
-    return None if path is None else Path(path)
+    """A path that may be given as text, with `~` for the home folder."""
+    return None if path is None else Path(path).expanduser()

@@ -66,8 +66,8 @@ def tune(
         dry_run: count and estimate only.
 
     Raises:
-        FedbenchError: for configuration, data, resource or store problems, and if no trial gave an
-            objective.
+        FedbenchError: for configuration, data, resource or store problems. A study in which no
+            trial gave an objective is no exception: its `best` is None.
     """
     from fedbench.bench.tuning.study import tune as tune_spec
 
@@ -141,14 +141,13 @@ def sweep(
     """
     from fedbench.bench.tuning.sweep import sweep as sweep_cells
 
-    files = [Path(file) for file in config_files]
     return sweep_cells(
         grid,
         store=open_store(store),
-        preset=preset or _preset_of(files),
+        preset=preset,
         methods=methods,
         seeds=seeds,
-        files=files,
+        files=[Path(file) for file in config_files],
         overrides=set,
         tuned=tuned,
         retry_failed=retry_failed,
@@ -160,11 +159,3 @@ def sweep(
         on_progress=on_progress,
         dry_run=dry_run,
     )
-
-
-def _preset_of(files: Sequence[Path]) -> str:
-    """The preset that the last of the files names, as in `resolve`; else `demo`."""
-    from fedbench.bench.yaml_files import load_yaml
-
-    named = [content["preset"] for content in map(load_yaml, files) if "preset" in content]
-    return str(named[-1]) if named else "demo"

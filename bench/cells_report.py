@@ -97,13 +97,19 @@ def show_study(result: StudyResult) -> None:
         trial, objective = result.best["trial"], result.best["objective"]
         emit(f"  best     trial {trial}, objective {objective:.4f}")
         emit(f"           {parameters(result.best['params'])}")
+    else:
+        emit("  best     none: no trial gave an objective; narrow the space with --space")
+    if result.kept_errors:
+        numbers = ", ".join(map(str, result.kept_errors))
+        emit(f"  failed   {numbers}: not run again, since later trials were suggested after them")
     if result.correlation is not None:
         pearson, spearman = (result.correlation[key] for key in ("pearson", "spearman"))
         emit(
             f"  watched  objective against k-NN accuracy: Pearson {_number(pearson, 1, 2) or '-'},"
             f" Spearman {_number(spearman, 1, 2) or '-'} over {result.correlation['n']} trials"
         )
-    emit(f"  file     {result.config_file}")
+    if result.config_file is not None:
+        emit(f"  file     {result.config_file}")
 
 
 def next_command(result: StudyResult) -> str:
@@ -147,8 +153,8 @@ def show_sweep(result: SweepResult) -> None:
 def _sweep_text(result: SweepResult) -> str:
     """The counts of a sweep, or with `dry_run` what it would do and cost."""
     if result.estimate is None:
-        parts = [f"{result.skipped} in the store already", f"{result.done} done"]
-        parts += [f"{result.diverged} diverged"] if result.diverged else []
+        diverged = f" ({result.diverged} diverged)" if result.diverged else ""
+        parts = [f"{result.skipped} in the store already", f"{result.done} done{diverged}"]
         parts += [f"{result.failed} failed", duration(result.seconds)]
         return f"grid {result.grid} · {result.planned} cells: {', '.join(parts)}"
     scaled = dict.fromkeys(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fedbench.bench.client import ClientRunner
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, canonical_json, config_id, row_id
+from fedbench.bench.config import RunConfig, canonical_json, row_id
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import Partition, deal
 from fedbench.bench.devices import choose_devices
@@ -23,10 +23,11 @@ from fedbench.bench.errors import DataError
 from fedbench.bench.evaluation.detectors import relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.facts import facts
 from fedbench.bench.files import atomic_write_text
 from fedbench.bench.history import RoundRecord
 from fedbench.bench.personal import PersonalStore
-from fedbench.bench.provenance import peak_memory_bytes, provenance
+from fedbench.bench.provenance import peak_memory_bytes
 from fedbench.bench.results.row import Row
 from fedbench.bench.setup import Setup
 from fedbench.bench.trainer import Diverged, Trainer
@@ -116,38 +117,13 @@ def execute(
     devices = choose_devices(place.device, place.workers)
     device = torch.device(devices[0])
     run = _Run(setup, place.folder, identity, device)
-    facts: dict[str, Any] = {
-        "row_id": identity,
-        "config_id": config_id(config, dataset.revision),
-        "benchmark_version": BENCHMARK_VERSION,
-        "preset": origin.preset,
-        "dataset": config.data.public_name,
-        "dataset_revision": dataset.revision,
-        "partition": config.data.partition,
-        "alpha": None if config.data.partition in ("iid", "pathological") else config.data.alpha,
-        "num_clients": config.data.num_clients,
-        "participation": config.federation.participation,
-        "num_rounds": config.federation.num_rounds,
-        "local_epochs": config.client.local_epochs,
-        "partition_hash": partition.hash,
-        "method": config.spec,
-        "backbone": config.model.backbone,
-        "norm": config.model.norm,
-        "config_json": canonical_json(config.model_dump(mode="json")),
-        "tuned": origin.study_id is not None,
-        "study_id": origin.study_id,
-        "selection": "label-free" if origin.study_id else "default",
-        "seed": config.seed,
-        "started_at": started_at,
-        "device": str(device),
-        "grid": origin.grid,
-        "argv": origin.argv,
-        **provenance(),
-    }
+    known = facts(
+        config, dataset.revision, partition.hash, origin, started_at=started_at, device=str(device)
+    )
     spec = WorkerSpec(config.model_dump_json(), dataset.path, partition_path, run.personal_dir)
     outcome = run.train(devices, spec, on_round)
     return Row(
-        **facts,
+        **known,
         **outcome,
         num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
         wall_seconds=run.earlier_seconds + time.perf_counter() - began,

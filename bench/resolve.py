@@ -32,6 +32,7 @@ __all__ = [
     "get",
     "known_keys",
     "parse_override",
+    "preset_of",
     "resolve",
     "unflatten",
     "user_keys",
@@ -98,8 +99,7 @@ def resolve(
     canonical = registry.canonical_spec(spec)
     infos = field_infos(canonical)
     read = [_read_file(path, canonical) for path in files]
-    named = [file.reserved["preset"] for file in read if "preset" in file.reserved]
-    chosen = load_preset(preset or (named[-1] if named else "demo"))
+    chosen = load_preset(preset or preset_of(files))
     studies = [file.reserved["study"] for file in read if "study" in file.reserved]
     study = studies[-1] if studies else study
 
@@ -133,6 +133,12 @@ def resolve(
         raise ConfigError(f"{err}{note}") from err
     _check_labels(config, sources)
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
+
+
+def preset_of(files: Sequence[Path]) -> str:
+    """The preset that the last of the files names, or `demo`."""
+    named = [content["preset"] for content in map(load_yaml, files) if "preset" in content]
+    return str(named[-1]) if named else "demo"
 
 
 def user_keys(

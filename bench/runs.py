@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import StoreError
 from fedbench.bench.execute import OnRound, Origin, Place, execute, open_dataset
 from fedbench.bench.history import History
@@ -56,23 +57,32 @@ def run(
     dataset = open_dataset(config, data_dir)
     identity = row_id(config, dataset.revision)
     folder = store.cell_dir(identity)
-    stored = store.row(identity)
-    if stored is not None and stored.status != "error":
-        return Finished(stored, True, folder)
-    store.check_writable()
-    with store.lock(identity) as mine:
-        if not mine:
-            raise StoreError(
-                f"run {identity} is being executed by another process on this store; wait for it,"
-                " or choose another --store"
-            )
-        stored = store.row(identity)
-        if stored is not None and stored.status != "error":  # another process was faster
-            return Finished(stored, True, folder)
-        place = Place(folder, data_dir, workers, device)
-        row = execute(config, replace(origin, argv=origin.argv or command_line()), place, on_round)
-        keep(store, row)
-    return Finished(row, False, folder)
+    row, stored_before = store.finished(identity), True
+    if row is None:
+        store.check_writable()
+        with store.lock(identity) as mine:
+            if not mine:
+                raise StoreError(
+                    f"run {identity} is being executed by another process on this store; wait for"
+                    " it, or choose another --store"
+                )
+            row = store.finished(identity)  # another process may have been faster
+            if row is None:
+                stored_before = False
+                origin = replace(origin, argv=origin.argv or command_line())
+                row = execute(config, origin, Place(folder, data_dir, workers, device), on_round)
+                keep(store, row)
+    if stored_before:
+        catch_up(store)
+    else:
+        store.refresh()
+    return Finished(row, stored_before, folder)
+
+
+def catch_up(store: Store) -> None:
+    """Refresh the derived leaderboard after a process that was killed before it did."""
+    with suppress(StoreError):  # a store that cannot be written can still be read
+        store.refresh()
 
 
 def canonical(config: RunConfig) -> RunConfig:
@@ -82,27 +92,14 @@ def canonical(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"spec": spec, "method": registry.dump(method)})
 
 
-def keep(store: Store, row: Row, *, refresh: bool = True) -> None:
-    """Write a finished run's row, its curve, and the derived leaderboard file."""
+def keep(store: Store, row: Row) -> None:
+    """Write a finished run's row and its curve; the derived leaderboard file comes later."""
     folder = store.cell_dir(row.row_id)
     if folder.exists():
         records = History(folder).read()
         store.write_curve(row.row_id, [flatten(record.as_dict()) for record in records])
         drop_scratch(folder)
-    store.write_row(row, replace=True)
-    if refresh:
-        store.refresh()
-
-
-def flatten(record: dict[str, Any]) -> dict[str, Any]:
-    """Columns of a curve: `loss`, `parts.uv`, `metrics.knn_acc` and so on."""
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            flat[key] = value
-    return flat
+    store.write_row(row)
 
 
 def drop_scratch(folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import fedbench
 from fedbench import RunConfig
+from fedbench.bench.api import as_path
 
 TINY = {"federation.num_rounds": 1, "data.train_subset": 200}
 
@@ -110,6 +111,15 @@ def test_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDBENCH_STORE", str(tmp_path))
     assert fedbench.open_store().root == tmp_path
     assert fedbench.open_store("other").root == Path("other")
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fedbench.open_store("~/store").root == tmp_path / "store"
+    # Studies and sweeps make it absolute for their processes: a tilde would be below this folder.
+    assert as_path("~/data") == tmp_path / "data"
 
 
 def test_partition() -> None:

@@ -130,60 +130,6 @@ def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Obj
     return Objective(align, unif, without_self, align + weight * unif)
 
 
-def label_free_objective(
-    embed: Encode,
-    clients: Iterable[NDArray[np.int64]],
-    images: NDArray[np.uint8] | Tensor | ReadImages,
-    *,
-    view: str,
-    seed: int,
-    device: torch.device | str,
-    temperature: float = 0.2,
-    weight: float = 0.2,
-    max_examples: int = 2000,
-    batch_size: int = 500,
-    clean_view: str = "plain",
-) -> Objective:
-    """The objective of one shared encoder over the training images of all clients; reads no label.
-
-    For encoders that differ between clients, call `client_statistics` once per client with its
-    id, and `objective` on all of the results.
-
-    Args:
-        embed: normalised images to projections; in eval mode and on `device`.
-        clients: indices of the training images of client 0, 1, …; clients without images are
-            left out.
-        images: all training images, uint8 (N, C, H, W), or a function that reads the images of
-            one client (for clients that see them rotated).
-        view: the augmentation, a key of `VIEWS`.
-        seed: the run's. Draws depend on (seed, client) and not on the round, so that rounds and
-            trials with one seed are compared on the same images and views.
-        device: where images are embedded.
-        temperature: positive.
-        weight: of uniformity, at least 0.
-        max_examples: images per client, at most; drawn without replacement where there are more.
-        batch_size: images per forward pass; several small clients share one.
-        clean_view: `plain`, or `unit` for encoders trained on [0, 1].
-
-    Raises:
-        EvaluationError: if no client has an image, or for settings out of range.
-        NonFiniteFeaturesError: if a projection is NaN or infinite.
-    """
-    statistics = client_statistics(
-        embed,
-        enumerate(clients),
-        images,
-        view=view,
-        seed=seed,
-        device=device,
-        temperature=temperature,
-        max_examples=max_examples,
-        batch_size=batch_size,
-        clean_view=clean_view,
-    )
-    return objective(statistics, weight)
-
-
 def client_statistics(
     embed: Encode,
     clients: Iterable[tuple[int, NDArray[np.int64]]],
@@ -197,19 +143,25 @@ def client_statistics(
     batch_size: int = 500,
     clean_view: str = "plain",
 ) -> list[ClientObjective]:
-    """Alignment and uniformity of each client, in the given order; see `label_free_objective`.
+    """Alignment and uniformity of each client, in the given order; reads no label.
 
     Args:
-        embed: as there.
-        clients: (client id, indices of its images).
-        images: as there, like all that follow.
-        view: the augmentation.
-        seed: the run's.
+        embed: normalised images to projections; in eval mode and on `device`.
+        clients: (client id, indices of its training images); clients without images are left out.
+        images: all training images, uint8 (N, C, H, W), or a function that reads the images of
+            one client (for clients that see them rotated).
+        view: the augmentation, a key of `VIEWS`.
+        seed: the run's. Draws depend on (seed, client) and not on the round, so that rounds and
+            trials with one seed are compared on the same images and views.
         device: where images are embedded.
         temperature: positive.
-        max_examples: images per client, at most.
-        batch_size: images per forward pass.
-        clean_view: `plain` or `unit`.
+        max_examples: images per client, at most; drawn without replacement where there are more.
+        batch_size: images per forward pass; several small clients share one.
+        clean_view: `plain`, or `unit` for encoders trained on [0, 1].
+
+    Raises:
+        EvaluationError: for settings out of range.
+        NonFiniteFeaturesError: if a projection is NaN or infinite.
     """
     check_positive("max_examples", max_examples)
     check_positive("batch_size", batch_size)

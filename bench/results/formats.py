@@ -1,4 +1,4 @@
-"""A leaderboard as CSV, Markdown, LaTeX, JSON or a DataFrame; the terminal's table is elsewhere.
+"""A leaderboard as CSV, Markdown, LaTeX or a DataFrame; the terminal's table is elsewhere.
 
 Machine formats (CSV, JSON, frame) have unrounded numbers and fractions; Markdown and LaTeX have
 what people read: percent, MB, minutes. Equal rows give equal text, but for the minutes.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.results.leaderboard import Group, Leaderboard, Line

@@ -14,6 +14,7 @@ once. Nothing is created before the first write; reading an absent store gives a
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ from fedbench.bench.results.row import Row
 from fedbench.bench.results.schema import encode, read_table, table_bytes
 from fedbench.bench.results.trial import Trial, from_trial, to_trial
 
+_log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}$")
 
 
@@ -53,20 +56,19 @@ class Store:
 
     # Rows
 
-    def write_row(self, row: Row, *, replace: bool = False) -> bool:
+    def write_row(self, row: Row) -> bool:
         """Keep a finished run; returns whether it was written.
 
-        A row that is already there stays, unless `replace` is true, or it is a failed one or
-        unreadable: those give way.
+        A row that is already there stays, unless it is a failed one or unreadable: those give way.
 
         Raises:
             StoreError: when the store cannot be written.
         """
         path = self._row_path(row.row_id)
-        if not replace and path.exists():
-            old = self._reader.load(path, Row)
-            if isinstance(old, Row) and old.status != "error":
-                return False
+        if self.finished(row.row_id) is not None:
+            return False
+        if path.exists() and isinstance(problem := self._reader.load(path, Row), str):
+            _log.warning("%s; the row takes its place", problem)
         self._write(path, encode([row], Row))
         return True
 
@@ -91,13 +93,10 @@ class Store:
             raise StoreError(f"{found}; delete the file to run this cell again")
         return found
 
-    def done_ids(self) -> set[str]:
-        """Ids of rows that need no further run: status ok or diverged."""
-        return {row.row_id for row in self.rows() if row.status != "error"}
-
-    def failed_ids(self) -> set[str]:
-        """Ids of rows of status error."""
-        return {row.row_id for row in self.rows() if row.status == "error"}
+    def finished(self, row_id: str) -> Row | None:
+        """A row that needs no further run; None if there is none, or it failed or is unreadable."""
+        found = self._reader.load(self._row_path(row_id), Row)
+        return found if isinstance(found, Row) and found.status != "error" else None
 
     def problems(self) -> list[str]:
         """One line for every file of rows, trials or studies that cannot be read."""
@@ -112,18 +111,17 @@ class Store:
 
     def refresh(self) -> Path | None:
         """Bring `leaderboard.parquet` up to date; untouched if it is, None if there are no rows."""
-        rows = self.rows()
-        if not rows:
-            return None
         path = self.root / "leaderboard.parquet"
-        data = encode(rows, Row)
-        try:
-            current = path.read_bytes() if path.exists() else b""
-        except OSError as cause:
-            raise read_error(path, cause) from cause
-        if current != data:
+        while rows := self.rows():
+            data = encode(rows, Row)
+            try:
+                if path.exists() and path.read_bytes() == data:
+                    return path
+            except OSError as cause:
+                raise read_error(path, cause) from cause
+            # Whoever writes looks again: another process may have added a row since the listing.
             self._write(path, data)
-        return path
+        return None
 
     # Trials and studies
 
@@ -241,7 +239,7 @@ class Store:
             if mine: ...          # False: another process is at it, take the next cell
         ```
 
-        Look into `done_ids` again inside the block: the last holder may just have finished it.
+        Look for the row again inside the block: the last holder may just have finished it.
         """
         return file_lock(self.cell_dir(name) / "lock")
 

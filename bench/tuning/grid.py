@@ -193,12 +193,16 @@ def plan(
         UnknownNameError: for an unknown method or preset.
         ConfigError: for a value that does not fit, or one that the grid itself sets.
     """
-    for option, given in (("--methods", methods), ("--seeds", seeds)):
-        if given is not None and not given:
-            raise ConfigError(f"{option}: is empty; give at least one, or none for the grid's own")
+    for option, values in (("--methods", methods), ("--seeds", seeds)):
+        if values is not None and not values:
+            raise ConfigError(
+                f"{option}: is empty; give at least one, or leave it out for the grid's own"
+            )
     load_preset(preset)
     axes, own_methods, own_seeds = grid.lists(preset)
-    specs = dict.fromkeys(registry.canonical_spec(spec) for spec in (own_methods if methods is None else methods))
+    methods = own_methods if methods is None else methods
+    seeds = own_seeds if seeds is None else seeds
+    specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(overrides or {})
     environ = os.environ if environ is None else environ
     found = {registry.canonical_spec(spec): each for spec, each in (tuned or {}).items()}
@@ -210,17 +214,16 @@ def plan(
         _check_free(grid, axes, given)
 
     cells: dict[str, Cell] = {}
-    seeds = own_seeds if seeds is None else seeds
     for seed, point, spec in itertools.product(seeds, _points(axes), specs):
-        values = found.get(spec)
+        best = found.get(spec)
         own = {key: value for key, value in overrides.items() if key in known[spec]}
         settings: dict[str, Any] = {
             "preset": preset,
             "files": files,
             "seed": seed,
             "environ": environ,
-            "tuned": values.values if values else None,
-            "study": values.study if values else None,
+            "tuned": best.values if best else None,
+            "study": best.study if best else None,
         }
         scaled = _followers(grid, spec, {**own, **point}, point, settings)
         followers = {each.key: each.value for each in scaled}

@@ -24,7 +24,13 @@ from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.searcher import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.study_result import WATCHED, StudyResult, finish, study_result
-from fedbench.bench.tuning.trials import Plan, TrialSource, cell_name, finished_trials
+from fedbench.bench.tuning.trials import (
+    Plan,
+    TrialSource,
+    cell_name,
+    failed_trials,
+    finished_trials,
+)
 
 _NOT_A_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -57,7 +63,9 @@ def tune(
     """Find a method's best settings by the label-free objective.
 
     The same arguments give the same trials, however often the call is interrupted; more `trials`
-    extend the study. A dimension that files, environment or overrides set is not searched.
+    extend the study. A trial that failed is run again by the next call, unless later ones were
+    suggested after it: another outcome would change those. A dimension that files, environment or
+    overrides set is not searched.
 
     With `stop_hopeless` a run ends when its encoder has collapsed for three rounds in a row (its
     objective is then 0, that of a collapsed encoder), and a trial whose first seed lies below the
@@ -89,8 +97,8 @@ def tune(
         environ: environment variables; None = those of the process.
 
     Raises:
-        FedbenchError: for configuration, data, resource or store problems, and if no trial gave an
-            objective.
+        FedbenchError: for configuration, data, resource or store problems. A study in which no
+            trial gave an objective is no exception: its `best` is None.
         Interrupted: after a signal; the same call continues.
     """
     began = time.monotonic()
@@ -134,8 +142,6 @@ def tune(
     }
     study_id = _study_id(study_name or base.config.spec, identity)
     total = min(trials, len(points)) if sampler == "grid" else trials
-    stored = store.trials(study_id)
-    missing = total - sum(1 for trial in stored if trial["number"] < total)
     study = Plan(
         study_id=study_id,
         seeds=tuple(range(seed, seed + seeds_per_trial)),
@@ -157,6 +163,8 @@ def tune(
         "config": base.config.model_dump(mode="json"),
         **identity,
     }
+    stored, standing = _look(study)
+    missing = total - _below(total, standing)
     if dry_run:
         at_a_time = choose_concurrency(concurrency, gpus, address) or physical_cores()
         runs = _runs(base.config, missing, seeds_per_trial)
@@ -170,6 +178,10 @@ def tune(
                     f"study {study_id} is being run by another process on this store; wait for it,"
                     " or give this one a study name of its own"
                 )
+            stored, standing = _look(study)  # another process may just have been at it
+            missing = total - _below(total, standing)
+            if len(standing) < len(stored):
+                _forget_next_batch(study, stored)
             suggester = Suggester(
                 study_id,
                 space.distributions(),
@@ -178,23 +190,46 @@ def tune(
                 total=total,
                 batch_size=batch_size,
                 points=points,
-                finished=finished_trials(stored),
+                finished=finished_trials(standing),
             )
             if not store.study(study_id):
                 store.write_study(study_id, {**meta, "finished_at": None})
-            run_source(
-                TrialSource(study, suggester, total),
-                gpus=gpus,
-                concurrency=concurrency,
-                address=address,
-                on_progress=on_progress,
-            )
+            if missing:
+                run_source(
+                    TrialSource(study, suggester, total, standing),
+                    gpus=gpus,
+                    concurrency=concurrency,
+                    address=address,
+                    on_progress=on_progress,
+                )
         stored = store.trials(study_id)
     for trial in stored:  # what a killed process may have left
-        for run_seed in study.seeds:
-            forget_cell(store, cell_name(study_id, trial["number"], run_seed))
-    file = finish(store, study_id, base, meta, stored, total)
+        _forget_runs(study, trial["number"])
+    file = finish(store, study_id, base, meta, stored)
     return study_result(study, base, "finished", stored, missing, file, began, None)
+
+
+def _look(study: Plan) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The trials of the store, and those of them that need no further run."""
+    stored = study.store.trials(study.study_id)
+    again, _ = failed_trials(stored, study.batch_size)
+    return stored, [trial for trial in stored if trial["number"] not in again]
+
+
+def _below(total: int, trials: Sequence[Mapping[str, Any]]) -> int:
+    return sum(1 for trial in trials if trial["number"] < total)
+
+
+def _forget_next_batch(study: Plan, stored: Sequence[Mapping[str, Any]]) -> None:
+    """Delete runs that a killed process began: their batch gets other parameters perhaps."""
+    start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
+    for number in range(start, start + study.batch_size):
+        _forget_runs(study, number)
+
+
+def _forget_runs(study: Plan, number: int) -> None:
+    for run_seed in study.seeds:
+        forget_cell(study.store, cell_name(study.study_id, number, run_seed))
 
 
 def _evaluation(watch_labels: bool) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.errors import FedbenchError
 from fedbench.bench.resolve import Resolved
 from fedbench.bench.results.statistics import pearson, spearman
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.cost import Cost
-from fedbench.bench.tuning.trials import Plan
+from fedbench.bench.tuning.trials import Plan, failed_trials
 from fedbench.bench.tuning.tuned import best_file, write_best
 
 WATCHED = "knn_acc"
@@ -30,12 +29,14 @@ class StudyResult:
         spec: method spec.
         preset: the preset that trials start from.
         status: `finished`, or `planned` after `dry_run`.
-        best: `trial`, `objective`, `params`; None while there is no trial.
+        best: `trial`, `objective`, `params`; None while no trial has an objective.
         trials: every trial of the store: `number status objective params seeds watched seconds
             error` and more.
         to_run: trials that were, or with `dry_run` would be, executed now.
-        config_file: YAML with the best values; None while the study has not finished.
+        config_file: YAML with the best values; None without them, or before the study has finished.
         correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
+        kept_errors: trials that failed and are not run again, since later ones were suggested
+            after them.
         seconds: wall time of this call.
         estimate: with `dry_run` only.
     """
@@ -49,6 +50,7 @@ class StudyResult:
     to_run: int
     config_file: Path | None
     correlation: Mapping[str, float | int | None] | None = None
+    kept_errors: tuple[int, ...] = ()
     seconds: float = 0.0
     estimate: Cost | None = None
 
@@ -75,20 +77,11 @@ def finish(
     base: Resolved,
     meta: Mapping[str, Any],
     trials: Sequence[Mapping[str, Any]],
-    total: int,
-) -> Path:
-    """Write a finished study's best values and its description; returns the file of the values.
-
-    Raises:
-        FedbenchError: if no trial gave an objective.
-    """
+) -> Path | None:
+    """Write a study's best values and its description; the file of the values, or None."""
     best = best_trial(trials)
     if best is None:
-        reasons = sorted({trial["error"] or trial["status"] for trial in trials})
-        raise FedbenchError(
-            f"none of the {len(trials)} trials of study {study_id} gave an objective"
-            f" ({'; '.join(reasons)}); narrow the space with --space or change the configuration"
-        )
+        return None
     path = best_file(store, study_id)
     earlier = store.study(study_id) or {}
     now = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -144,6 +137,7 @@ def study_result(
         to_run=to_run,
         config_file=file,
         correlation=correlation if study.watched else None,
+        kept_errors=failed_trials(trials, study.batch_size)[1],
         seconds=time.monotonic() - began,
         estimate=cost,
     )

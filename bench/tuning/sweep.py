@@ -15,9 +15,10 @@ from fedbench.bench import registry
 from fedbench.bench.config import row_id
 from fedbench.bench.devices import physical_cores
 from fedbench.bench.execute import Origin
+from fedbench.bench.resolve import preset_of
 from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.store import Store
-from fedbench.bench.runs import command_line, keep
+from fedbench.bench.runs import catch_up, command_line, keep
 from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost
 from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus, run_source
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan
@@ -35,8 +36,8 @@ class SweepResult:
         preset: the preset that cells start from.
         planned: cells of the grid.
         skipped: those that were in the store already.
-        done: those that were executed now with a row of status `ok`, or by another process.
-        diverged: those that were executed now and diverged.
+        done: those that were executed now, here or by another process, and did not fail.
+        diverged: those of `done` that diverged.
         failed: those that ended with an error, now or (without `retry_failed`) before.
         to_run: those that were, or with `dry_run` would be, executed.
         cells: `row_id method seed axes scaled status metrics error` each; status `planned` = not
@@ -66,7 +67,7 @@ def sweep(
     grid: Grid | str | Path,
     *,
     store: Store,
-    preset: str = "demo",
+    preset: str | None = None,
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     files: Sequence[Path] = (),
@@ -89,7 +90,7 @@ def sweep(
     Args:
         grid: a grid, its name, or a YAML file.
         store: where rows are looked up and kept.
-        preset: what cells start from.
+        preset: what cells start from; None = the one that a file names, else `demo`.
         methods: method specs in place of the grid's.
         seeds: seeds in place of the grid's.
         files: YAML files over the preset.
@@ -114,8 +115,10 @@ def sweep(
     began = time.monotonic()
     gpus = choose_gpus(device, gpus_per_trial, address)
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
+    preset = preset or preset_of(files)
     _, grid_methods, _ = grid.lists(preset)
-    specs = list(dict.fromkeys(map(registry.canonical_spec, methods or grid_methods)))
+    given = grid_methods if methods is None else methods
+    specs = list(dict.fromkeys(map(registry.canonical_spec, given)))
     values = find_tuned(store, tuned, specs, preset) if tuned is not None else None
     cells = plan(
         grid,
@@ -167,6 +170,8 @@ def sweep(
         finally:
             if source.outcomes:
                 store.refresh()
+    else:
+        catch_up(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     fresh = [outcome.status for outcome in source.outcomes]
     old_failures = sum(
@@ -177,8 +182,8 @@ def sweep(
         preset=preset,
         planned=len(named),
         skipped=len(named) - len(jobs) - old_failures,
-        done=fresh.count("ok") + fresh.count("elsewhere"),
-        diverged=fresh.count("diverged"),
+        done=len(fresh) - fresh.count("error"),
+        diverged=sum(1 for o in source.outcomes if o.row and o.row.status == "diverged"),
         failed=fresh.count("error") + old_failures,
         to_run=len(jobs),
         cells=tuple(_record(i, cell, rows.get(i), i in waiting) for i, cell in named.items()),
@@ -214,11 +219,11 @@ class _Rows:
         if row is None:
             message = outcome.error or f"ended as {outcome.status}"
             row = error_row(job, message, self._revisions(job.config), self._began)
-            self._store.write_row(row, replace=True)
+            self._store.write_row(row)
         elif outcome.status == "elsewhere":
             self._store.write_row(row)  # already there, unless the store is on another disk
         else:
-            keep(self._store, row, refresh=False)
+            keep(self._store, row)
         self.outcomes.append(
             Outcome(job, outcome.status, row, outcome.error, outcome.seconds, outcome.bytes)
         )

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, canonical_json, config_id, row_id
+from fedbench.bench.config import RunConfig
 from fedbench.bench.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.execute import Origin, Place, execute
+from fedbench.bench.facts import facts
 from fedbench.bench.files import atomic_write_text
 from fedbench.bench.history import RoundRecord
-from fedbench.bench.provenance import provenance
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 
@@ -163,8 +163,8 @@ def _abort(err: FedbenchError) -> dict[str, Any]:
 
 def _perform(job: CellJob, store: Store, report: Report, began: float) -> dict[str, Any]:
     if job.shared:
-        stored = store.row(job.row_id)
-        if stored is not None and stored.status != "error":
+        stored = store.finished(job.row_id)
+        if stored is not None:
             return {"status": "elsewhere", "row": stored.model_dump_json()}
     folder = store.cell_dir(job.cell)
     reported = began
@@ -228,39 +228,9 @@ def _one_line(err: BaseException) -> str:
 
 def error_row(job: CellJob, message: str, dataset_revision: str, started_at: datetime) -> Row:
     """The row of a cell that could not be executed; its partition is not known."""
-    config, data = job.config, job.config.data
-    facts = provenance()
+    known = facts(
+        job.config, dataset_revision, "", job.origin, started_at=started_at, device=job.device
+    )
     return Row(
-        row_id=row_id(config, dataset_revision),
-        config_id=config_id(config, dataset_revision),
-        benchmark_version=BENCHMARK_VERSION,
-        status="error",
-        error=message or "unknown error",
-        preset=job.origin.preset,
-        dataset=data.name,
-        dataset_revision=dataset_revision,
-        partition=data.partition,
-        alpha=None if data.partition in ("iid", "pathological") else data.alpha,
-        num_clients=data.num_clients,
-        participation=config.federation.participation,
-        num_rounds=config.federation.num_rounds,
-        local_epochs=config.client.local_epochs,
-        partition_hash="",
-        method=config.spec,
-        backbone=config.model.backbone,
-        norm=config.model.norm,
-        config_json=canonical_json(config.model_dump(mode="json")),
-        tuned=job.origin.study_id is not None,
-        study_id=job.origin.study_id,
-        selection="label-free" if job.origin.study_id else "default",
-        seed=config.seed,
-        started_at=started_at,
-        finished_at=datetime.now(UTC),
-        git_sha=facts["git_sha"],
-        package_version=facts["package_version"] or "unknown",
-        env_json=facts["env_json"],
-        hardware=facts["hardware"],
-        device=job.device,
-        argv=job.origin.argv,
-        grid=job.origin.grid,
+        **known, status="error", error=message or "unknown error", finished_at=datetime.now(UTC)
     )

@@ -68,11 +68,18 @@ class TrialSource:
         plan: the study.
         suggester: asks for parameters.
         num_trials: of the whole study.
+        records: trials that need no further run.
     """
 
-    def __init__(self, plan: Plan, suggester: Suggester, num_trials: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        suggester: Suggester,
+        num_trials: int,
+        records: Sequence[Mapping[str, Any]],
+    ) -> None:
         self._plan, self._suggester = plan, suggester
-        self._records = {t["number"]: t for t in plan.store.trials(plan.study_id)}
+        self._records = {record["number"]: record for record in records}
         self._open: dict[int, _Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
         runs = len(plan.seeds)
@@ -203,6 +210,20 @@ def _status(trial: _Open, outcomes: Sequence[Outcome]) -> str:
 def cell_name(study_id: str, number: int, seed: int) -> str:
     """The folder of a trial's run; no other study, and no sweep, ever works in it."""
     return f"{study_id}.{number:04d}.{seed}"
+
+
+def failed_trials(
+    records: Sequence[Mapping[str, Any]], batch_size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Numbers of failed trials: those to be run again, and those whose error is kept.
+
+    Trials of a later batch were suggested knowing that the ones before had failed, so that another
+    outcome would change the study.
+    """
+    last = max((record["number"] for record in records), default=0) // batch_size
+    failed = [record["number"] for record in records if record["status"] == "error"]
+    again = tuple(number for number in failed if number // batch_size == last)
+    return again, tuple(number for number in failed if number // batch_size < last)
 
 
 def finished_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, Finished]:

@@ -17,7 +17,7 @@ from fedbench.bench.execute import Origin, Place, execute
 from fedbench.bench.history import RoundRecord
 from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.store import Store
-from fedbench.bench.runs import flatten, forget_cell, run
+from fedbench.bench.runs import forget_cell, run
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 ACROSS_TIME = {
@@ -148,11 +148,6 @@ def test_a_run_that_somebody_else_is_at_is_refused(tmp_path: Path) -> None:
         assert mine
         with pytest.raises(StoreError, match=r"another process.*choose another --store"):
             run(config, store=Store(tmp_path), workers=1)
-
-
-def test_curves_have_dotted_columns() -> None:
-    record = {"loss": 1.0, "parts": {"uv": 2.0}, "metrics": {}}
-    assert flatten(record) == {"loss": 1.0, "parts.uv": 2.0}
 
 
 def test_bad_devices_are_refused(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fedbench.bench.tuning.study_result import StudyResult
 
 TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
 
@@ -81,6 +84,9 @@ def test_tune_dry_run(call: Call, tmp_path: Path) -> None:
         (("sweep", "--grid", "heterogeneity", "--methods", "simcrl"), "did you mean 'simclr'?"),
         (("sweep", "--grid", "heterogeneity", "--tuned", "auto"), "run `fedbench tune simclr"),
         (("sweep", "--grid", "het.yaml"), "het.yaml: no such file"),
+        (("sweep", "--grid", "heterogeneity", "--methods", ","), "--methods: is empty"),
+        (("sweep", "--grid", "heterogeneity", "--seeds", ","), "--seeds: must be whole numbers"),
+        (("sweep", "--grid", "heterogeneity", "--tuned", ","), "--tuned: is empty"),
         (("sweep",), "missing option '--grid'"),
         (("tune", "simclr", "--sampler", "tpee"), "did you mean 'tpe'?"),
         (("tune", "simclr", "--trials", "0"), "'--trials': must be greater than or equal to 1"),
@@ -92,3 +98,23 @@ def test_wrong_studies_and_sweeps(
     refused: Callable[..., None], words: tuple[str, ...], message: str
 ) -> None:
     refused(words, message)
+
+
+def test_a_study_without_a_best_trial_is_exit_code_4(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = {
+        "number": 0, "status": "diverged", "objective": None, "params": {"client.lr": 1.0},
+        "watched": {}, "seconds": 1.0, "error": None,
+    }  # fmt: skip
+    result = StudyResult("s-1", "simclr", "demo", "finished", None, (trial,), 1, None)
+    monkeypatch.setattr("fedbench.bench.api_tuning.tune", lambda *_, **__: result)
+    answer = call("tune", "simclr")
+    assert answer.code == 4
+    assert "none: no trial gave an objective" in answer.out
+    assert "next:" not in answer.err
+    answer = call("tune", "simclr", "--json")
+    assert (answer.code, answer.json["best"], answer.json["config_file"]) == (4, None, None)
+    kept = replace(result, kept_errors=(0, 2))
+    monkeypatch.setattr("fedbench.bench.api_tuning.tune", lambda *_, **__: kept)
+    assert "failed   0, 2: not run again" in call("tune", "simclr").out

@@ -140,7 +140,7 @@ def target_at_the_start(setup: Setup, folder: Path, *, changed: bool, rounds: in
     own = net.tensor("target_encoder.stem.weight").detach().clone()
     if changed:
         server = server + 0.01
-    runner.load(server, 0, rounds - 1 if rounds else None)
+    runner.binding.server.data.copy_(server)
     client = Client(0, rounds, generator(0, "client"))
     setup.method.before_local(net.train(), setup.client_data(0, "cpu"), client)
     target, online = net.tensor("target_encoder.stem.weight"), net.tensor("encoder.stem.weight")

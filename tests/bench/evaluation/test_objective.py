@@ -17,7 +17,6 @@ from fedbench.bench.evaluation.objective import (
     ClientObjective,
     client_align_unif,
     client_statistics,
-    label_free_objective,
     objective,
 )
 
@@ -142,16 +141,12 @@ def test_draws_depend_on_seed_and_client_alone() -> None:
     assert run(enumerate(CLIENTS), seed=1)[0] != pytest.approx(everyone[0], abs=1e-3)
 
 
-def test_the_whole_objective_and_images_read_per_client() -> None:
+def test_images_may_be_read_per_client() -> None:
     def read(client_id: int, indices: np.ndarray) -> np.ndarray:
         return np.rot90(IMAGES[indices], client_id, axes=(2, 3))
 
     options: dict[str, Any] = {"view": "base", "seed": 0, "device": "cpu"}
-    found = label_free_objective(embed, CLIENTS, IMAGES, weight=0.3, **options)
-    assert found.value == pytest.approx(found.align + 0.3 * found.unif)
     statistics = client_statistics(embed, enumerate(CLIENTS), IMAGES, **options)
-    assert found == objective(statistics, 0.3)
-
     turned = client_statistics(embed, enumerate(CLIENTS), read, **options)
     assert turned[0] == statistics[0]  # client 0 is not turned
     assert turned[2] != pytest.approx(statistics[2], abs=1e-4)
@@ -160,15 +155,15 @@ def test_the_whole_objective_and_images_read_per_client() -> None:
 def test_a_constant_encoder_scores_zero_and_memory_mapped_images_work(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    constant = label_free_objective(
-        lambda images: torch.full((len(images), 7), 0.3), CLIENTS, mapped,
+    constant = client_statistics(
+        lambda images: torch.full((len(images), 7), 0.3), enumerate(CLIENTS), mapped,
         view="simclr-o", seed=0, device="cpu",
     )  # fmt: skip
-    assert constant == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
+    assert objective(constant) == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
 
 
 def test_no_argument_can_carry_labels() -> None:
-    for function in (label_free_objective, client_statistics, client_align_unif, objective):
+    for function in (client_statistics, client_align_unif, objective):
         assert not [name for name in inspect.signature(function).parameters if "label" in name]
 
 
@@ -187,6 +182,6 @@ def test_errors() -> None:
     with pytest.raises(EvaluationError, match="weight=-1"):
         objective([ClientObjective(0.0, 0.0, 0.0)], weight=-1)
     with pytest.raises(EvaluationError, match="max_examples=0"):
-        label_free_objective(
-            embed, CLIENTS, IMAGES, view="base", seed=0, device="cpu", max_examples=0
+        client_statistics(
+            embed, enumerate(CLIENTS), IMAGES, view="base", seed=0, device="cpu", max_examples=0
         )

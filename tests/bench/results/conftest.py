@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedbench.bench.config import RunConfig, canonical_json, config_id, row_id
 from fedbench.bench.results.row import Row
+from fedbench.bench.results.store import Store
 
 MakeRow = Callable[..., Row]
 
@@ -48,3 +50,8 @@ def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
 @pytest.fixture(scope="session")
 def make_row() -> MakeRow:
     return build_row
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "a störe" / "with spaces")

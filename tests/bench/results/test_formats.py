@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,6 @@ from fedbench.bench.results.formats import (
     plain_cells,
     to_csv,
     to_frame,
-    to_json,
     to_latex,
     to_markdown,
 )
@@ -82,8 +80,8 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert to_csv(leaderboard([])).startswith("rank,method")
 
 
-def test_json_and_frame_agree(board: Leaderboard) -> None:
-    rows = json.loads(to_json(board))["rows"]
+def test_dictionary_and_frame_agree(board: Leaderboard) -> None:
+    rows = board.to_dict()["rows"]
     frame = to_frame(board)
     assert frame["mean"].tolist() == [row["mean"] for row in rows]
     assert frame["alpha"].tolist() == [0.1, 0.1, 0.1, 10.0, 10.0, 10.0]
@@ -115,5 +113,5 @@ def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
 
     assert texts(1, 10) == texts(-1, 600)
     rows = [make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s) for s in range(4)]
-    for render in (to_csv, to_markdown, to_latex, to_json):
+    for render in (to_csv, to_markdown, to_latex):
         assert render(leaderboard(rows)) == render(leaderboard(rows[::-1]))

@@ -7,22 +7,16 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.errors import StoreError
 from fedbench.bench.results.row import Row
-from fedbench.bench.results.schema import encode
+from fedbench.bench.results.schema import decode, encode
 from fedbench.bench.results.store import Store
 
 MakeRow = Callable[..., Row]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "a störe" / "with spaces")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +33,7 @@ def many(tmp_path_factory: pytest.TempPathFactory, make_row: MakeRow) -> Path:
 def test_an_absent_store_is_empty_and_stays_absent(store: Store) -> None:
     assert store.rows() == []
     assert store.row("0" * 20) is None
-    assert store.done_ids() == store.failed_ids() == set()
+    assert store.finished("0" * 20) is None
     assert store.problems() == store.studies() == []
     assert store.trials("s") == store.curve("c") == []
     assert store.study("s") is None
@@ -61,23 +55,22 @@ def test_a_finished_row_stays_and_a_failed_one_gives_way(store: Store, make_row:
     failed = make_row(status="error", error="worker died")
     good, other = make_row(linear_acc=0.5), make_row(linear_acc=0.6)
     assert store.write_row(failed)
-    assert (store.done_ids(), store.failed_ids()) == (set(), {failed.row_id})
+    assert (store.row(failed.row_id), store.finished(failed.row_id)) == (failed, None)
     assert store.write_row(good)
-    assert (store.done_ids(), store.failed_ids()) == ({good.row_id}, set())
     assert not store.write_row(other)
     assert not store.write_row(failed)
-    assert store.row(good.row_id) == good
-    assert store.write_row(other, replace=True)
-    assert store.row(good.row_id) == other
+    assert store.row(good.row_id) == store.finished(good.row_id) == good
 
 
-def test_diverged_rows_are_done(store: Store, make_row: MakeRow) -> None:
+def test_diverged_rows_are_finished(store: Store, make_row: MakeRow) -> None:
     row = make_row(status="diverged", untrained_knn_acc=0.2)
     store.write_row(row)
-    assert store.done_ids() == {row.row_id}
+    assert store.finished(row.row_id) == row
 
 
-def test_unreadable_files_are_skipped_and_named(store: Store, make_row: MakeRow) -> None:
+def test_unreadable_files_are_skipped_and_named(
+    store: Store, make_row: MakeRow, caplog: pytest.LogCaptureFixture
+) -> None:
     good, torn, copied = (make_row(RunConfig(seed=seed)) for seed in range(3))
     for row in (good, torn, copied):
         store.write_row(row)
@@ -93,8 +86,11 @@ def test_unreadable_files_are_skipped_and_named(store: Store, make_row: MakeRow)
     assert f"is that of {copied.row_id!r}" in second
     with pytest.raises(StoreError, match="delete the file to run this cell again"):
         store.row(torn.row_id)
+    assert store.finished(torn.row_id) is None
+    assert not caplog.messages
     assert store.write_row(torn)  # an unreadable file gives way
-    assert store.done_ids() == {good.row_id, torn.row_id}
+    assert store.rows() == [good, torn]
+    assert [str(path) in message for message in caplog.messages] == [True]
 
 
 def test_a_killed_writer_leaves_nothing_that_is_read(store: Store, make_row: MakeRow) -> None:
@@ -159,13 +155,32 @@ def test_refresh_is_deterministic_and_touches_nothing_without_need(
     assert contents[0] == contents[1]
 
 
+def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
+    store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (make_row(RunConfig(seed=seed)) for seed in range(2))
+    store.write_row(first)
+    write, other = Store._write, Store(store.root)
+
+    def overtaken(self: Store, path: Path, data: bytes) -> None:
+        if self is store and other.finished(second.row_id) is None:
+            other.write_row(second)
+            other.refresh()
+        write(self, path, data)
+
+    monkeypatch.setattr(Store, "_write", overtaken)
+    path = store.refresh()
+    assert path is not None
+    assert decode(path.read_bytes(), Row) == [first, second]
+
+
 def test_a_thousand_rows_are_read_quickly(many: Path) -> None:
     store = Store(many)
     started = time.process_time()
     assert len(store.rows()) == 1000
     assert time.process_time() - started < 3.0  # on an idle machine 1.3 s, in threads less
     started = time.perf_counter()
-    assert len(store.done_ids()) == 1000
+    assert len(store.rows()) == 1000
     assert time.perf_counter() - started < 0.5
 
 
@@ -181,7 +196,7 @@ def test_a_thousand_rows_are_read_quickly(many: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_and_no_rest(
     number: int, message: str, store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = make_row(linear_acc=0.1)
+    old = make_row(status="error", error="worker died")
     store.write_row(old)
 
     def fail(descriptor: int) -> None:
@@ -190,7 +205,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         with pytest.raises(StoreError, match=message) as caught:
-            store.write_row(make_row(linear_acc=0.9), replace=True)
+            store.write_row(make_row(linear_acc=0.9))
         with pytest.raises(StoreError, match=message):
             store.check_writable()
     assert "\n" not in str(caught.value)
@@ -261,73 +276,3 @@ def test_a_lock_is_held_by_one_and_freed_by_a_kill(store: Store, tmp_path: Path)
     holder.join()
     with store.lock("cell") as mine, store.lock("cell") as twice:
         assert (mine, twice) == (True, False)
-
-
-def test_trials_come_back_as_they_went_in(store: Store) -> None:
-    record = {
-        "status": "ok",
-        "seeds": [0, 1],
-        "params": {"client.lr": 0.003, "method.temperature": 0.5},
-        "objective": 0.8125,
-        "watched": {"knn_acc": 0.25},
-        "seconds": 1.5,
-        "objectives": [0.8, 0.825],
-    }
-    for number in (10, 9, 0):
-        assert store.write_trial("simclr-ab12", number, record)
-    trials = store.trials("simclr-ab12")
-    assert [trial["number"] for trial in trials] == [0, 9, 10]
-    assert record.items() <= trials[0].items()
-    assert trials[0]["params_json"] == '{"client.lr":0.003,"method.temperature":0.5}'
-    assert trials[0]["error"] is None
-    assert not store.write_trial("simclr-ab12", 0, record | {"objective": 0.1})
-    store.write_trial("simclr-ab12", 3, {"status": "error", "objective": None, "error": "boom"})
-    assert store.write_trial("simclr-ab12", 3, record)
-    assert store.trials("simclr-ab12")[1]["objective"] == 0.8125
-
-
-def test_trials_that_do_not_fit_are_refused(store: Store) -> None:
-    with pytest.raises(StoreError, match="trial 1 of 's': objective: Input should be a finite"):
-        store.write_trial("s", 1, {"status": "ok", "objective": float("nan")})
-    with pytest.raises(StoreError, match="trial 1 of 's': not JSON"):
-        store.write_trial("s", 1, {"status": "ok", "params": {"x": object()}})
-    with pytest.raises(StoreError, match="trial 1 of 's': status: Field required"):
-        store.write_trial("s", 1, {})
-    with pytest.raises(StoreError, match="cannot name a file"):
-        store.write_trial("../s", 1, {"status": "ok"})
-
-
-def test_studies(store: Store) -> None:
-    store.write_study("b", {"spec": "simclr+uv", "name": "Größe", "trials": 12})
-    store.write_study("b", {"spec": "simclr+uv", "trials": 13})
-    store.write_trial("a", 0, {"status": "ok"})
-    assert store.studies() == ["a", "b"]
-    assert store.study("b") == {"spec": "simclr+uv", "trials": 13}
-    with pytest.raises(StoreError, match="not JSON"):
-        store.write_study("b", {"x": float("inf")})
-    (store.root / "trials" / "b" / "study.json").write_text("{")
-    (store.root / "trials" / "a" / "0.parquet").write_bytes(b"")
-    with pytest.raises(StoreError, match="is not JSON"):
-        store.study("b")
-    assert len(store.problems()) == 2
-
-
-def test_curves(store: Store) -> None:
-    points: list[dict[str, Any]] = [
-        {"round_index": 0, "loss": 5, "note": "first"},
-        {"round_index": 1, "loss": 4.5, "knn_acc": 0.3},
-        {"round_index": 2, "loss": float("inf")},
-    ]
-    store.write_curve("cell", points)
-    assert store.curve("cell") == [
-        {"round_index": 0, "loss": 5.0, "note": "first", "knn_acc": None},
-        {"round_index": 1, "loss": 4.5, "note": None, "knn_acc": 0.3},
-        {"round_index": 2, "loss": None, "note": None, "knn_acc": None},
-    ]
-    store.write_curve("cell", [])
-    assert store.curve("cell") == []
-    with pytest.raises(StoreError, match="mixed kinds"):
-        store.write_curve("cell", [{"loss": 1.0}, {"loss": "high"}])
-    (store.cell_dir("cell") / "curve.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StoreError, match=r"curve\.parquet.*not a whole Parquet file"):
-        store.curve("cell")

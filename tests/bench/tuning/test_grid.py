@@ -111,6 +111,12 @@ def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
         cells(overrides={"seed": 1})
 
 
+@pytest.mark.parametrize("given", [{"methods": []}, {"seeds": []}])
+def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"--{next(iter(given))}: is empty"):
+        cells(**given)
+
+
 def test_files_reach_every_cell(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("client: {lr: 0.7}\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.errors import ConfigError, FedbenchError, StoreError
+from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.fields import flat_config
 from fedbench.bench.resolve import resolve
 from fedbench.bench.results.store import Store
@@ -171,9 +171,66 @@ def test_a_trial_below_the_median_of_earlier_batches_gets_no_second_seed(
 
 def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(fake=scored(lambda job: None))
-    with pytest.raises(FedbenchError, match=r"none of the 3 trials .* \(diverged\); narrow"):
-        small(tmp_path, trials=3)
+    result = small(tmp_path, trials=3)
+    assert (result.status, result.best, result.config_file) == ("finished", None, None)
+    assert [trial["status"] for trial in result.trials] == ["diverged"] * 3
     assert not list(tmp_path.rglob("best.yaml"))
+    with pytest.raises(ConfigError, match="has not finished"):
+        load_tuned(Store(tmp_path), result.study_id, "simclr", "demo")
+
+
+def failing(cells: set[int]) -> Any:
+    """Outcomes by learning rate, but errors for the trials of these numbers."""
+    score = scored(by_lr)
+
+    def make(job: CellJob) -> Outcome:
+        number = int(job.cell.split(".")[-2])
+        return Outcome(job, "error", error="no memory") if number in cells else score(job)
+
+    return make
+
+
+def test_an_error_is_tried_again_until_later_trials_build_on_it(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    settings = {"batch_size": 2, "sampler": "random"}
+    in_one_process(fake=failing({1}))
+    first = small(tmp_path / "a", trials=2, **settings)
+    assert (first.failed, first.kept_errors) == (1, ())
+    stale = Store(tmp_path / "a").cell_dir(f"{first.study_id}.0002.0")
+    stale.mkdir()  # a run of the next batch, whose parameters may change now
+    retry = in_one_process(fake=failing(set()))
+    second = small(tmp_path / "a", trials=2, **settings)
+    assert (second.to_run, second.failed, second.kept_errors) == (1, 0, ())
+    assert [cell.split(".")[-2] for cell in retry.ran] == ["0001"]
+    assert not stale.exists()
+    assert table(second) == table(small(tmp_path / "b", trials=2, **settings))
+
+    in_one_process(fake=failing({1, 3}))
+    third = small(tmp_path / "c", trials=4, **settings)
+    assert (third.failed, third.kept_errors) == (2, (1,))
+    retry = in_one_process(fake=failing(set()))
+    fourth = small(tmp_path / "c", trials=4, **settings)
+    assert [cell.split(".")[-2] for cell in retry.ran] == ["0003"]
+    assert (fourth.failed, fourth.kept_errors) == (1, (1,))
+    small(tmp_path / "c", trials=4, **settings)
+    assert len(retry.ran) == 1
+
+
+def test_what_another_process_did_before_the_lock_is_not_done_again(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = in_one_process(fake=scored(by_lr))
+    lock = Store.lock
+
+    def late(self: Store, name: str) -> Any:
+        monkeypatch.setattr(Store, "lock", lock)
+        small(tmp_path, trials=3)
+        return lock(self, name)
+
+    monkeypatch.setattr(Store, "lock", late)
+    result = small(tmp_path, trials=3)
+    assert (len(executor.ran), result.to_run, len(result.trials)) == (3, 0, 3)
 
 
 def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedbench.bench.errors import ResourceError, StoreError
+from fedbench.bench.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.execute import Origin
 from fedbench.bench.fields import build_config
 from fedbench.bench.results.row import Row
@@ -80,7 +80,11 @@ def test_every_cell_runs_once_whatever_the_order(tmp_path: Path, in_one_process:
     again = in_one_process()
     assert counts(small(tmp_path / "a")) == (4, 4, 0, 0, 0)
     assert again.ran == []
-    assert (tmp_path / "a" / "leaderboard.parquet").exists()
+    board = tmp_path / "a" / "leaderboard.parquet"
+    whole = board.read_bytes()
+    board.unlink()  # as if the first process had been killed before it wrote this file
+    small(tmp_path / "a")
+    assert board.read_bytes() == whole
 
     in_one_process(seed=3, die_after=2)
     with pytest.raises(KilledError):
@@ -106,6 +110,54 @@ def test_failed_cells_are_rows_and_are_retried_on_demand(
     assert counts(small(tmp_path)) == (4, 0, 0, 0, 4)
     assert idle.ran == []
     assert counts(small(tmp_path, retry_failed=True)) == (4, 0, 4, 0, 0)
+
+
+def test_diverged_cells_are_done(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process()
+    result = small(tmp_path, methods=["supervised"], overrides={"client.lr": 1e30})
+    assert counts(result) == (2, 0, 2, 2, 0)
+    assert counts(small(tmp_path, methods=["supervised"], overrides={"client.lr": 1e30})) == (
+        2, 2, 0, 0, 0,
+    )  # fmt: skip
+
+
+def test_a_torn_row_does_not_stop_a_sweep(
+    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_one_process()
+    small(tmp_path)
+    before = rows(tmp_path)
+    torn = sorted((tmp_path / "rows").iterdir())[0]
+    torn.write_bytes(torn.read_bytes()[:-9])
+    assert counts(small(tmp_path)) == (4, 3, 1, 0, 0)
+    assert rows(tmp_path) == before
+    assert str(torn) in caplog.text
+
+
+def test_an_error_does_not_overwrite_a_row_that_came_meanwhile(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process()
+    small(tmp_path / "elsewhere")
+    finished = Store(tmp_path / "elsewhere").rows()
+
+    def overtaken(job: CellJob) -> Outcome:
+        for row in finished:
+            Store(tmp_path / "here").write_row(row)
+        return Outcome(job, "error", error="no luck")
+
+    in_one_process(fake=overtaken)
+    small(tmp_path / "here")
+    assert Store(tmp_path / "here").rows() == finished
+
+
+def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("preset: cross-silo\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no finished study of simclr with preset 'cross-silo'"):
+        small(tmp_path / "s", files=[file], methods=["simclr"], tuned="auto")
+    with pytest.raises(ConfigError, match="--tuned: is empty"):
+        small(tmp_path / "s", tuned=[])
 
 
 def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
