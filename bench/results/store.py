@@ -68,7 +68,9 @@ class Store:
         if self.finished(row.row_id) is not None:
             return False
         if path.exists() and isinstance(problem := self._reader.load(path, Row), str):
-            _log.warning("%s; the row takes its place", problem)
+            aside = path.with_suffix(".unreadable")
+            path.replace(aside)  # it may be a newer fedbench's
+            _log.warning("%s; it is kept as %s, the new row takes its place", problem, aside.name)
         self._write(path, encode([row], Row))
         return True
 

@@ -178,7 +178,9 @@ def test_a_thousand_rows_are_read_quickly(many: Path) -> None:
     store = Store(many)
     started = time.process_time()
     assert len(store.rows()) == 1000
-    assert time.process_time() - started < 3.0  # on an idle machine 1.3 s, in threads less
+    assert (
+        time.process_time() - started < 15.0
+    )  # 1.3 s on an idle machine; guards against worse than linear
     started = time.perf_counter()
     assert len(store.rows()) == 1000
     assert time.perf_counter() - started < 0.5
