@@ -19,7 +19,7 @@ from fedbench.bench.config import ModelConfig, RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.views import normalise
-from fedbench.bench.errors import DataError, StoreError
+from fedbench.bench.errors import ConfigError, DataError, StoreError
 from fedbench.bench.execute import open_dataset
 from fedbench.bench.files import atomic_write_bytes, atomic_write_text
 from fedbench.bench.nn.backbones import make_backbone
@@ -54,10 +54,10 @@ def export_encoder(
 
     Raises:
         StoreError: if the store has no such run, or no checkpoint of it.
-        DataError: if `file` has another ending.
+        ConfigError: if `file` has another ending.
     """
     if file.suffix != ".safetensors":
-        raise DataError(f"cannot export to {file.name!r}: the name must end in .safetensors")
+        raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
     row = store.row(run_id)
     if row is None:
         raise StoreError(

@@ -8,6 +8,7 @@ from typing import Any
 from fedbench.bench.config import RunConfig, canonical_json
 from fedbench.bench.fields import flat_config
 from fedbench.bench.presets import preset_names
+from fedbench.bench.registry import entries
 from fedbench.bench.results.row import Row
 from fedbench.bench.tuning.grid import grid_names, load_grid, plan
 
@@ -36,10 +37,11 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     ]
     planned = {canonical_json(cell.config.model_dump(mode="json")) for cell in cells}
     points = {(cell.preset, canonical_json(dict(cell.axes))) for cell in cells}
+    found = {row.row_id for row in rows if row.grid == grid.grid}
+    rows = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
     ran = [row for row in rows if row.grid == grid.grid]
     points |= {(row.preset, _split(row, grid.lists(row.preset)[0])[1]) for row in ran}
     families = {(_split(row, grid.lists(row.preset)[0])[0], row.seed) for row in ran}
-    found = {row.row_id for row in ran}
     for row in rows:
         family, point = _split(row, grid.lists(row.preset)[0])
         sibling = (family, row.seed) in families and (row.preset, point) in points

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 import torch
 
-from fedbench.bench.errors import DataError, StoreError
+from fedbench.bench.errors import ConfigError, DataError, StoreError
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.export import export_encoder, load_encoder
 from fedbench.bench.results.store import Store
@@ -49,7 +49,7 @@ def test_features_are_the_runs(tmp_path: Path, norm: Literal["group", "batch"]) 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     out = tmp_path / "encoder.safetensors"
-    with pytest.raises(DataError, match=r"must end in \.safetensors"):
+    with pytest.raises(ConfigError, match=r"must end in \.safetensors"):
         export_encoder(store, "0" * 20, tmp_path / "encoder.pt")
     with pytest.raises(StoreError, match=r"no run '0+' in store.*lists row ids"):
         export_encoder(store, "0" * 20, out)
