@@ -92,19 +92,13 @@ class WorkerPool:
         self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
-        for device in devices:
-            ours, theirs = socketpair()
-            fds = (theirs.fileno(), self._memory)
-            command = [sys.executable, "-P", "-m", "fedbench.bench.worker", *map(str, fds)]
-            threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            process = subprocess.Popen(
-                command, pass_fds=fds, stdin=subprocess.DEVNULL, env=os.environ | threads
-            )
-            theirs.close()
-            pipe = Connection(ours.detach())
-            pipe.send((spec, device, server_size, upload_size, self._num_slots))
-            self._processes.append(process)
-            self._pipes.append(pipe)
+        try:
+            for device in devices:
+                pipe = self._start()
+                self._send(pipe, (spec, device, server_size, upload_size, self._num_slots))
+        except BaseException:  # a worker that could not start must not leave the others behind
+            self.close()
+            raise
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
@@ -134,6 +128,19 @@ class WorkerPool:
             process.kill()
             process.wait()
         os.close(self._memory)
+
+    def _start(self) -> Connection:
+        ours, theirs = socketpair()
+        fds = (theirs.fileno(), self._memory)
+        command = [sys.executable, "-P", "-m", "fedbench.bench.worker", *map(str, fds)]
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, pass_fds=fds, stdin=subprocess.DEVNULL, env=os.environ | threads
+        )
+        theirs.close()
+        self._processes.append(process)
+        self._pipes.append(Connection(ours.detach()))
+        return self._pipes[-1]
 
     def _send(self, pipe: Connection, message: object) -> None:
         try:
