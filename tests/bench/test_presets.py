@@ -85,11 +85,11 @@ def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
     assert own.data.num_clients == 50
 
 
-def test_laptop_trains_on_100_000_images() -> None:
+def test_laptop_trains_on_150_000_images() -> None:
     config = settle("simclr", "laptop")
     data, rounds = config.data, config.federation.num_rounds
     per_client = (data.train_subset or 0) / data.num_clients
-    assert config.cohort_size * per_client * config.client.local_epochs * rounds == 100_000
+    assert config.cohort_size * per_client * config.client.local_epochs * rounds == 150_000
 
 
 def test_sources_tell_paper_from_decision() -> None:
