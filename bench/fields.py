@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +14,7 @@ from pydantic.fields import FieldInfo
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig
 from fedbench.bench.dotted import flatten, unflatten
-from fedbench.bench.errors import ConfigError, UnknownNameError
+from fedbench.bench.errors import ConfigError, UnknownNameError, nearest
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -62,8 +61,8 @@ def check_key(key: str, spec: str, known: Collection[str]) -> None:
     if entry is not None and entry.is_addon and entry.name not in spec.split("+")[1:]:
         raise ConfigError(f"{key!r} belongs to the add-on {entry.name!r}, which is not in {spec!r}")
     owner = spec if first == "method" else "RunConfig"
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    close = nearest(key, known)
+    hint = "" if close is None else f" (did you mean {close!r}?)"
     group = f"{key.rpartition('.')[0]}."
     near = ", ".join(sorted(name[len(group) :] for name in known if name.startswith(group)))
     allowed = f"; {group}… has {near}" if near else ""

@@ -216,12 +216,14 @@ def method_records() -> list[dict[str, Any]]:
     """Every registered method and add-on with its fields, for listing."""
     from fedbench.bench import registry
 
+    known = registry.entries()
+    methods = [name for name, entry in known.items() if not entry.is_addon]
     return [
         {
             "name": entry.name,
             "kind": "add-on" if entry.is_addon else "method",
             "summary": entry.summary,
-            "goes_with": None if entry.bases is None else sorted(entry.bases),
+            "goes_with": None if entry.bases is None else entry.fits(methods),
             "aliases": [
                 alias
                 for alias, spec in registry.ALIASES.items()
@@ -236,5 +238,5 @@ def method_records() -> list[dict[str, Any]]:
                 if name != "base"
             },
         }
-        for entry in registry.entries().values()
+        for entry in known.values()
     ]

@@ -7,15 +7,23 @@ fedbench arrive the same way as everyone else's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedbench.bench.errors import ConfigError, PluginError, UnknownNameError, did_you_mean
+from fedbench.bench.errors import (
+    ConfigError,
+    PluginError,
+    PluginWarning,
+    UnknownNameError,
+    did_you_mean,
+)
 from fedbench.bench.method import AddOn, Method
 
 M = TypeVar("M", bound=Method)
@@ -45,6 +53,10 @@ class Entry:
         """Whether it wraps another method."""
         return issubclass(self.cls, AddOn)
 
+    def fits(self, methods: Iterable[str]) -> list[str]:
+        """Those of some methods that an add-on may wrap, sorted."""
+        return sorted(name for name in methods if self.bases is None or name in self.bases)
+
     @property
     def summary(self) -> str:
         """The first line of the class's docstring."""
@@ -58,7 +70,7 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
     """Class decorator that puts a method or an add-on into the registry.
 
     Raises:
-        PluginError: if the name is taken, is no plain word, or belongs to an alias.
+        PluginError: if the name is taken, is no plain word, or belongs to an alias, or the class has one.
     """
 
     def add(cls: type[M]) -> type[M]:
@@ -71,6 +83,8 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
             )
         if name in ALIASES:
             raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
+        if twin := next((each for each in _ENTRIES.values() if each.cls is cls), None):
+            raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
         cls.name = name
         _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases), source)
         return cls
@@ -79,25 +93,58 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
 
 
 @cache
-def _load_plugins() -> None:
+def _load_plugins() -> tuple[str, ...]:
+    """Import every plugin once; those of third parties that could not be loaded, as text.
+
+    The plugins of fedbench itself come first, so that nobody else can take their names.
+    """
     points = entry_points(group=GROUP)
     if not points:
         raise ConfigError(
             "no methods are registered: fedbench is not installed in this environment"
             " (from its checkout: pip install -e .)"
         )
+    failed = []
     for point in sorted(points, key=lambda point: (point.value != GROUP, point.name)):
+        names, modules = {*_ENTRIES}, {*sys.modules}
         try:
             point.load()
-        except FedbenchPluginErrors:
-            raise
         except Exception as err:
-            raise PluginError(
-                f"plugin {point.name!r} ({point.value}) cannot be loaded: {err}"
-            ) from err
+            if point.value == GROUP:
+                raise _load_error(point, err) from err
+            _forget(_ENTRIES.keys() - names, modules)
+            failed.append(_origin(point))
+            message = f"{_load_error(point, err)}; going on without it"
+            warnings.warn(message, PluginWarning, stacklevel=2)
+    return tuple(failed)
 
 
-FedbenchPluginErrors = (PluginError, ConfigError)
+def _load_error(point: EntryPoint, err: Exception) -> PluginError:
+    what = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
+    return PluginError(f"plugin {_origin(point)} cannot be loaded: {' '.join(what.split())}")
+
+
+def _origin(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else point.module
+    return f"{point.name!r} of package {package!r}"
+
+
+def _forget(names: Iterable[str], modules: Collection[str]) -> None:
+    """Undo what a plugin registered before it failed.
+
+    Its own modules that were imported whole are dropped too, those that were not there before:
+    another plugin may be one of them, and its import must register again.
+    """
+    for name in names:
+        module = _ENTRIES.pop(name).cls.__module__
+        if module not in modules:
+            sys.modules.pop(module, None)
+
+
+def _not_loaded() -> str:
+    """The end of a message about an unknown name: it may be that of a broken plugin."""
+    failed = _load_plugins()
+    return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
 
 
 def entries() -> dict[str, Entry]:
@@ -124,16 +171,16 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
             raise ConfigError(
                 f"{first!r} is an add-on: write METHOD+{first}, for example simclr+{first}"
             )
-        raise UnknownNameError("method", first, [*methods, *ALIASES])
+        raise UnknownNameError("method", first, [*methods, *ALIASES], _not_loaded())
     parts = [known[first]]
     for name in rest:
         if name not in addons:
-            raise ConfigError(f"unknown add-on {name!r} in {spec!r}; {did_you_mean(name, addons)}")
+            hint = f"{did_you_mean(name, addons)}{_not_loaded()}"
+            raise ConfigError(f"unknown add-on {name!r} in {spec!r}{hint}")
         bases = known[name].bases
         if bases is not None and first not in bases:
-            raise ConfigError(
-                f"{name!r} does not go with {first!r} (it goes with {', '.join(sorted(bases))})"
-            )
+            fitting = ", ".join(known[name].fits(methods)) or "no method that is installed"
+            raise ConfigError(f"{name!r} does not go with {first!r} (it goes with {fitting})")
         if rest.count(name) > 1:
             raise ConfigError(f"add-on {name!r} stands twice in {spec!r}")
         parts.append(known[name])
@@ -152,8 +199,8 @@ def specs() -> list[str]:
     pairs = [
         f"{name}+{addon}"
         for addon, entry in known.items()
-        for name in names
-        if entry.is_addon and (entry.bases is None or name in entry.bases)
+        if entry.is_addon
+        for name in entry.fits(names)
     ]
     return sorted(names + pairs)
 
@@ -197,7 +244,6 @@ def describe_validation(err: ValidationError, known: Iterable[str], where: str =
     first = err.errors(include_url=False)[0]
     name = ".".join([where, *map(str, first["loc"])]).strip(".")
     if first["type"] == "extra_forbidden":
-        return (
-            f"{name} is not a field; {did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
-        )
-    return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]} (got {first['input']!r})"
+        return f"{name} is not a field{did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"

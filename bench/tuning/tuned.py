@@ -116,7 +116,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
     known = store.studies()
     if str(study) not in known:
         raise ConfigError(
-            f"no study {str(study)!r} in {store.root}; {did_you_mean(str(study), known)}"
+            f"no study {str(study)!r} in {store.root}{did_you_mean(str(study), known)}"
         )
     meta = store.study(str(study)) or {}
     if not meta.get("finished_at"):

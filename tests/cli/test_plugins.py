@@ -1,0 +1,94 @@
+"""Third parties' plugins that cannot be loaded: everything else goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench import registry
+
+Call = Callable[..., Any]
+
+METHOD = '''
+from fedbench.bench.registry import register
+from fedbench.methods.supervised import Supervised
+
+@register("{name}")
+class {cls}(Supervised):
+    """{name} in one line."""
+'''
+
+
+def install(site: Path, **plugins: str) -> dict[str, str]:
+    """An installed package `broken-pack` with one entry point per module, as pip leaves it."""
+    info = site / "broken_pack-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-pack\nVersion: 1.0\n")
+    points = "".join(f"{name} = pack_{name}\n" for name in plugins)
+    (info / "entry_points.txt").write_text(f"[fedbench.methods]\n{points}")
+    for name, code in plugins.items():
+        (site / f"pack_{name}.py").write_text(code, encoding="utf-8")
+    root = str(Path(__file__).resolve().parents[2])
+    return {"PYTHONPATH": f"{site}:{root}"}
+
+
+def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
+    twice = METHOD.format(name="half", cls="Half") + METHOD.format(name="byol", cls="Byol")
+    good = METHOD.format(name="good", cls="Good")
+    env = install(tmp_path / "site", good=good, half=twice, torn="import no_such\nmodule")
+    answer = shell("methods", "--json", env=env)
+    assert answer.code == 0, answer.err
+    found = {record["name"]: record for record in answer.json}
+    assert {"good", "simclr", "byol"} <= set(found)
+    assert "half" not in found  # the plugin's second line failed, so its first is undone
+    assert "own" in found["byol"]["summary"] or "prediction" in found["byol"]["summary"]
+    half, torn = answer.err.splitlines()
+    assert half.startswith(
+        "warning: plugin 'half' of package 'broken-pack' cannot be loaded: method 'byol' is"
+    )
+    assert torn == (
+        "warning: plugin 'torn' of package 'broken-pack' cannot be loaded: ModuleNotFoundError:"
+        " No module named 'no_such'; going on without it"
+    )
+    unknown = shell("config", "half", env=env)
+    assert (unknown.code, unknown.out) == (2, "")
+    assert unknown.err.splitlines()[-1].endswith(
+        "; not loaded: plugin 'half' of package 'broken-pack', plugin 'torn' of package"
+        " 'broken-pack'"
+    )
+    addon = shell("config", "simclr+half", env=env)
+    assert "unknown add-on 'half' in 'simclr+half' (known: uv); not loaded: plugin" in addon.err
+
+
+def test_a_plugin_that_a_broken_one_imported_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`zwei` is imported whole by `eins`, which then fails; its own entry point still counts."""
+    from importlib.metadata import PathDistribution
+
+    site = tmp_path / "site"
+    install(site, eins="import pack_zwei\n1 / 0", zwei=METHOD.format(name="zwei", cls="Zwei"))
+    monkeypatch.syspath_prepend(str(site))
+    points = PathDistribution(site / "broken_pack-1.0.dist-info").entry_points
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    with pytest.warns(registry.PluginWarning, match="'eins'.*ZeroDivisionError"):
+        failed = registry._load_plugins.__wrapped__()
+    assert failed == ("'eins' of package 'broken-pack'",)
+    assert "zwei" in registry._ENTRIES
+
+
+def test_a_built_in_plugin_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    class Torn(EntryPoint):
+        def load(self) -> None:
+            raise ImportError("torn")
+
+    point = Torn("fedbench", "fedbench.methods", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(registry.PluginError, match="'fedbench' of package.*ImportError: torn"):
+        registry._load_plugins.__wrapped__()
