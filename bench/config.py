@@ -11,7 +11,9 @@ import json
 from pathlib import PurePath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+from fedbench.bench.float32 import fitting
 
 BENCHMARK_VERSION = "1"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
@@ -34,11 +36,12 @@ _READ_BY: dict[str, tuple[str, ...]] = {
 
 
 class Strict(BaseModel):
-    """Frozen, no unknown fields, no NaN or infinity."""
+    """Frozen, no unknown fields, no NaN or infinity, nothing that float32 cannot hold."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
+    _fitting = field_validator("*")(fitting)
 
 
 class DataConfig(Strict):

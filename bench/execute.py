@@ -167,8 +167,8 @@ class _Run:
 
     def _executor(self, devices: Sequence[str], spec: WorkerSpec) -> InProcess | WorkerPool:
         if len(devices) > 1:
-            layout = self.trainer.layout
-            return WorkerPool(spec, devices, (layout.server_size, layout.upload_size))
+            sizes = (self.trainer.layout.server_size, self.trainer.layout.upload_size)
+            return WorkerPool(spec, devices, sizes, self.setup.config.cohort_size)
         return InProcess(ClientRunner(self.setup, self.device, self.personal_dir))
 
     def _untrained(self) -> dict[str, float]:

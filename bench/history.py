@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.errors import DataError
 from fedbench.bench.files import append_line, atomic_write_text
 
 
@@ -59,18 +60,33 @@ class History:
         self._path = folder / "history.jsonl"
 
     def rewind(self, rounds_done: int) -> list[RoundRecord]:
-        """Drop what lies behind the checkpoint, torn last line included; return the rest."""
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        """Drop what lies behind the checkpoint, torn last line included; return the rest.
+
+        Raises:
+            DataError: if rounds that the checkpoint has are not there; no run leaves that behind.
+        """
+        lines = self._lines()
         kept = lines[:rounds_done]
+        try:
+            records = [RoundRecord(**json.loads(line)) for line in kept]
+        except (ValueError, TypeError):
+            records = []
+        if len(records) < rounds_done:
+            raise DataError(
+                f"{str(self._path)!r} lacks rounds of its checkpoint, which has {rounds_done}: it"
+                " was altered; delete the folder to run this from the start"
+            )
         if len(lines) != rounds_done:
             atomic_write_text(self._path, "".join(f"{line}\n" for line in kept))
-        return [RoundRecord(**json.loads(line)) for line in kept]
+        return records
 
     def read(self) -> list[RoundRecord]:
         """All rounds; only for a run that has ended."""
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        return [RoundRecord(**json.loads(line)) for line in lines]
+        return [RoundRecord(**json.loads(line)) for line in self._lines()]
 
     def append(self, record: RoundRecord) -> None:
         """Add one round."""
         append_line(self._path, json.dumps(record.as_dict()))
+
+    def _lines(self) -> list[str]:
+        return self._path.read_text().splitlines() if self._path.exists() else []

@@ -25,9 +25,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, SerializeAsAny
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
 from torch import Tensor
 
+from fedbench.bench.float32 import fitting
 from fedbench.bench.net import Net
 from fedbench.bench.sharing import Sharing
 
@@ -189,6 +190,7 @@ class Method(BaseModel, ABC):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _fitting = field_validator("*")(fitting)
     name: ClassVar[str] = ""
 
     @abstractmethod

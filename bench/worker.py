@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,13 @@ from torch import Tensor
 
 from fedbench.bench.client import ClientRunner, Task, Trained
 from fedbench.bench.config import RunConfig
-from fedbench.bench.errors import FedbenchError, ResourceError
+from fedbench.bench.errors import (
+    FedbenchError,
+    PluginWarning,
+    ResourceError,
+    described,
+    rebuild,
+)
 from fedbench.bench.seeding import single_thread
 from fedbench.bench.setup import Setup
 
@@ -80,12 +87,20 @@ class WorkerPool:
 
     Args:
         spec: the run.
-        devices: one per worker.
+        devices: one per worker, at most; a round of fewer clients starts only as many.
         sizes: (server_size, upload_size).
+        cohort_size: clients of the first round, as far as known; so many start at once.
     """
 
-    def __init__(self, spec: WorkerSpec, devices: Sequence[str], sizes: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        devices: Sequence[str],
+        sizes: tuple[int, int],
+        cohort_size: int | None = None,
+    ) -> None:
         server_size, upload_size = sizes
+        self._spec, self._devices, self._sizes = spec, devices, sizes
         self._num_slots = 2 * len(devices)
         total = server_size + self._num_slots * upload_size
         self._memory = _shared_memory(max(1, total) * _FLOAT)
@@ -93,9 +108,7 @@ class WorkerPool:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
         try:
-            for device in devices:
-                pipe = self._start()
-                self._send(pipe, (spec, device, server_size, upload_size, self._num_slots))
+            self._grow(len(devices) if cohort_size is None else cohort_size)
         except BaseException:  # a worker that could not start must not leave the others behind
             self.close()
             raise
@@ -103,6 +116,7 @@ class WorkerPool:
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
         self._server.copy_(server)
+        self._grow(len(tasks))
         waiting = deque(enumerate(tasks))
         free = deque(range(self._num_slots))
         idle = deque(self._pipes)
@@ -129,6 +143,11 @@ class WorkerPool:
             process.wait()
         os.close(self._memory)
 
+    def _grow(self, num_tasks: int) -> None:
+        """Start what is missing for so many clients at a time."""
+        for device in self._devices[len(self._processes) : num_tasks]:
+            self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
+
     def _start(self) -> Connection:
         ours, theirs = socketpair()
         fds = (theirs.fileno(), self._memory)
@@ -154,9 +173,8 @@ class WorkerPool:
         except (EOFError, ConnectionResetError) as err:
             raise self._lost(pipe) from err
         if kind == "error":
-            message, exit_code, detail = rest
-            error = FedbenchError(message)
-            error.exit_code = exit_code
+            name, message, exit_code, detail = rest
+            error = rebuild(name, message, exit_code)
             error.add_note(detail)
             raise error
         number, trained, extras, slot = rest
@@ -192,6 +210,7 @@ def _views(fd: int, server: int, upload: int, slots: int) -> tuple[Tensor, list[
 def _serve(pipe: Connection, memory: int) -> None:
     spec, device, server_size, upload_size, slots = pipe.recv()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", PluginWarning)  # the parent has said so
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     runner: ClientRunner | None = None
     server, uploads = _views(memory, server_size, upload_size, slots)
@@ -207,12 +226,12 @@ def _serve(pipe: Connection, memory: int) -> None:
             extras = {name: value.numpy() for name, value in trained.extras.items()}
             answer = ("done", number, replace(trained, extras={}), extras, slot)
         except FedbenchError as err:
-            answer = ("error", str(err), err.exit_code, traceback.format_exc())
+            answer = ("error", *described(err), traceback.format_exc())
         except Exception as err:
             message = (
                 f"client {task.client_id}, round {task.round_index}: {type(err).__name__}: {err}"
             )
-            answer = ("error", message, FedbenchError.exit_code, traceback.format_exc())
+            answer = ("error", *described(FedbenchError(message)), traceback.format_exc())
         try:
             pipe.send(answer)
         except BrokenPipeError:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedbench.bench.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fedbench.bench.errors import StoreError
+from fedbench.bench.errors import DataError, StoreError
 from fedbench.bench.history import History, RoundRecord
 from fedbench.bench.personal import PersonalStore
 
@@ -147,3 +147,15 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     assert history.rewind(2) == records[:2]
     history.append(records[2])
     assert history.read() == records
+
+
+@pytest.mark.parametrize("left", ["", "one round", "one round and a half"])
+def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: str) -> None:
+    history = History(tmp_path)
+    line = json.dumps(RECORD.as_dict())
+    kept = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
+    path = tmp_path / "history.jsonl"
+    path.write_text(kept[left])
+    with pytest.raises(DataError, match=r"history\.jsonl' lacks rounds of its checkpoint.* 2: "):
+        history.rewind(2)
+    assert path.read_text() == kept[left]

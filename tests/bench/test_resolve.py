@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedbench.bench import registry
 from fedbench.bench.config import config_id
@@ -243,3 +244,25 @@ def test_yaml_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
     with pytest.raises(ConfigError, match="is not UTF-8"):
         load_yaml(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "bound"),
+    [
+        ("client.lr", 3.5e38, "at most 1e\\+37"),
+        ("client.lr", 1e38, "at most 1e\\+37"),  # Adam divides it by 1 - 0.9 in its first step
+        ("server.epsilon", 1e-60, "at least 1e-45"),
+        ("method.temperature", 1e300, "at most 1e\\+37"),
+    ],
+)
+def test_numbers_that_float32_cannot_hold_are_refused(key: str, value: float, bound: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}: must be {bound} in size.* \[--set\]"):
+        resolve("simclr", overrides={key: value}, environ={})
+
+
+def test_the_largest_rate_that_is_allowed_is_one_that_torch_takes() -> None:
+    lr = resolve("simclr", overrides={"client.lr": 1e37}, environ={}).config.client.lr
+    weight = torch.nn.Parameter(torch.ones(2))
+    for optimizer in (torch.optim.SGD([weight], lr=lr), torch.optim.Adam([weight], lr=lr)):
+        weight.grad = torch.ones(2)
+        optimizer.step()

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.client import ClientRunner, Task, Trained
-from fedbench.bench.errors import FedbenchError, ResourceError
+from fedbench.bench.errors import (
+    ConfigError,
+    DataError,
+    FedbenchError,
+    ResourceError,
+    StoreError,
+    UnknownNameError,
+    described,
+    rebuild,
+)
 from fedbench.bench.setup import Setup
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.tiny import assert_same_run
@@ -22,14 +31,16 @@ CPU = torch.device("cpu")
 CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6)
 
 
-def make_pool(setup: Setup, trainer: Trainer, folder: Path, workers: int) -> WorkerPool:
+def make_pool(
+    setup: Setup, trainer: Trainer, folder: Path, workers: int, cohort_size: int | None = None
+) -> WorkerPool:
     partition = folder / "partition.safetensors"
     setup.partition.save(partition)
     spec = WorkerSpec(
         setup.config.model_dump_json(), setup.dataset.path, partition, folder / "clients"
     )
     sizes = (trainer.layout.server_size, trainer.layout.upload_size)
-    return WorkerPool(spec, ["cpu"] * workers, sizes)
+    return WorkerPool(spec, ["cpu"] * workers, sizes, cohort_size)
 
 
 class Killing:
@@ -55,8 +66,10 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     whole = train(setup, tmp_path / "whole")
     folder = tmp_path / "pool"
     trainer = Trainer(setup, folder, "0" * 20, CPU)
-    with closing(make_pool(setup, trainer, folder, workers=2)) as pool:
+    with closing(make_pool(setup, trainer, folder, workers=2, cohort_size=1)) as pool:
+        assert len(pool._processes) == 1  # no more than a round of one client needs
         next(trainer.rounds(pool))
+        assert len(pool._processes) == 2  # this one has six
         assert trainer.history[0].loss == whole.history[0].loss
 
         def fail(task: Task) -> FedbenchError:
@@ -70,6 +83,7 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
         assert "Traceback" in unforeseen.__notes__[0]
         expected = fail(Task(0, 3, 1, personal_round=2))
         assert "cannot read the client's own tensors" in str(expected)
+        assert type(expected) in (DataError, StoreError)
         assert expected.exit_code == 5
 
         with pytest.raises(ResourceError, match=r"signal 9.*run the same command again"):
@@ -102,3 +116,26 @@ def test_a_worker_that_cannot_start_is_reported(tmp_path: Path) -> None:
             closing(make_pool(setup, trainer, tmp_path, workers=2)) as pool,
         ):
             next(trainer.rounds(pool))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreError("full"), StoreError),
+        (UnknownNameError("view", "bas", ["base"]), UnknownNameError),
+        (FedbenchError("plain"), FedbenchError),
+    ],
+)
+def test_errors_cross_between_processes_by_name(
+    error: FedbenchError, kind: type[FedbenchError]
+) -> None:
+    again = rebuild(*described(error))
+    assert (type(again), str(again), again.exit_code) == (kind, str(error), error.exit_code)
+
+
+def test_a_plugins_own_error_comes_back_as_the_nearest_known_one() -> None:
+    class TheirError(ConfigError):
+        exit_code = 3
+
+    again = rebuild(*described(TheirError("their words")))
+    assert (type(again), str(again), again.exit_code) == (ConfigError, "their words", 3)

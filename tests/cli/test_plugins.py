@@ -90,5 +90,5 @@ def test_a_built_in_plugin_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatc
 
     point = Torn("fedbench", "fedbench.methods", registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    with pytest.raises(registry.PluginError, match="'fedbench' of package.*ImportError: torn"):
+    with pytest.raises(registry.PluginError, match=r"'fedbench' of package.*ImportError: torn"):
         registry._load_plugins.__wrapped__()
