@@ -5,6 +5,7 @@ Heavy modules are imported inside the commands, so that `--help` is quick.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -132,7 +133,7 @@ def tune(
     if (result.failed or result.best is None) and not dry_run:
         raise typer.Exit(FAILED)
     if output.suggests and result.config_file is not None:
-        suggest(cells_report.next_command(result), places.store)
+        suggest(cells_report.next_command(result, settings, places, cluster))
 
 
 @app.command(epilog="Example: fedbench sweep --grid heterogeneity --seeds 0,1,2")
@@ -170,7 +171,7 @@ def sweep(
     if result.failed and not dry_run:
         raise typer.Exit(FAILED)
     if output.suggests and not dry_run:
-        suggest(f"fedbench leaderboard --grid {result.grid}", places.store)
+        suggest(f"fedbench leaderboard --grid {shlex.quote(grid)}", places.store)
 
 
 @app.command(epilog="Example: fedbench leaderboard --grid heterogeneity --format markdown")
@@ -180,7 +181,7 @@ def leaderboard(
     grid: opt.OfGrid = None,
     dataset: opt.Dataset = None,
     metric: opt.Metric = "linear",
-    format_: opt.FormatName = opt.Format.TABLE,
+    format_: opt.FormatName = None,
     published: opt.Published = True,
     store: opt.StoreDir = None,
     output: Output,
@@ -188,13 +189,12 @@ def leaderboard(
     """Rank what the store holds."""
     from fedbench.bench import api, board_report
 
+    form = opt.parse_format(format_, output.json)
     ranking = api.leaderboard(store, grid=grid, dataset=dataset, metric=metric, published=published)
     for problem in ranking.problems:
         warn(problem)
-    if not ranking.board.groups and not output.quiet:
-        command = f"fedbench sweep --grid {grid}" if grid else "fedbench run simclr"
-        suggest(command, store, "nothing to rank yet; try")
-    form = opt.Format.JSON if output.json else format_
+    if ranking.nothing and not output.quiet:
+        note(ranking.nothing)
     board_report.show(ranking, form, quiet=output.quiet)
 
 

@@ -7,12 +7,13 @@ Arguments have the same names and meanings throughout: `preset`, `set` (dotted n
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.errors import ConfigError
+from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
 
 if TYPE_CHECKING:
@@ -159,15 +160,15 @@ def leaderboard(
     """Rank what a store holds.
 
     Args:
-        store: see `open_store`; an absent one gives an empty ranking.
+        store: see `open_store`; one without runs gives an empty ranking, which says why.
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
         metric: column or further metric to rank by; `knn`, `linear`, `linear-paper` are understood.
         published: look up the published numbers.
 
     Raises:
-        UnknownNameError: for an unknown grid or metric.
-        StoreError: for a store that cannot be read.
+        UnknownNameError: for an unknown grid, metric or data set.
+        StoreError: for a store that is not there or cannot be read.
     """
     from fedbench.bench.results.leaderboard import leaderboard as rank
     from fedbench.bench.tuning.membership import cells_of
@@ -176,7 +177,18 @@ def leaderboard(
     rows = opened.rows()
     chosen = None if grid is None else cells_of(rows, grid)
     board = rank(rows, row_ids=chosen, dataset=dataset, metric=metric, published=published)
-    return Ranking(board, tuple(opened.problems()))
+    if board.groups:
+        return Ranking(board, tuple(opened.problems()))
+    if not opened.root.exists():
+        raise StoreError(
+            f"there is no store at {str(opened.root)!r}; name another with --store, or fill this"
+            f" one: `fedbench run simclr --store {shlex.quote(str(opened.root))}`"
+        )
+    from fedbench.bench.data.datasets import KNOWN
+    from fedbench.bench.results.misses import explain
+
+    why = explain(rows, KNOWN, dataset=dataset, grid=grid)
+    return Ranking(board, tuple(opened.problems()), why)
 
 
 def partition(

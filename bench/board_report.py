@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbench.bench.console import emit, emit_json, note, show_table
+from fedbench.bench.console import emit, emit_json, show_table
 from fedbench.bench.results.formats import (
     plain_cells,
     to_csv,
@@ -23,7 +23,7 @@ def show(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
 
     Args:
         ranking: what to print.
-        quiet: leave out the explanation, which goes to stderr.
+        quiet: leave out the explanation below the tables.
         form: `table`, `json`, `csv`, `markdown` or `latex`.
     """
     board = ranking.board
@@ -40,8 +40,8 @@ def show(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
             if index:
                 emit("\n")
             _show_group(group)
-        if board.groups and not quiet:
-            note(_legend(ranking))
+        if board.groups and not quiet and (legend := _legend(ranking)):
+            emit(legend)
 
 
 def _show_group(group: Group) -> None:
@@ -60,4 +60,4 @@ def _legend(ranking: Ranking) -> str:
         parts.append("descriptive: fewer than 3 seeds, no interval")
     if any(line.gain is not None for line in lines):
         parts.append("gain: over the same encoder before training")
-    return "; ".join(parts)
+    return "\n".join(parts)

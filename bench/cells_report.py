@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fedbench.bench.console import Status, duration, emit, note, parameters, show_table, size
 
 if TYPE_CHECKING:
+    from fedbench.bench.cli_groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.progress import Event, TrialDone
     from fedbench.bench.tuning.study_result import StudyResult
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 _LINES = 8  # running cells shown at a time
 _TRIALS = 20  # of more trials, only the best are listed
+_NEXT_GRID = "heterogeneity"  # what is worth a sweep after a study
 _CELLS = 100  # of more cells, only those that went wrong are listed
 
 
@@ -112,12 +115,24 @@ def show_study(result: StudyResult) -> None:
         emit(f"  file     {result.config_file}")
 
 
-def next_command(result: StudyResult) -> str:
-    """The sweep that uses what a study found."""
-    return (
-        f"fedbench sweep --grid heterogeneity --preset {result.preset} --methods {result.spec}"
-        f" --tuned {result.study_id}"
-    )
+def next_command(result: StudyResult, settings: Settings, places: Places, cluster: Cluster) -> str:
+    """The command that uses what a study found, under the options that the study had.
+
+    A sweep; but if a file or the environment sets what its grid varies, which no option can undo,
+    a run with the best values.
+    """
+    from fedbench.bench.resolve import user_keys
+    from fedbench.bench.tuning.grid import load_grid
+
+    axes, _, _ = load_grid(_NEXT_GRID).lists(result.preset)
+    if {*axes, "seed"} & {*user_keys(result.spec, settings.config or ())}:
+        best = ["--config", str(result.config_file)]
+        words = ["run", result.spec, *settings.words(), *best, *places.words()]
+    else:
+        words = ["sweep", "--grid", _NEXT_GRID, "--methods", result.spec]
+        words += ["--tuned", result.study_id, *settings.words(without=axes)]
+        words += [*places.words(), *cluster.words()]
+    return shlex.join(["fedbench", *words])
 
 
 def _show_trials(result: StudyResult) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_type_hints
@@ -27,6 +27,15 @@ class Settings:
         """As `fedbench.bench.api` takes them."""
         return {**self.without_seed(), "seed": self.seed}
 
+    def words(self, without: Collection[str] = ()) -> list[str]:
+        """As they were typed, for a command that follows; without the seed.
+
+        Args:
+            without: dotted names whose `--set` is left out.
+        """
+        kept = [text for text in self.set_ or () if text.partition("=")[0].strip() not in without]
+        return _words({"--preset": self.preset, "--config": self.config, "--set": kept})
+
     def without_seed(self) -> dict[str, Any]:
         """The same for a sweep, which has seeds of its own."""
         return {
@@ -48,6 +57,11 @@ class Places:
         """As `fedbench.bench.api` takes them."""
         return {"store": self.store, "data_dir": self.data_dir, "device": self.device.value}
 
+    def words(self) -> list[str]:
+        """As they were typed, for a command that follows."""
+        device = None if self.device is opt.Device.AUTO else self.device.value
+        return _words({"--store": self.store, "--data-dir": self.data_dir, "--device": device})
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -65,6 +79,14 @@ class Cluster:
             "gpus_per_trial": self.gpus_per_trial,
             "address": self.address,
         }
+
+    def words(self) -> list[str]:
+        """As they were typed, for a command that follows."""
+        number = opt.parse_workers(self.workers, self.concurrency)
+        gpus = None if self.gpus_per_trial is None else f"{self.gpus_per_trial:g}"
+        return _words(
+            {"--concurrency": number, "--gpus-per-trial": gpus, "--address": self.address}
+        )
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,17 @@ class Output:
     def suggests(self) -> bool:
         """Whether to name the next command."""
         return not (self.json or self.quiet)
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Options and their values as words of a command line; a list repeats its option."""
+    given = [
+        (name, each)
+        for name, value in options.items()
+        for each in (value if isinstance(value, list) else [value])
+        if each is not None
+    ]
+    return [word for name, value in given for word in (name, str(value))]
 
 
 def grouped(command: Callable[P, R]) -> Callable[..., R]:

@@ -125,8 +125,17 @@ RetryFailed = Annotated[
 ]
 OfGrid = Annotated[str | None, typer.Option(metavar="NAME", help="Only the cells of this grid.")]
 Dataset = Annotated[str | None, typer.Option(metavar="NAME", help="Only runs on this data set.")]
-Metric = Annotated[str, typer.Option(metavar="NAME", help="What to rank by.")]
-FormatName = Annotated[Format, typer.Option("--format", help="Form of the output.")]
+Metric = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
+        " effective_rank, std_ratio, or another that the runs have measured.",
+    ),
+]
+FormatName = Annotated[
+    Format | None, typer.Option("--format", help="Form of the output; default: table.")
+]
 Published = Annotated[
     bool, typer.Option("--published/--no-published", help="Published numbers beside ours.")
 ]
@@ -134,6 +143,17 @@ Labels = Annotated[
     str | None,
     typer.Option(metavar="balanced:N:C", help="N examples in C equal classes; needs no images."),
 ]
+
+
+def parse_format(form: Format | None, as_json: bool) -> Format:
+    """The form of a leaderboard; `--json` is short for `--format json`.
+
+    Raises:
+        ConfigError: for `--json` beside another form.
+    """
+    if as_json and form not in (None, Format.JSON):
+        raise ConfigError(f"--json and --format {form} exclude each other; give one")
+    return Format.JSON if as_json else form or Format.TABLE
 
 
 def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def warn(text: str) -> None:
     note(f"warning: {text}")
 
 
-def suggest(command: str, store: Path | None, words: str = "next:") -> None:
+def suggest(command: str, store: Path | None = None, words: str = "next:") -> None:
     """Name a command on stderr, with the option that makes it look into the same store."""
     option = "" if store is None else f" --store {shlex.quote(str(store))}"
     note(f"{words} {command}{option}")

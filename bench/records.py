@@ -170,10 +170,12 @@ class Ranking:
     Attributes:
         board: groups of comparable lines, best first.
         problems: one line per unreadable file; what it holds is missing from the board.
+        nothing: why the board is empty, in one line; empty if it is not.
     """
 
     board: Leaderboard
     problems: tuple[str, ...]
+    nothing: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """What `fedbench leaderboard --json` prints: `metric` and flat `rows`."""

@@ -70,7 +70,7 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
     """Class decorator that puts a method or an add-on into the registry.
 
     Raises:
-        PluginError: if the name is taken, is no plain word, or belongs to an alias, or the class has one.
+        PluginError: if the name is taken, no plain word or an alias, or the class has a name.
     """
 
     def add(cls: type[M]) -> type[M]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from fedbench.bench.dotted import flatten
@@ -37,6 +38,20 @@ _IN_COLUMNS = frozenset(
 _SECTIONS = ("data.", "model.", "evaluation.")
 _NO_CLASS = frozenset({"evaluation.protocols", "evaluation.every", "evaluation.untrained"})
 
+_ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "dataset_revision": lambda value: f"revision {value[:8]}",
+    "partition": lambda value: f"{value} partition",
+    "num_clients": lambda value: f"{value:,} clients",
+    "participation": lambda value: f"{value * 100:g} % participation",
+    "num_rounds": lambda value: f"{value:,} rounds",
+    "local_epochs": lambda value: f"{value} local epoch{'s' * (value != 1)}",
+    "backbone": str,
+    "norm": lambda value: f"{value} norm",
+    "benchmark_version": lambda value: f"benchmark version {value}",
+    "data.test_subset": lambda value: f"{value:,} test images",
+}
+
 
 def class_keys(row: Row) -> dict[str, Any]:
     """Everything that two rows must share to be ranked together, by name."""
@@ -60,14 +75,82 @@ def _order_part(value: Any) -> tuple[bool, str, Any]:
     return value is None, "text", value if isinstance(value, str) else json.dumps(value)
 
 
-def titles(classes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """For each class the keys in which the classes differ, and alpha always."""
+def titles(
+    classes: Mapping[str, Mapping[str, Any]], presets: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """For each class its data, presets and alpha, and in words whatever else the classes differ in.
+
+    Args:
+        classes: the keys of each class, by its id.
+        presets: the presets that the runs of each class started from.
+
+    >>> titles({"a": {"dataset": "hub:cifar10", "alpha": 0.1, "num_clients": 8}}, {"a": ["demo"]})
+    {'a': 'cifar10 (hub) · preset demo · alpha 0.1'}
+    """
     names = dict.fromkeys(name for keys in classes.values() for name in keys)
-    shown = [name for name in names if name == "alpha" or _differs(name, classes)]
+    differing = [n for n in names if n not in _ALWAYS and _differs(n, _alike(n, classes))]
     return {
-        class_id: " · ".join(_title_part(name, keys[name]) for name in shown if name in keys)
+        class_id: " · ".join(
+            dict.fromkeys(
+                [
+                    *_data_parts(keys, everything=_differs("data.train_subset", classes)),
+                    f"preset {', '.join(sorted(presets[class_id]))}",
+                    _partition_part(keys),
+                    *(_in_words(name, keys[name]) for name in differing if name in keys),
+                ]
+            )
+        )
         for class_id, keys in classes.items()
     }
+
+
+def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """The classes in which a key may differ for a reason of its own.
+
+    Each data set and each part of one has a revision; two of one name and size are news.
+    """
+    if name != "dataset_revision":
+        return classes
+    by_data: dict[str, list[str]] = {}
+    for class_id, keys in classes.items():
+        data = [keys.get(key) for key in ("dataset", "data.train_subset", "data.test_subset")]
+        by_data.setdefault(json.dumps(data), []).append(class_id)
+    for ids in by_data.values():
+        if _differs(name, chosen := {class_id: classes[class_id] for class_id in ids}):
+            return chosen
+    return {}
+
+
+def _data_parts(keys: Mapping[str, Any], *, everything: bool) -> list[str]:
+    """`cifar10 (hub)`, and how many of its images where that is not all of them."""
+    kind, colon, name = str(keys.get("dataset", "")).partition(":")
+    subset = keys.get("data.train_subset")
+    parts = [f"{PurePath(name).name} ({kind})" if colon else kind]
+    if subset is not None:
+        parts.append(f"{subset:,} images")
+    elif everything:
+        parts.append("all images")
+    return parts
+
+
+def _partition_part(keys: Mapping[str, Any]) -> str:
+    alpha = keys.get("alpha")
+    return f"{keys.get('partition')} partition" if alpha is None else f"alpha {_text(alpha)}"
+
+
+def _in_words(name: str, value: Any) -> str:
+    """A key of a class as a title says it: `100 clients`, `group norm`, `legacy true`."""
+    if name in _WORDS and value is not None:
+        return _WORDS[name](value)
+    section, _, field = name.rpartition(".")
+    words = field.replace("_", " ")
+    if section == "evaluation" and not field.startswith(("knn", "linear", "objective")):
+        words = f"evaluation {words}"
+    if value is None:
+        return (
+            f"all {words.removesuffix(' subset')} images" if "subset" in words else f"own {words}"
+        )
+    return f"{words} {str(value).lower() if isinstance(value, bool) else _text(value)}"
 
 
 def variants(rows: Mapping[str, Row]) -> dict[str, str]:
@@ -92,12 +175,6 @@ def variants(rows: Mapping[str, Row]) -> dict[str, str]:
 
 def _differs(name: str, values: Mapping[str, Mapping[str, Any]]) -> bool:
     return len({json.dumps(value.get(name)) for value in values.values()}) > 1
-
-
-def _title_part(name: str, value: Any) -> str:
-    if value is None:
-        return f"no {name}"
-    return f"{name} {_text(value[:8] if name == 'dataset_revision' else value)}"
 
 
 def _text(value: Any) -> str:

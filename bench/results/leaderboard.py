@@ -152,7 +152,7 @@ def leaderboard(
         class_id = content_id(key)
         classes.setdefault(class_id, []).append(row)
         keys[class_id] = key
-    title_of = titles(keys)
+    title_of = titles(keys, {i: {row.preset for row in members} for i, members in classes.items()})
     groups = [
         Group(title_of[i], keys[i], _rank(_lines(members, metric, i, keys[i], published)))
         for i, members in classes.items()

@@ -49,11 +49,46 @@ def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_pat
 
 
 def test_empty_store_says_what_to_run(call: Call, tmp_path: Path) -> None:
-    answer = call("leaderboard", "--store", tmp_path / "none", "--json")
+    answer = call("leaderboard", "--store", tmp_path, "--json")
     assert (answer.code, answer.json["rows"]) == (0, [])
-    assert len(answer.err.splitlines()) == 1
-    assert "fedbench run" in answer.err
-    assert not (tmp_path / "none").exists()
+    assert answer.err == "nothing to rank yet; try fedbench run simclr\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--format", "csv")])
+def test_absent_store_is_exit_code_5(call: Call, tmp_path: Path, form: tuple[str, ...]) -> None:
+    answer = call("leaderboard", "--store", tmp_path / "no ne", *form)
+    assert (answer.code, answer.out) == (5, "")
+    assert "there is no store at" in answer.err
+    assert f"fedbench run simclr --store '{tmp_path}/no ne'" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_filters_that_find_nothing_say_so(call: Call, store: Path, finished: Any) -> None:
+    words = ("leaderboard", "--store", store)
+    typo = call(*words, "--dataset", "Digit")
+    assert (typo.code, typo.out) == (2, "")
+    assert "unknown data set 'Digit'; did you mean 'digits'?" in typo.err
+    other = call(*words, "--dataset", "cifar10", "--json")
+    assert (other.code, other.json["rows"]) == (0, [])
+    assert other.err == "no run in the store is on data set 'cifar10'; it has digits\n"
+    grid = call(*words, "--grid", "scaling")
+    assert (grid.code, grid.out) == (0, "")
+    assert "no run in the store is a cell of grid 'scaling'; it has" in grid.err
+    assert "try fedbench sweep --grid scaling" in grid.err
+    both = call(*words, "--grid", "scaling", "--dataset", "digits")
+    assert both.err.startswith("no run in the store is a cell of grid 'scaling' on data set")
+
+
+def test_legend_belongs_to_the_table(call: Call, store: Path, finished: Any) -> None:
+    table = call("leaderboard", "--store", store)
+    assert table.out.splitlines()[-2:] == [
+        "descriptive: fewer than 3 seeds, no interval",
+        "gain: over the same encoder before training",
+    ]
+    assert table.err == ""
+    assert "descriptive: " not in call("leaderboard", "--store", store, "--format", "markdown").out
+    assert "descriptive: " not in call("leaderboard", "--store", store, "-q").out
 
 
 def test_unreadable_rows_are_warnings(call: Call, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench import registry
+from fedbench.bench.errors import PluginError, PluginWarning
 
 Call = Callable[..., Any]
 
@@ -75,7 +76,7 @@ def test_a_plugin_that_a_broken_one_imported_is_kept(
     points = PathDistribution(site / "broken_pack-1.0.dist-info").entry_points
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    with pytest.warns(registry.PluginWarning, match="'eins'.*ZeroDivisionError"):
+    with pytest.warns(PluginWarning, match="'eins'.*ZeroDivisionError"):
         failed = registry._load_plugins.__wrapped__()
     assert failed == ("'eins' of package 'broken-pack'",)
     assert "zwei" in registry._ENTRIES
@@ -90,5 +91,5 @@ def test_a_built_in_plugin_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatc
 
     point = Torn("fedbench", "fedbench.methods", registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    with pytest.raises(registry.PluginError, match=r"'fedbench' of package.*ImportError: torn"):
+    with pytest.raises(PluginError, match=r"'fedbench' of package.*ImportError: torn"):
         registry._load_plugins.__wrapped__()

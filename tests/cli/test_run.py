@@ -89,6 +89,12 @@ def test_diverged_run_is_a_row_like_any_other(call: Call, tmp_path: Path) -> Non
         (("rnu",), "no such command 'rnu'. Did you mean 'run'?"),
         (("leaderboard", "--grid", "heterogenety"), "did you mean 'heterogeneity'?"),
         (("leaderboard", "--metric", "knm_acc"), "unknown metric 'knm_acc'; did you mean"),
+        (
+            ("leaderboard", "--json", "--format", "csv"),
+            "--json and --format csv exclude each other",
+        ),
+        (("run", "SimCLR"), "unknown method 'SimCLR'; did you mean 'simclr'?"),
+        (("run", "simclr", "--set", "Client.LR=1"), "did you mean 'client.lr'?"),
         (("partition", "--labels", "balanced:7:2"), "7 examples do not make 2 equal classes"),
         (("partition", "--set", "data.partition=idd"), "did you mean 'iid'?"),
         (("data", "prepare", "cifar11"), "did you mean 'cifar10'?"),

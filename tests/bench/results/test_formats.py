@@ -64,7 +64,7 @@ def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
 
 def test_markdown(board: Leaderboard) -> None:
     lines = to_markdown(board).splitlines()
-    assert lines[0] == "### alpha 0.1"
+    assert lines[0] == "### digits · preset demo · alpha 0.1"
     assert lines[2].startswith("| rank | method | linear % | seeds | gain | objective | MB |")
     assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) | 2 |")
     assert "published" not in lines[2]  # empty throughout

@@ -45,7 +45,10 @@ def only(lines: tuple[Line, ...], method: str) -> Line:
 
 def test_ranks_within_each_alpha(rows: list[Row]) -> None:
     board = leaderboard(rows)
-    assert [group.title for group in board.groups] == ["alpha 0.1", "alpha 1"]
+    assert [group.title for group in board.groups] == [
+        "digits · preset demo · alpha 0.1",
+        "digits · preset demo · alpha 1",
+    ]
     for group in board.groups:
         ranked = [(line.rank, line.method) for line in group.lines]
         assert ranked == [(1, "simclr+uv"), (2, "simclr"), (3, "byol")]
@@ -74,9 +77,9 @@ def test_the_order_of_rows_does_not_matter(rows: list[Row]) -> None:
 
 
 def test_filters(rows: list[Row], make_row: MakeRow) -> None:
-    assert [g.title for g in leaderboard(rows, grid="heterogeneity").groups] == ["alpha 0.1"]
+    assert [g.keys["alpha"] for g in leaderboard(rows, grid="heterogeneity").groups] == [0.1]
     some = {row.row_id for row in rows if row.alpha == 1.0}
-    assert [g.title for g in leaderboard(rows, row_ids=some).groups] == ["alpha 1"]
+    assert [g.keys["alpha"] for g in leaderboard(rows, row_ids=some).groups] == [1.0]
     hub = make_row(RunConfig(data=DataConfig(name="hub:some/folder/cifar10")), linear_acc=0.3)
     assert len(leaderboard([*rows, hub], dataset="CIFAR-10").lines) == 1
     assert leaderboard(rows, dataset="svhn").groups == ()
@@ -97,10 +100,27 @@ def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
     assert len(board.groups) == 5
     assert all(line.rank == 1 for line in board.lines)
     titles = " / ".join(group.title for group in board.groups)
-    assert "num_clients 9" in titles
-    assert "data.legacy True" in titles
-    assert "dataset_revision fedcba98 " in titles
-    assert "backbone" not in titles
+    assert "9 clients" in titles
+    assert "legacy true" in titles
+    assert "revision fedcba98" in titles
+    assert "resnet" not in titles
+
+
+def test_titles_are_words(make_row: MakeRow) -> None:
+    """Data and preset first, then what else differs; revisions only where nothing else tells."""
+    part = DataConfig(name="hub:some/folder/cifar10", train_subset=10_000)
+    iid = DataConfig(partition="iid")
+    made = [
+        make_row(RunConfig(data=part), preset="laptop", dataset_revision="a" * 16),
+        make_row(RunConfig(data=iid), alpha=None, dataset_revision="b" * 16),
+    ]
+    assert [group.title for group in leaderboard(made).groups] == [
+        "digits · all images · preset demo · iid partition",
+        "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1 · dirichlet-balanced partition",
+    ]
+    assert [group.title for group in leaderboard(made[:1]).groups] == [
+        "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1"
+    ]
 
 
 def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> None:
