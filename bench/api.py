@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,12 @@ from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.decode import Progress
-    from fedbench.bench.execute import OnRound
+    from fedbench.bench.execute import OnResume, OnRound
     from fedbench.bench.export import Exported
     from fedbench.bench.resolve import Resolved
     from fedbench.bench.results.store import Store
+
+    OnStart = Callable[[RunConfig, Sequence[str]], None]
 
 STORE_VARIABLE = "FEDBENCH_STORE"
 CUSTOM = "custom"
@@ -75,6 +77,8 @@ def run(
     data_dir: Path | str | None = None,
     workers: int | None = None,
     device: str = "auto",
+    on_start: OnStart | None = None,
+    on_resume: OnResume | None = None,
     on_round: OnRound | None = None,
 ) -> RunResult:
     """One federated run and its evaluation; read back if the store has it, resumed if it began.
@@ -90,16 +94,21 @@ def run(
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
+        on_start: called at once with the configuration and the device of every worker.
+        on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
     """
     from fedbench.bench import runs
+    from fedbench.bench.devices import choose_devices
     from fedbench.bench.execute import Origin
 
     config, origin = _configuration(spec, preset, set, config_files, seed)
     opened = open_store(store)
+    if on_start is not None:
+        on_start(config, choose_devices(device, workers))
     finished = runs.run(
         config,
         store=opened,
@@ -108,6 +117,7 @@ def run(
         workers=workers,
         device=device,
         on_round=on_round,
+        on_resume=on_resume,
     )
     return RunResult.of(finished, opened.root)
 

@@ -11,7 +11,7 @@ from fedbench.bench.console import Status, duration, emit, note, parameters, sho
 if TYPE_CHECKING:
     from fedbench.bench.cli_groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
-    from fedbench.bench.tuning.progress import Event, TrialDone
+    from fedbench.bench.tuning.progress import Began, Event, TrialDone
     from fedbench.bench.tuning.study_result import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
@@ -51,9 +51,11 @@ class CellProgress:
 
     def __call__(self, event: Event) -> None:
         """After everything that happens."""
-        from fedbench.bench.tuning.progress import TrialProgress, TrialStarted
+        from fedbench.bench.tuning.progress import Began, TrialProgress, TrialStarted
 
-        if isinstance(event, TrialStarted):
+        if isinstance(event, Began):
+            self._begin(event)
+        elif isinstance(event, TrialStarted):
             self._running[event.id] = event.label
             self._head = f"{self._title} · {event.done}/{event.total} done"
         elif isinstance(event, TrialProgress):
@@ -65,6 +67,17 @@ class CellProgress:
             self._running.pop(event.id, None)
             self._end(event)
         self._draw()
+
+    def _begin(self, event: Began) -> None:
+        device = f"{event.gpus:g} GPU each" if event.gpus else "cpu"
+        number = "as many as the cluster holds" if event.concurrency is None else event.concurrency
+        text = (
+            f"{self._title} · {event.total - event.done} to run, {event.done} of {event.total} in"
+            f" the store already · {number} at a time, {device}"
+        )
+        self._head = f"{text} · starting Ray"
+        if not (self._status.live or self._quiet):
+            note(text)
 
     def _end(self, event: TrialDone) -> None:
         left = "" if event.eta_seconds is None else f" · {duration(event.eta_seconds)} left"

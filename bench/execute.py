@@ -50,6 +50,9 @@ _UNTRAINED = ("objective", "knn_acc", "linear_acc")
 OnRound = Callable[[RoundRecord, int], None]
 """Called after every round with its record and the number of rounds of the run."""
 
+OnResume = Callable[[int, int], None]
+"""Called with the rounds that are done and those of the run, if an earlier attempt left some."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -99,7 +102,11 @@ def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition
 
 
 def execute(
-    config: RunConfig, origin: Origin, place: Place, on_round: OnRound | None = None
+    config: RunConfig,
+    origin: Origin,
+    place: Place,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> Row:
     """Train and evaluate; resumes from the last checkpoint in the run's folder.
 
@@ -117,6 +124,8 @@ def execute(
     devices = choose_devices(place.device, place.workers)
     device = torch.device(devices[0])
     run = _Run(setup, place.folder, identity, device)
+    if on_resume is not None and run.trainer.rounds_done:
+        on_resume(run.trainer.rounds_done, run.trainer.total_rounds)
     known = facts(
         config, dataset.revision, partition.hash, origin, started_at=started_at, device=str(device)
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fedbench.bench.console import Status, duration, note, percent, size
 
 if TYPE_CHECKING:
+    from fedbench.bench.config import RunConfig
     from fedbench.bench.history import RoundRecord
     from fedbench.bench.records import RunPlan, RunResult
 
@@ -46,13 +48,33 @@ class RunProgress:
     ) -> None:
         self._status.__exit__(kind, error, trace)
 
+    def start(self, config: RunConfig, devices: Sequence[str]) -> None:
+        """At once: what begins."""
+        data, federation = config.data, config.federation
+        subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
+        self._title += f" · {data.public_name}{subset}"
+        workers = f"{len(devices)} worker{'s' * (len(devices) != 1)}"
+        text = (
+            f"{self._title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
+            f" {federation.num_rounds} rounds · {workers} on {', '.join(dict.fromkeys(devices))}"
+        )
+        self._status.update(text)
+        if not (self._status.live or self._quiet):
+            note(text)
+
+    def resume(self, done: int, total: int) -> None:
+        """An earlier attempt is continued."""
+        after = f"round {done + 1}" if done < total else "the evaluation"
+        text = f"resuming at {after}: {done} of {total} rounds are done"
+        self._status.update(f"{self._title} · {text}")
+        if not self._quiet:
+            note(text)
+
     def __call__(self, record: RoundRecord, total: int) -> None:
         """After every round."""
         traffic = record.bytes_up + record.bytes_down
         if self._rounds == 0:  # rounds of an earlier, interrupted attempt
             self._bytes = traffic * record.round_index
-            if not self._status.live and not self._quiet:
-                note(self._title)
         self._rounds += 1
         self._seconds += record.seconds
         self._bytes += traffic

@@ -12,7 +12,7 @@ from fedbench.bench import registry
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import StoreError
-from fedbench.bench.execute import OnRound, Origin, Place, execute, open_dataset
+from fedbench.bench.execute import OnResume, OnRound, Origin, Place, execute, open_dataset
 from fedbench.bench.history import History
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
@@ -36,6 +36,7 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
 ) -> Finished:
     """Execute a configuration, unless the store has its row; resumes what was interrupted.
 
@@ -47,6 +48,7 @@ def run(
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
         on_round: called after every round.
+        on_resume: called if an earlier attempt is continued.
 
     Raises:
         StoreError: if the store cannot be written, or another process is at this very run.
@@ -70,7 +72,8 @@ def run(
             if row is None:
                 stored_before = False
                 origin = replace(origin, argv=origin.argv or command_line())
-                row = execute(config, origin, Place(folder, data_dir, workers, device), on_round)
+                place = Place(folder, data_dir, workers, device)
+                row = execute(config, origin, place, on_round, on_resume)
                 keep(store, row)
     if stored_before:
         catch_up(store)

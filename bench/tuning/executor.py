@@ -8,7 +8,7 @@ from typing import Any
 from fedbench.bench.devices import choose_devices, physical_cores
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.tuning.driver import Driver, Source
-from fedbench.bench.tuning.progress import OnProgress
+from fedbench.bench.tuning.progress import Began, OnProgress
 from fedbench.bench.tuning.ray_checks import (
     check_cluster,
     check_trial_resources,
@@ -72,10 +72,14 @@ def run_source(
     if source.finished:
         return
     limit = choose_concurrency(concurrency, gpus, address)
+    left = source.total - source.ended
+    if on_progress is not None:
+        at_a_time = None if limit is None else min(limit, left)
+        on_progress(Began(source.total, source.ended, at_a_time, gpus))
     with ray_session(limit, address) as session:
         check_cluster(gpus)
         limit = limit or cluster_slots(gpus)
-        warm_up(session, min(limit, source.total - source.ended))
+        warm_up(session, min(limit, left))
         driver = Driver(
             source, limit, lambda: session.interrupted, lambda: check_cluster(gpus), on_progress
         )

@@ -8,6 +8,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Began:
+    """There is something to run; sent at once, before the first process starts.
+
+    Attributes:
+        total: cells of the whole command.
+        done: those that had ended before it.
+        concurrency: cells at a time, at most; None = as many as the cluster holds.
+        gpus: of each cell.
+    """
+
+    total: int
+    done: int
+    concurrency: int | None
+    gpus: float
+
+
+@dataclass(frozen=True)
 class TrialStarted:
     """A cell began, or was taken up again.
 
@@ -72,7 +89,7 @@ class TrialDone:
     error: str | None = None
 
 
-Event = TrialStarted | TrialProgress | TrialDone
+Event = Began | TrialStarted | TrialProgress | TrialDone
 OnProgress = Callable[[Event], None]
 
 

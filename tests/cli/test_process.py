@@ -86,7 +86,12 @@ def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
             words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         ) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == "run supervised\n"
+            assert process.stderr.readline() == (
+                "run supervised · digits (200 images) · 8 clients, 8 in each round · 3000 rounds"
+                " · 1 worker on cpu\n"
+            )
+            if first_rounds:
+                assert process.stderr.readline().startswith("resuming at round ")
             first_rounds.append(int(process.stderr.readline().split()[1].split("/")[0]))
             process.send_signal(signal.SIGTERM)
             last = process.stderr.read().splitlines()[-1]
