@@ -134,7 +134,7 @@ def plan_run(
     workers: int | None = None,
     device: str = "auto",
 ) -> RunPlan:
-    """What `run` would do with these arguments, with an estimate from one measured step.
+    """What `run` would do with these arguments, with an estimate from measured parts of it.
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
@@ -153,7 +153,7 @@ def plan_run(
         preset=label,
         workers=len(devices),
         device=devices[0],
-        estimate=Estimator(folder, device)(config),
+        estimate=Estimator(folder, device, workers)(config),
         config=config,
         store=opened.root,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedbench.bench.console import Status, duration, emit, note, parameters, show_table, size
+from fedbench.bench.listings import describe_cells
 
 if TYPE_CHECKING:
     from fedbench.bench.cli_groups import Cluster, Places, Settings
@@ -192,15 +194,32 @@ def _sweep_text(result: SweepResult) -> str:
         [
             f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
             f" {result.to_run} to run",
+            f"  cells    {_varied(result)} (preset {result.preset})",
             *scaled,
             _cost(result.estimate),
         ]
     )
 
 
+def _varied(result: SweepResult) -> str:
+    """What the cells of a sweep differ in, with all values of each axis."""
+
+    def values(items: Iterable[Any]) -> list[Any]:
+        return list(dict.fromkeys(items))
+
+    cells = result.cells
+    if not cells:
+        return "none"
+    axes = {key: values(cell["axes"][key] for cell in cells) for key in cells[0]["axes"]}
+    seeds, methods = (values(cell[key] for cell in cells) for key in ("seed", "method"))
+    names = f": {', '.join(methods)}" if len(methods) > 1 else ""
+    return describe_cells(axes, seeds, methods) + names
+
+
 def _cost(cost: Cost) -> str:
     return (
-        f"  time     about {duration(cost.hours * 3600)} with {cost.concurrency} at a time\n"
+        f"  time     about {duration(cost.hours * 3600)} with {cost.concurrency} at a time:"
+        " start, training and evaluation\n"
         f"  traffic  {size(cost.bytes_up)} up, {size(cost.bytes_down)} down\n"
         f"  disk     {size(cost.disk_bytes)} at most"
     )

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-WORDS = frozenset({"method", "notes", "variant", "name", "key", "value", "source", "summary"})
+WORDS = frozenset(
+    {
+        *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
+        *("preset", "cells", "status"),
+    }
+)
 """Headings of columns that are aligned to the left; all others hold numbers."""
 
 _DROPPED_FIRST = ("minutes", "MB", "objective", "k-NN %", "published", "gain", "notes")

@@ -1,27 +1,42 @@
-"""What a run will cost, from one measured step: time, bytes, disk."""
+"""What a run will cost, from measured parts of it: time, bytes, disk.
+
+Measured once per distinct model: a few local steps, what a client's visit and a round cost beside
+them, one evaluation, the start of a process. Left out are the decoding of a data set that is not
+in the cache yet, and whatever else the machine does.
+"""
 
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from fedbench.bench.aggregate import optimized_size
+from fedbench.bench.checkpoint import Checkpoint, save_checkpoint
 from fedbench.bench.client import make_optimizer
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.partition import deal
 from fedbench.bench.devices import choose_devices
+from fedbench.bench.evaluation.collapse import judge, probe_images
+from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.execute import open_dataset
-from fedbench.bench.layout import Layout
+from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.method import Client
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
 
 _WARM_UP, _MEASURED = 2, 6
+_EVALUATED = (2000, 1000)
+"""Training and test images of the evaluation that is measured; more take time in proportion."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +44,68 @@ class Estimate:
     """Cost of one run.
 
     Attributes:
-        seconds: on one worker of the device at hand; without data loading and start-up.
+        seconds: with the workers given, all that follows together.
+        train_seconds: of that the rounds.
+        evaluation_seconds: of that the evaluations, the untrained encoder's included.
+        start_seconds: of that the start of the processes.
         bytes_up: clients to server, whole run.
         bytes_down: server to clients, whole run.
         disk_bytes: checkpoints while it runs.
         num_steps: local steps of the whole run.
+        workers: processes that train clients.
     """
 
     seconds: float
+    train_seconds: float
+    evaluation_seconds: float
+    start_seconds: float
     bytes_up: int
     bytes_down: int
     disk_bytes: int
     num_steps: int
+    workers: int
+
+
+@dataclass
+class _Measured:
+    """Seconds per local step, visit of a client, round and evaluation; bytes beside the weights."""
+
+    step: float = 0.0
+    visit: float = 0.0
+    round: float = 0.0
+    evaluation: float = 0.0
+    steps: int = 0
+    wire: Ledger = field(default_factory=Ledger)
+    extras: Ledger = field(default_factory=Ledger)
 
 
 class Estimator:
-    """Measures one step per distinct (method, model, batch size, image shape) and reuses it."""
+    """Measures once per distinct (method, model, batch size, data, evaluation) and reuses it.
 
-    def __init__(self, data_dir: Path | None = None, device: str = "auto") -> None:
+    Args:
+        data_dir: cache of data sets; None = the default one.
+        device: `auto`, `cpu` or `cuda`.
+        workers: processes that train clients of one run; None = as `run` would choose.
+    """
+
+    def __init__(
+        self, data_dir: Path | None = None, device: str = "auto", workers: int | None = 1
+    ) -> None:
         self._data_dir = data_dir
-        self._device = torch.device(choose_devices(device, 1)[0])
-        self._seconds: dict[str, tuple[float, float]] = {}
+        devices = choose_devices(device, workers)
+        self._device, self._workers = torch.device(devices[0]), len(devices)
+        self._known: dict[str, _Measured] = {}
+        self._start: float | None = None
+
+    @property
+    def start_seconds(self) -> float:
+        """From the start of a process to its first client."""
+        if self._start is None:
+            with _clock() as clock:
+                command = [sys.executable, "-P", "-c", "import fedbench.bench.worker"]
+                subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+            self._start = clock[0]
+        return self._start
 
     def __call__(self, config: RunConfig) -> Estimate:
         """The cost of one configuration.
@@ -57,44 +113,72 @@ class Estimator:
         Raises:
             FedbenchError: for a configuration or a data set that cannot be used.
         """
-        dataset = open_dataset(config, self._data_dir)
-        partition = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
-        setup = Setup.of(config, dataset, partition)
+        setup = self._setup(config)
         layout = setup.layout(setup.make_net())
-        sizes = partition.sizes[partition.sizes > 0]
+        sizes = setup.partition.sizes[setup.partition.sizes > 0]
         batch = config.client.batch_size
         whole = config.client.keep_last_batch
         per_client = [math.ceil(n / batch) if whole else n // batch for n in sizes.tolist()]
-        cohort = min(config.cohort_size, len(sizes))
+        cohort = max(1, min(config.cohort_size, len(sizes)))
+        rounds = config.federation.num_rounds + setup.method.needs().preparatory_rounds
         trained = cohort * config.federation.num_rounds
         steps = round(sum(per_client) / max(1, len(sizes)) * trained * config.client.local_epochs)
-        visits = trained + cohort * setup.method.needs().preparatory_rounds
-        key = f"{config.spec}/{config.method}/{config.model}/{batch}/{setup.spec}"
-        if key not in self._seconds:
-            self._seconds[key] = self._measure(setup)
-        per_step, per_image = self._seconds[key]
-        images = len(dataset.test_images) + len(partition.indices)
-        passes = (2 if config.evaluation.untrained else 1) * 2  # objective and probes
-        traffic = Ledger.of_client(layout)
+        visits = cohort * rounds
+        found = self._measured(setup)
+        traffic = Ledger()
+        traffic.merge(Ledger.of_client(layout), visits)
+        traffic.merge(found.extras, visits)
+        per_step = 1 / max(1, found.steps)
+        evaluations = 1 + config.evaluation.untrained
+        if config.evaluation.every:
+            evaluations += max(0, rounds - 1) // config.evaluation.every
+        busy = min(self._workers, cohort)
+        shared = math.ceil(cohort / busy) / cohort  # of a round's work, what the busiest does
+        training = (steps * found.step + visits * found.visit) * shared + rounds * found.round
+        evaluating = evaluations * found.evaluation
+        starting = self.start_seconds * (1 if busy == 1 else 2)  # the workers', after this one's
         return Estimate(
-            seconds=steps * per_step + passes * images * per_image,
-            bytes_up=traffic.bytes_up * visits,
-            bytes_down=traffic.bytes_down * visits,
+            seconds=training + evaluating + starting,
+            train_seconds=training,
+            evaluation_seconds=evaluating,
+            start_seconds=starting,
+            bytes_up=traffic.bytes_up + round(found.wire.bytes_up * per_step * steps),
+            bytes_down=traffic.bytes_down + round(found.wire.bytes_down * per_step * steps),
             disk_bytes=_disk_bytes(config, layout),
             num_steps=steps,
+            workers=busy,
         )
 
-    def _measure(self, setup: Setup) -> tuple[float, float]:
-        """Seconds per local step, and per image of a forward pass."""
+    def _setup(self, config: RunConfig) -> Setup:
+        dataset = open_dataset(config, self._data_dir)
+        partition = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+        return Setup.of(config, dataset, partition)
+
+    def _measured(self, setup: Setup) -> _Measured:
+        config = setup.config
+        protocols = config.evaluation.model_dump_json()
+        clients = setup.partition.num_clients if setup.evaluate_on_clients else 0
+        images = (len(setup.images), len(setup.dataset.test_images))
+        key = (
+            f"{config.spec}/{config.method}/{config.model}/{config.client.batch_size}/{setup.spec}"
+            f"/{protocols}/{clients}/{images}"
+        )
+        if key not in self._known:
+            self._known[key] = self._measure(setup)
+        return self._known[key]
+
+    def _measure(self, setup: Setup) -> _Measured:
         net, needs, config = setup.make_net(), setup.method.needs(), setup.config
-        binding = setup.layout(net).bind(net, self._device)
+        found, binding = _Measured(), setup.layout(net).bind(net, self._device)
         biggest = int(setup.partition.sizes.argmax())
         client = Client(biggest, 0, generator(0, "estimate"))
-        data = setup.method.before_local(net, setup.client_data(biggest, self._device), client)
-        optimizer = make_optimizer(config.client, binding.trained(biggest))
         times = []
         with single_thread():
-            before = time.perf_counter()
+            with _clock() as before:
+                data = setup.client_data(biggest, self._device)
+                data = setup.method.before_local(net, data, client)
+                optimizer = make_optimizer(config.client, binding.trained(biggest))
+            last = time.perf_counter()
             for batch in data.batches(
                 needs.views,
                 1 + (_WARM_UP + _MEASURED) * config.client.batch_size // max(1, len(data)),
@@ -108,20 +192,56 @@ class Estimator:
                 loss = setup.method.loss(net, batch, client)
                 loss.total.backward()
                 optimizer.step()
+                with torch.no_grad():
+                    setup.method.after_step(net, loss, client)
                 loss.total.detach().item()  # waits for a GPU
                 now = time.perf_counter()
-                times.append(now - before)
-                before = now
+                times.append(now - last)
+                last = now
                 if len(times) >= _WARM_UP + _MEASURED:
                     break
-            images = data.images[:64].float() / 255
-            with torch.no_grad():
-                setup.method.encode(net, images)
-                before = time.perf_counter()
-                setup.method.encode(net, images)
-            forward = (time.perf_counter() - before) / max(1, len(images))
+            with _clock() as after, torch.no_grad():
+                found.extras.add_extras(setup.method.after_local(net, data, client))
+        found.visit = before[0] + after[0]
+        found.wire = Ledger({"activations": net.wire.up}, {"activations": net.wire.down})
+        found.steps = len(times)
         steps = times[_WARM_UP:] or times or [0.0]
-        return sum(steps) / len(steps), forward
+        found.step = sum(steps) / len(steps)
+        found.round = self._round_seconds(setup, binding)
+        found.evaluation = self._evaluation_seconds(setup)
+        return found
+
+    def _round_seconds(self, setup: Setup, binding: Binding) -> float:
+        """The collapse detector and the checkpoint."""
+        with TemporaryDirectory() as folder, single_thread(), _clock() as clock:
+            judge(setup, binding, probe_images(setup), self._device)
+            tensors = {"server": binding.server.data.cpu()}
+            save_checkpoint(Path(folder), Checkpoint(1, tensors, {}))
+        return clock[0]
+
+    def _evaluation_seconds(self, setup: Setup) -> float:
+        """One evaluation of a new encoder; of many images, some are measured."""
+        given = (len(setup.images), len(setup.dataset.test_images))
+        part = tuple(map(min, given, _EVALUATED))
+        if part != given:
+            train, test = part
+            data = setup.config.data.model_copy(update={"train_subset": train, "test_subset": test})
+            setup = self._setup(setup.config.model_copy(update={"data": data}))
+        net = setup.make_net()
+        binding = setup.layout(net).bind(net, self._device)
+        protocols = setup.config.evaluation.protocols
+        with _clock() as clock:
+            evaluate(setup, binding, lambda client_id: None, protocols, self._device)
+        return clock[0] * sum(given) / sum(part)
+
+
+@contextmanager
+def _clock() -> Iterator[list[float]]:
+    """The seconds that a block takes, as the only item of a list."""
+    taken: list[float] = []
+    began = time.perf_counter()
+    yield taken
+    taken.append(time.perf_counter() - began)
 
 
 def _disk_bytes(config: RunConfig, layout: Layout) -> int:

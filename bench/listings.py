@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -49,8 +49,8 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
 
 def table(kind: str, found: Sequence[Mapping[str, Any]]) -> Table:
     """The records of a kind as a table: names, and one line about each."""
-    header, row = _TABLES[kind]
-    return header, [row(record) for record in found]
+    header, rows = _TABLES[kind]
+    return header, [line for record in found for line in rows(record)]
 
 
 def _method(record: Mapping[str, Any]) -> list[str]:
@@ -63,9 +63,39 @@ def _method(record: Mapping[str, Any]) -> list[str]:
     return [record["name"], summary]
 
 
-def _grid(record: Mapping[str, Any]) -> list[str]:
-    axes = ", ".join(f"{key} in {values}" for key, values in record["axes"].items())
-    return [record["name"], f"{record['description']}: {axes}"]
+def _grid(record: Mapping[str, Any]) -> Iterator[list[str]]:
+    """One line per preset that has lists of its own, and one for all others."""
+    own = record["presets"]
+    rest = "all others" if own else "all"
+    variants = [(name, {**record, **lists}) for name, lists in own.items()] + [(rest, record)]
+    for index, (preset, lists) in enumerate(variants):
+        first = index == 0
+        text = describe_cells(lists["axes"], lists["seeds"], lists["methods"])
+        yield [
+            record["name"] if first else "",
+            preset,
+            text,
+            record["description"] if first else "",
+        ]
+
+
+def describe_cells(
+    axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], methods: Sequence[str]
+) -> str:
+    """What a grid varies, in one line.
+
+    >>> describe_cells({"data.alpha": [0.1, 100.0]}, [0, 1], ["simclr", "byol"])
+    'alpha 0.1, 100 × seeds 0, 1 × 2 methods'
+    """
+    lists = {key.rpartition(".")[2]: values for key, values in axes.items()}
+    lists["seeds" if len(seeds) > 1 else "seed"] = seeds
+    parts = [f"{name} {', '.join(map(_plain, values))}" for name, values in lists.items()]
+    chosen = f"{len(methods)} methods" if len(methods) > 1 else methods[0]
+    return " × ".join([*parts, chosen])
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _space(record: Mapping[str, Any]) -> list[str]:
@@ -82,12 +112,15 @@ def _dataset(record: Mapping[str, Any]) -> list[str]:
     return [record["name"], *map(text, counts), shape, state]
 
 
-_TABLES: dict[str, tuple[list[str], Callable[[Mapping[str, Any]], list[str]]]] = {
-    "methods": (["name", "summary"], _method),
-    "presets": (["name", "summary"], lambda record: [record["name"], record["description"]]),
-    "grids": (["name", "summary"], _grid),
-    "spaces": (["name", "summary"], _space),
-    "datasets": (["name", "train", "test", "classes", "shape", "source"], _dataset),
+_TABLES: dict[str, tuple[list[str], Callable[[Mapping[str, Any]], Iterable[list[str]]]]] = {
+    "methods": (["name", "summary"], lambda record: [_method(record)]),
+    "presets": (["name", "summary"], lambda record: [[record["name"], record["description"]]]),
+    "grids": (["name", "preset", "cells", "summary"], _grid),
+    "spaces": (["name", "summary"], lambda record: [_space(record)]),
+    "datasets": (
+        ["name", "train", "test", "classes", "shape", "source"],
+        lambda record: [_dataset(record)],
+    ),
 }
 
 

@@ -133,7 +133,7 @@ class RunPlan:
         preset: the preset that the configuration starts from.
         workers: processes that would train clients.
         device: where the server's part would run.
-        estimate: cost, from one measured step.
+        estimate: cost, from measured parts of the run.
         config: the configuration.
         store: the store's folder.
     """

@@ -158,7 +158,12 @@ def plan_text(plan: RunPlan) -> str:
     """What a run would do and cost."""
     config, estimate = plan.config, plan.estimate
     data, federation = config.data, config.federation
-    time_text = f"about {duration(estimate.seconds)} on one worker ({plan.device})"
+    number = f"{estimate.workers} worker{'s' * (estimate.workers != 1)}"
+    parts = [
+        f"start {duration(estimate.start_seconds)}",
+        f"training {duration(estimate.train_seconds)}",
+        f"evaluation {duration(estimate.evaluation_seconds)}",
+    ]
     lines = [
         f"{config.spec} · preset {plan.preset} · seed {config.seed}",
         _entry(
@@ -171,7 +176,8 @@ def plan_text(plan: RunPlan) -> str:
             f" local epochs: {config.client.local_epochs}",
         ),
         _entry("steps", f"{estimate.num_steps:,}"),
-        _entry("time", f"{time_text}; this run would use {plan.workers}"),
+        _entry("time", f"about {duration(estimate.seconds)} with {number} on {plan.device}"),
+        _entry("", ", ".join(parts)),
         _entry("traffic", f"{size(estimate.bytes_up)} up, {size(estimate.bytes_down)} down"),
         _entry("disk", f"{size(estimate.disk_bytes)} while it runs"),
         _entry("run id", plan.run_id + (" (stored already)" if plan.stored else "")),

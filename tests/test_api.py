@@ -13,6 +13,7 @@ import pytest
 import fedbench
 from fedbench import RunConfig
 from fedbench.bench.api import as_path
+from fedbench.bench.history import RoundRecord
 
 TINY = {"federation.num_rounds": 1, "data.train_subset": 200}
 
@@ -84,16 +85,30 @@ def test_configuration_by_hand_is_the_same_run_whatever_it_leaves_out(store: Pat
 
 
 def test_rounds_are_reported(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    fedbench.run(
-        "supervised",
-        set={**TINY, "federation.num_rounds": 3, "evaluation.protocols": []},
-        store=tmp_path,
-        workers=1,
-        device="cpu",
-        on_round=lambda record, total: seen.append((record.round_index, total)),
-    )
-    assert seen == [(0, 3), (1, 3), (2, 3)]
+    seen: list[object] = []
+    settings = {**TINY, "federation.num_rounds": 3, "evaluation.protocols": []}
+
+    def watch(record: RoundRecord, total: int) -> None:
+        seen.append((record.round_index, total))
+        if seen == ["cpu", (0, 3), (1, 3)]:
+            raise KeyboardInterrupt
+
+    def run() -> None:
+        fedbench.run(
+            "supervised",
+            set=settings,
+            store=tmp_path,
+            workers=1,
+            device="cpu",
+            on_start=lambda config, devices: seen.extend(devices),
+            on_resume=lambda done, total: seen.append(f"{done} of {total} done"),
+            on_round=watch,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    run()
+    assert seen == ["cpu", (0, 3), (1, 3), "cpu", "2 of 3 done", (2, 3)]
 
 
 def test_leaderboard_is_a_frame(store: Path, result: fedbench.RunResult) -> None:

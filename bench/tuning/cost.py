@@ -12,10 +12,10 @@ from fedbench.bench.execute import open_dataset
 
 @dataclass(frozen=True)
 class Cost:
-    """What cells will cost, from one measured step per distinct model.
+    """What cells will cost, from measured parts of each distinct model.
 
     Attributes:
-        hours: on this machine, at the given concurrency.
+        hours: on this machine, at the given concurrency: start, training, evaluation.
         bytes_up: clients to server, all cells.
         bytes_down: server to clients, all cells.
         disk_bytes: what the cells leave in the store, at most.
@@ -57,7 +57,7 @@ def estimate_cost(
     *,
     keep_cells: bool = True,
 ) -> Cost:
-    """The cost of runs, from one measured step per distinct model.
+    """The cost of runs, from measured parts of each distinct model.
 
     Args:
         configs: of the runs.
@@ -74,9 +74,11 @@ def estimate_cost(
     measure = Estimator(data_dir, device)
     costs = [measure(config) for config in configs]
     at_a_time = max(1, min(concurrency, len(costs)))
+    work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
+    starting = 2 * measure.start_seconds if costs else 0.0  # Ray's, then the trial processes'
     disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
     return Cost(
-        hours=sum(cost.seconds for cost in costs) / at_a_time / 3600,
+        hours=(starting + max(sum(work) / at_a_time, *work, 0.0)) / 3600,
         bytes_up=sum(cost.bytes_up for cost in costs),
         bytes_down=sum(cost.bytes_down for cost in costs),
         disk_bytes=sum(disk if keep_cells else disk[:at_a_time]),

@@ -6,27 +6,35 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.bench import estimate
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.estimate import Estimator
+from fedbench.bench.setup import Setup
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 
-@pytest.mark.parametrize("keep_last", [True, False])
-def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, keep_last: bool) -> None:
+@pytest.mark.parametrize(
+    ("spec", "keep_last"), [("simclr+uv", True), ("simclr+uv", False), ("orchestra", True)]
+)
+def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, spec: str, keep_last: bool) -> None:
+    """Of orchestra also what clients send beside weights, and its preparatory round."""
     config = tiny_config(
-        "simclr+uv",
+        spec,
         federation__participation=0.5,
         client__local_epochs=2,
         client__keep_last_batch=keep_last,
     )
-    estimate = Estimator()(config)
+    found = Estimator()(config)
     trainer = train(tiny_setup(config), tmp_path)
-    assert estimate.bytes_up == trainer.ledger.bytes_up
-    assert estimate.bytes_down == trainer.ledger.bytes_down
-    assert estimate.num_steps == sum(record.num_steps for record in trainer.history)
-    assert estimate.seconds > 0
+    assert found.bytes_up == trainer.ledger.bytes_up
+    assert found.bytes_down == trainer.ledger.bytes_down
+    assert found.num_steps == sum(record.num_steps for record in trainer.history)
+    assert found.seconds == pytest.approx(
+        found.train_seconds + found.evaluation_seconds + found.start_seconds
+    )
+    assert min(found.train_seconds, found.evaluation_seconds, found.start_seconds) > 0
     stored = sum(path.stat().st_size for path in tmp_path.glob("round-*"))
-    assert estimate.disk_bytes >= stored * 0.5
+    assert found.disk_bytes >= stored * 0.5
 
 
 def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +49,33 @@ def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_bad_device_is_refused() -> None:
     with pytest.raises(ConfigError, match="--device"):
         Estimator(device="tpu")
+
+
+def test_workers_share_the_clients_and_start_once_more() -> None:
+    """Six clients on four workers: the busiest trains two, so a third of one worker's time."""
+    config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
+    alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
+    shared._start = alone.start_seconds
+    alone(config)
+    shared._known = alone._known
+    for found in alone._known.values():
+        found.round = 0.0
+    one, four = alone(config), shared(config)
+    assert (one.workers, four.workers) == (1, 4)
+    assert four.train_seconds == pytest.approx(one.train_seconds / 3)
+    assert four.start_seconds == pytest.approx(2 * one.start_seconds)
+    assert four.evaluation_seconds == one.evaluation_seconds
+
+
+def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("supervised")
+    seen: list[int] = []
+
+    def evaluated(setup: Setup, *rest: object) -> dict[str, float]:
+        seen.append(len(setup.images) + len(setup.dataset.test_images))
+        return {}
+
+    monkeypatch.setattr(estimate, "evaluate", evaluated)
+    monkeypatch.setattr(estimate, "_EVALUATED", (20, 10))
+    Estimator(device="cpu")(config)
+    assert seen == [30]

@@ -22,7 +22,7 @@ from fedbench.bench.fields import build_config
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.grid import Grid
-from fedbench.bench.tuning.progress import Event, Pace, TrialDone, TrialStarted
+from fedbench.bench.tuning.progress import Began, Event, Pace, TrialDone, TrialStarted
 from fedbench.bench.tuning.ray_checks import check_trial_resources
 from fedbench.bench.tuning.sweep import sweep
 from fedbench.bench.tuning.trial import CellJob, Outcome, work
@@ -253,6 +253,7 @@ def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     store = tmp_path / "a store with spaces, ä"
     result = small(store, concurrency=2, on_progress=events.append)
     assert counts(result) == (4, 0, 4, 0, 0)
+    assert events[0] == Began(total=4, done=0, concurrency=2, gpus=0.0)
     assert [type(event) for event in events].count(TrialStarted) == 4
     ends = [event for event in events if isinstance(event, TrialDone)]
     assert [event.done for event in ends] == [1, 2, 3, 4]
@@ -271,7 +272,7 @@ from fedbench.bench.tuning.sweep import sweep
 try:
     sweep("heterogeneity", store=Store(sys.argv[1]), methods=["simclr"], seeds=[0], concurrency=1,
           overrides={"client.local_epochs": 1000}, environ={},
-          on_progress=lambda event: print("event", flush=True))
+          on_progress=lambda event: print(type(event).__name__, flush=True))
 except Exception as err:
     print(err)
     sys.exit(err.exit_code)
@@ -285,7 +286,8 @@ def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "event\n"
+        assert process.stdout.readline() == "Began\n"
+        assert process.stdout.readline() == "TrialStarted\n"
         children = psutil.Process(process.pid).children(recursive=True)
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
