@@ -76,14 +76,14 @@ def run(
     """One federated run, then its evaluation."""
     from fedbench.bench import api, run_report
 
-    common = {**settings.values(), **places.values(), "workers": workers}
+    common: dict[str, Any] = {**settings.values(), **places.values(), "workers": workers}
     if dry_run:
         plan = api.plan_run(spec, **common)
         emit_json(plan.as_dict()) if output.json else emit(run_report.plan_text(plan))
         return
     with run_report.RunProgress(f"run {spec}", **output.loudness) as progress:
-        watch = {"on_start": progress.start, "on_resume": progress.resume, "on_round": progress}
-        result = api.run(spec, **watch, **common)
+        common |= {"on_start": progress.start, "on_resume": progress.resume}
+        result = api.run(spec, on_round=progress, **common)
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
     for text in run_report.warnings(result):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,10 @@ from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.decode import Progress
-    from fedbench.bench.execute import OnResume, OnRound
+    from fedbench.bench.execute import OnResume, OnRound, OnStart
     from fedbench.bench.export import Exported
     from fedbench.bench.resolve import Resolved
     from fedbench.bench.results.store import Store
-
-    OnStart = Callable[[RunConfig, Sequence[str]], None]
 
 STORE_VARIABLE = "FEDBENCH_STORE"
 CUSTOM = "custom"
@@ -94,7 +92,7 @@ def run(
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
-        on_start: called at once with the configuration and the device of every worker.
+        on_start: called before a run is executed with its configuration and each worker's device.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
 
@@ -102,13 +100,10 @@ def run(
         FedbenchError: for configuration, data, device or store problems.
     """
     from fedbench.bench import runs
-    from fedbench.bench.devices import choose_devices
     from fedbench.bench.execute import Origin
 
     config, origin = _configuration(spec, preset, set, config_files, seed)
     opened = open_store(store)
-    if on_start is not None:
-        on_start(config, choose_devices(device, workers))
     finished = runs.run(
         config,
         store=opened,
@@ -116,8 +111,9 @@ def run(
         data_dir=as_path(data_dir),
         workers=workers,
         device=device,
-        on_round=on_round,
+        on_start=on_start,
         on_resume=on_resume,
+        on_round=on_round,
     )
     return RunResult.of(finished, opened.root)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -95,17 +96,6 @@ class Estimator:
         devices = choose_devices(device, workers)
         self._device, self._workers = torch.device(devices[0]), len(devices)
         self._known: dict[str, _Measured] = {}
-        self._start: float | None = None
-
-    @property
-    def start_seconds(self) -> float:
-        """From the start of a process to its first client."""
-        if self._start is None:
-            with _clock() as clock:
-                command = [sys.executable, "-P", "-c", "import fedbench.bench.worker"]
-                subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-            self._start = clock[0]
-        return self._start
 
     def __call__(self, config: RunConfig) -> Estimate:
         """The cost of one configuration.
@@ -136,7 +126,7 @@ class Estimator:
         shared = math.ceil(cohort / busy) / cohort  # of a round's work, what the busiest does
         training = (steps * found.step + visits * found.visit) * shared + rounds * found.round
         evaluating = evaluations * found.evaluation
-        starting = self.start_seconds * (1 if busy == 1 else 2)  # the workers', after this one's
+        starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
         return Estimate(
             seconds=training + evaluating + starting,
             train_seconds=training,
@@ -225,7 +215,11 @@ class Estimator:
         part = tuple(map(min, given, _EVALUATED))
         if part != given:
             train, test = part
-            data = setup.config.data.model_copy(update={"train_subset": train, "test_subset": test})
+            # How images are dealt costs nothing here, and fewer might not fill every client.
+            dealt = {"partition": "iid", "legacy": False, "min_client_size": 0}
+            data = setup.config.data.model_copy(
+                update={"train_subset": train, "test_subset": test, **dealt}
+            )
             setup = self._setup(setup.config.model_copy(update={"data": data}))
         net = setup.make_net()
         binding = setup.layout(net).bind(net, self._device)
@@ -233,6 +227,15 @@ class Estimator:
         with _clock() as clock:
             evaluate(setup, binding, lambda client_id: None, protocols, self._device)
         return clock[0] * sum(given) / sum(part)
+
+
+@cache
+def start_seconds() -> float:
+    """From the start of a process to its first client; measured once."""
+    with _clock() as clock:
+        command = [sys.executable, "-P", "-c", "import fedbench.bench.worker"]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return clock[0]
 
 
 @contextmanager

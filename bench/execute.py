@@ -50,6 +50,8 @@ _UNTRAINED = ("objective", "knn_acc", "linear_acc")
 OnRound = Callable[[RoundRecord, int], None]
 """Called after every round with its record and the number of rounds of the run."""
 
+OnStart = Callable[[RunConfig, Sequence[str]], None]
+"""Called before a run with its configuration and the device of each of its workers."""
 OnResume = Callable[[int, int], None]
 """Called with the rounds that are done and those of the run, if an earlier attempt left some."""
 

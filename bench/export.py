@@ -53,7 +53,7 @@ def export_encoder(
         data_dir: cache of data sets.
 
     Raises:
-        StoreError: if the store has no such run, or no checkpoint of it.
+        StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
         ConfigError: if `file` has another ending.
     """
     if file.suffix != ".safetensors":
@@ -63,6 +63,11 @@ def export_encoder(
         raise StoreError(
             f"no run {run_id!r} in store {str(store.root)!r};"
             " `fedbench leaderboard --json` lists row ids"
+        )
+    if row.status == "diverged":
+        raise StoreError(
+            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and left"
+            " no encoder to export; try a lower client.lr"
         )
     checkpoint = load_checkpoint(store.cell_dir(run_id), run_id)
     if checkpoint is None:

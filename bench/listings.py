@@ -54,12 +54,14 @@ def table(kind: str, found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _method(record: Mapping[str, Any]) -> list[str]:
+    from fedbench.bench.registry import ALIASES
+
     summary = record["summary"]
     if record["kind"] == "add-on":
         bases = record["goes_with"]
         summary += f" (add-on for {', '.join(bases) if bases else 'every method'})"
     if record["aliases"]:
-        summary += f" (also {', '.join(record['aliases'])})"
+        summary += f" ({', '.join(f'{name} = {ALIASES[name]}' for name in record['aliases'])})"
     return [record["name"], summary]
 
 

@@ -10,9 +10,18 @@ from pathlib import Path
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.devices import choose_devices
 from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import StoreError
-from fedbench.bench.execute import OnResume, OnRound, Origin, Place, execute, open_dataset
+from fedbench.bench.execute import (
+    OnResume,
+    OnRound,
+    OnStart,
+    Origin,
+    Place,
+    execute,
+    open_dataset,
+)
 from fedbench.bench.history import History
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
@@ -36,6 +45,7 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
+    on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
 ) -> Finished:
     """Execute a configuration, unless the store has its row; resumes what was interrupted.
@@ -48,6 +58,7 @@ def run(
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
         on_round: called after every round.
+        on_start: called before anything is executed.
         on_resume: called if an earlier attempt is continued.
 
     Raises:
@@ -72,6 +83,8 @@ def run(
             if row is None:
                 stored_before = False
                 origin = replace(origin, argv=origin.argv or command_line())
+                if on_start is not None:
+                    on_start(config, choose_devices(device, workers))
                 place = Place(folder, data_dir, workers, device)
                 row = execute(config, origin, place, on_round, on_resume)
                 keep(store, row)

@@ -69,13 +69,13 @@ def estimate_cost(
     Raises:
         FedbenchError: for a configuration or a data set that cannot be used.
     """
-    from fedbench.bench.estimate import Estimator
+    from fedbench.bench.estimate import Estimator, start_seconds
 
     measure = Estimator(data_dir, device)
     costs = [measure(config) for config in configs]
     at_a_time = max(1, min(concurrency, len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
-    starting = 2 * measure.start_seconds if costs else 0.0  # Ray's, then the trial processes'
+    starting = 2 * start_seconds() if costs else 0.0  # Ray's, then the trial processes'
     disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
     return Cost(
         hours=(starting + max(sum(work) / at_a_time, *work, 0.0)) / 3600,

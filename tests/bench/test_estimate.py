@@ -55,7 +55,6 @@ def test_workers_share_the_clients_and_start_once_more() -> None:
     """Six clients on four workers: the busiest trains two, so a third of one worker's time."""
     config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
     alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
-    shared._start = alone.start_seconds
     alone(config)
     shared._known = alone._known
     for found in alone._known.values():

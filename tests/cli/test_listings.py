@@ -128,12 +128,24 @@ def test_lists(call: Call, kind: str) -> None:
     assert all(record["name"] in text for record in records)
 
 
+def test_grids_show_what_each_preset_sweeps(call: Call) -> None:
+    lines = [re.split(r"  +", line) for line in call("grids").out.splitlines()]
+    first = next(index for index, line in enumerate(lines) if line[0] == "heterogeneity")
+    assert lines[first][1:3] == ["demo", "alpha 0.1, 1, 100 × seeds 0, 1 × 3 methods"]
+    assert lines[first + 1][1:3] == [
+        "all others",
+        "alpha 0.001, 0.1, 100000 × seeds 0, 1, 2 × 3 methods",
+    ]
+
+
 def test_methods_have_their_fields(call: Call) -> None:
     records = {record["name"]: record for record in call("methods", "--json").json}
     assert records["simclr"]["fields"]["temperature"]["default"] == 0.1
     assert records["simclr"]["aliases"] == ["local-simclr"]
     assert records["uv"]["kind"] == "add-on"
     assert "base" not in records["uv"]["fields"]
+    assert "(fed-simclr = simclr+uv)" in call("methods").out
+    assert set(records["uv"]["goes_with"]) <= set(records)
 
 
 def test_config_says_where_values_come_from(

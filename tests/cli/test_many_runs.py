@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,12 @@ def test_sweep_runs_what_is_missing_and_then_nothing(
     assert first.code == 0, first.err
     # The demo's grid has three concentrations; `run` has done the one of the preset, 0.1.
     assert "3 cells: 1 in the store already, 2 done, 0 failed" in first.out
+    assert (
+        first.err.startswith(
+            "sweep heterogeneity · 2 to run, 1 of 3 in the store already · 2 at a time, cpu\n"
+        )
+        or "1 at a time" in first.err
+    )
     assert "3/3 · simclr alpha=" in first.err
     assert "next: fedbench leaderboard --grid heterogeneity --store '" in first.err
     again = call(*words, *TINY, "--store", store, "--json").json
@@ -43,6 +51,7 @@ def test_sweep_dry_run_counts_and_estimates(call: Call, tmp_path: Path) -> None:
     assert document["estimate"]["bytes_up"] > 0
     assert "18 cells" not in (text := call(*words, "--dry-run")).out
     assert "9 cells: 0 in the store already, 9 to run" in text.out
+    assert "alpha 0.1, 1, 100 × seed 4 × 3 methods: simclr, simclr+uv, supervised" in text.out
     assert not (tmp_path / "none").exists()
 
 
@@ -54,6 +63,11 @@ def test_tune_writes_a_file_that_run_takes(call: Call, shell: Call, tmp_path: Pa
     assert first.code == 0, first.err
     assert "trial 0" in first.err
     assert "best     trial " in first.out
+    named = re.search(r"^next: fedbench (.*)$", first.err, flags=re.MULTILINE)
+    assert named is not None
+    after = shlex.split(named[1])
+    assert after[after.index("--set") + 1] == TINY[1]
+    assert call(*after, "--dry-run", "--json").json["to_run"] == 6
     document = call(*words, "--json").json
     assert {"study_id", "best", "trials", "config_file"} <= set(document)
     assert {"trial", "objective", "params"} == set(document["best"])
@@ -73,6 +87,42 @@ def test_tune_dry_run(call: Call, tmp_path: Path) -> None:
     assert (document["status"], document["to_run"], document["trials"]) == ("planned", 3, [])
     assert "3 to run" in call(*words, "--store", tmp_path / "none").out
     assert not (tmp_path / "none").exists()
+
+
+def next_after_tune(call: Call, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
+    """The command that `tune` names after a study that found something."""
+    best = {"trial": 0, "objective": 0.1, "params": {"client.lr": 0.1}}
+    file = Path("trials") / "s-1" / "best.yaml"
+    result = StudyResult("s-1", "simclr", "laptop", "finished", best, (), 0, file)
+    monkeypatch.setattr("fedbench.bench.api_tuning.tune", lambda *_, **__: result)
+    line = call("tune", "simclr", *words).err.splitlines()[-1]
+    assert line.startswith("next: fedbench ")
+    return shlex.split(line)[1:]
+
+
+def test_after_tune_comes_a_sweep_under_the_same_options(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "my settings.yaml"
+    file.write_text("client.batch_size: 8\n", encoding="utf-8")
+    words = ["--preset", "laptop", "--config", str(file), "--set", "data.name=hub:/a b/cifar10"]
+    places = ["--store", "my störe", "--data-dir", "/my data", "--device", "cpu"]
+    cluster = ["--concurrency", "2", "--gpus-per-trial", "0"]
+    given = [*words, "--set", "data.alpha=0.5", *places, *cluster, "--trials", "4"]
+    assert next_after_tune(call, monkeypatch, *given) == [
+        *("fedbench", "sweep", "--grid", "heterogeneity", "--methods", "simclr"),
+        *("--tuned", "s-1", *words, *places, *cluster),
+    ]  # without data.alpha, which the grid varies, and what only tune takes
+
+
+def test_after_tune_comes_a_run_where_a_file_fixes_what_the_grid_varies(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("data.alpha: 0.5\n", encoding="utf-8")
+    after = next_after_tune(call, monkeypatch, "--config", file, "--concurrency", "2")
+    best = str(Path("trials") / "s-1" / "best.yaml")
+    assert after == ["fedbench", "run", "simclr", "--config", str(file), "--config", best]
 
 
 @pytest.mark.parametrize(

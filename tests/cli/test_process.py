@@ -80,7 +80,7 @@ def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fedbench", "run", "supervised", "--store", str(tmp_path)]
     words += ["--set", "federation.num_rounds=3000", "--set", "data.train_subset=200"]
     words += ["--set", "client.batch_size=64", "--workers", "1", "--device", "cpu"]
-    first_rounds = []
+    first_rounds: list[int] = []
     for _ in range(2):
         with subprocess.Popen(
             words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True

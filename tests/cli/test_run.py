@@ -69,6 +69,11 @@ def test_diverged_run_is_a_row_like_any_other(call: Call, tmp_path: Path) -> Non
         assert answer.code == 0
         assert answer.json["status"] == "diverged"
         assert "warning: the run diverged after 1 of 1 rounds" in answer.err
+    exported = call(
+        "export", answer.json["run_id"], tmp_path / "e.safetensors", "--store", tmp_path
+    )
+    assert (exported.code, exported.out) == (5, "")
+    assert "diverged after 1 of 1 rounds and left no encoder" in exported.err
 
 
 @pytest.mark.parametrize(
