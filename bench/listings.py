@@ -68,11 +68,13 @@ def _method(record: Mapping[str, Any]) -> list[str]:
 def _grid(record: Mapping[str, Any]) -> Iterator[list[str]]:
     """One line per preset that has lists of its own, and one for all others."""
     own = record["presets"]
-    rest = "all others" if own else "all"
+    rest = ", ".join(record["under"]) or ("all others" if own else "all")
     variants = [(name, {**record, **lists}) for name, lists in own.items()] + [(rest, record)]
     for index, (preset, lists) in enumerate(variants):
         first = index == 0
         text = describe_cells(lists["axes"], lists["seeds"], lists["methods"])
+        if any(record["points"]):
+            text += f" × {len(record['points'])} settings"
         yield [
             record["name"] if first else "",
             preset,

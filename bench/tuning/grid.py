@@ -4,73 +4,44 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
-
 from fedbench.bench import registry
-from fedbench.bench.config import RunConfig, Strict, canonical_json
+from fedbench.bench.config import RunConfig, canonical_json
 from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import ConfigError, UnknownNameError
-from fedbench.bench.fields import build_config, check_key, flat_config, get, known_keys
-from fedbench.bench.presets import load_preset, preset_names
-from fedbench.bench.resolve import resolve, user_keys
-from fedbench.bench.tuning.scaling import Scale, Scaled, check_scale, follow
+from fedbench.bench.fields import check_key, flat_config, get, known_keys
+from fedbench.bench.presets import load_preset
+from fedbench.bench.resolve import preset_of, resolve, user_keys
+from fedbench.bench.tuning.grid_file import (
+    Axes,
+    Grid,
+    Point,
+    Scalar,
+    check_grid,
+    is_for,
+    settings_of,
+)
+from fedbench.bench.tuning.scaling import Scaled, follow
 from fedbench.bench.yaml_files import load_yaml, shipped
 
+__all__ = [
+    "Cell",
+    "Grid",
+    "TunedValues",
+    "check_grid",
+    "grid_names",
+    "grid_records",
+    "load_grid",
+    "plan",
+    "presets_for",
+]
+
 FOLDER = "grids"
-Scalar = bool | int | float | str | None
-Axes = dict[str, tuple[Scalar, ...]]
-
-
-class _Lists(Strict):
-    """What a grid may say per preset as well."""
-
-    axes: Axes | None = None
-    methods: tuple[str, ...] | None = Field(default=None, min_length=1)
-    seeds: tuple[int, ...] | None = Field(default=None, min_length=1)
-
-    @field_validator("axes")
-    @classmethod
-    def _not_empty(cls, axes: Axes | None) -> Axes | None:
-        for key, values in (axes or {}).items():
-            if not values:
-                raise ValueError(f"axis {key} must have at least one value")
-            if key in ("seed", "spec", "method"):
-                raise ValueError(f"axis {key} must be written as 'seeds:' or 'methods:'")
-        return axes
-
-
-class Grid(_Lists):
-    """A grid file.
-
-    Attributes:
-        axes: dotted name -> values; a sweep runs all combinations.
-        methods: method specs.
-        seeds: seeds.
-        presets: preset -> lists that replace those above when the sweep uses that preset.
-        scaling: dotted name -> the axis that its value follows, from the preset's value of both.
-        exclude: combinations that are left out; `method` stands for the spec.
-    """
-
-    grid: str
-    description: str
-    source: str = ""
-    axes: Axes
-    methods: tuple[str, ...] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    presets: dict[str, _Lists] = Field(default_factory=dict)
-    scaling: dict[str, Scale] = Field(default_factory=dict)
-    exclude: tuple[dict[str, Scalar], ...] = ()
-
-    def lists(self, preset: str) -> tuple[Axes, tuple[str, ...], tuple[int, ...]]:
-        """Axes, methods and seeds under a preset."""
-        own = self.presets.get(preset, _Lists())
-        axes = self.axes if own.axes is None else own.axes
-        return axes, own.methods or self.methods, own.seeds or self.seeds
+_DATA = "data.name"
 
 
 @dataclass(frozen=True)
@@ -88,7 +59,7 @@ class Cell:
     Attributes:
         config: its configuration.
         preset: the preset it started from.
-        axes: the values of the grid's axes.
+        axes: the values of what the grid's axes and points set, as far as its method has it.
         study: the tuning study that values come from, if any.
         scaled: values that followed an axis away from their base.
     """
@@ -120,45 +91,15 @@ def load_grid(name: str | Path) -> Grid:
     return check_grid(load_yaml(files[str(name)]), f"grids/{name}.yaml")
 
 
-def check_grid(content: Mapping[str, Any], name: str) -> Grid:
-    """A grid from the content of its file.
-
-    Raises:
-        ConfigError: `name: what is wrong`.
-    """
-    try:
-        grid = Grid.model_validate(content)
-        for preset in grid.presets:
-            if preset not in preset_names():
-                raise UnknownNameError("preset", preset, preset_names())
-        _check_names(grid)
-    except ValidationError as err:
-        reason = registry.describe_validation(err, Grid.model_fields)
-        raise ConfigError(f"{name}: {reason}") from err
-    except ConfigError as err:
-        raise ConfigError(f"{name}: {err}") from err
-    return grid
-
-
-def _check_names(grid: Grid) -> None:
-    """Every axis, exclusion and scaled value fits at least one method of the grid."""
-    lists = [grid.lists(preset) for preset in ("", *grid.presets)]
-    specs = dict.fromkeys(spec for _, methods, _ in lists for spec in methods)
-    holder = {key: spec for spec in specs for key in known_keys(spec)}
-    settings = [(key, value) for axes, _, _ in lists for key in axes for value in axes[key]]
-    settings += [item for rule in grid.exclude for item in rule.items() if item[0] != "method"]
-    for key, value in settings:
-        check_key(key, ", ".join(specs), holder)
-        build_config(holder[key], {key: value})
-    for key, scale in grid.scaling.items():
-        check_key(key, ", ".join(specs), holder)
-        plain = get(build_config(holder[key], {}), key)
-        check_scale(key, scale, plain, [axes for axes, _, _ in lists])
-
-
 def grid_records() -> list[dict[str, Any]]:
     """Every grid with its lists and its number of cells, for listing."""
     return [load_grid(name).model_dump(mode="json", exclude_none=True) for name in grid_names()]
+
+
+def presets_for(grid: Grid, preset: str | None, files: Sequence[Path]) -> tuple[str, ...]:
+    """The presets that a sweep goes through: the one it is given, else the grid's, else `demo`."""
+    named = preset is not None or any("preset" in load_yaml(file) for file in files)
+    return grid.under if grid.under and not named else (preset or preset_of(files),)
 
 
 def plan(
@@ -185,7 +126,8 @@ def plan(
         seeds: seeds in place of the grid's.
         files: YAML files, as in `resolve`.
         overrides: dotted names to values, as `--set` gives them; a field of a method goes to the
-            methods that have it.
+            methods that have it. `data.name` may stand there even where the grid sets it: it says
+            where the data set of that name lies, and cells on others are left out.
         tuned: per method spec, values found by tuning; specs without an entry stay untuned.
         environ: environment variables; None = those of the process.
 
@@ -204,6 +146,10 @@ def plan(
     seeds = own_seeds if seeds is None else seeds
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(overrides or {})
+    keys = grid.keys(preset)
+    points = _points(axes, grid.points_of(preset))
+    if _DATA in keys and _DATA in overrides:
+        points = _located(points, str(overrides.pop(_DATA)))
     environ = os.environ if environ is None else environ
     found = {registry.canonical_spec(spec): each for spec, each in (tuned or {}).items()}
     known = {spec: set(known_keys(spec)) for spec in specs}
@@ -211,10 +157,13 @@ def plan(
         check_key(key, ", ".join(specs), set().union(*known.values()))
     for spec in specs:
         given = {**user_keys(spec, files, environ), **dict.fromkeys(overrides, "--set")}
-        _check_free(grid, axes, given)
+        _check_free(grid, keys, given)
 
     cells: dict[str, Cell] = {}
-    for seed, point, spec in itertools.product(seeds, _points(axes), specs):
+    for seed, whole, spec in itertools.product(seeds, points, specs):
+        if not is_for(whole, spec):
+            continue
+        point = settings_of(whole)
         best = found.get(spec)
         own = {key: value for key, value in overrides.items() if key in known[spec]}
         settings: dict[str, Any] = {
@@ -229,16 +178,42 @@ def plan(
         followers = {each.key: each.value for each in scaled}
         resolved = resolve(spec, overrides={**own, **point, **followers}, **settings)
         config = resolved.config
-        settled = {key: get(config, key) for key in point}
+        settled = {key: get(config, key) for key in keys if key in known[spec]}
         if not _excluded(grid, config):
             key = canonical_json(config.model_dump(mode="json"))
             cells.setdefault(key, Cell(config, preset, settled, resolved.study, scaled))
     return list(cells.values())
 
 
-def _points(axes: Axes) -> Iterator[dict[str, Scalar]]:
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
+def _points(axes: Axes, points: Sequence[Point]) -> list[Point]:
+    """Every point at every combination of the axes."""
+    combinations = [
+        dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
+    ]
+    return [{**each, **point} for each in combinations for point in points]
+
+
+def _located(points: Sequence[Point], place: str) -> list[Point]:
+    """The points on the data set whose name a place ends in, with the place as its name.
+
+    Raises:
+        ConfigError: if there are none.
+    """
+    wanted = _base_name(place)
+    found = [
+        {**each, _DATA: place} for each in points if _base_name(str(each.get(_DATA))) == wanted
+    ]
+    if not found:
+        names = ", ".join(dict.fromkeys(str(each.get(_DATA)) for each in points))
+        raise ConfigError(
+            f"{_DATA}: this grid is about {names} (got {place}); name the folder after one of them"
+        )
+    return found
+
+
+def _base_name(name: str) -> str:
+    """`cifar10` for `hub:/some/where/cifar10`."""
+    return PurePosixPath(name.partition(":")[2] or name).name
 
 
 def _followers(
@@ -258,9 +233,9 @@ def _followers(
     return tuple(each for each in result if each is not None)
 
 
-def _check_free(grid: Grid, axes: Axes, given: Mapping[str, str]) -> None:
+def _check_free(grid: Grid, keys: Collection[str], given: Mapping[str, str]) -> None:
     for key, source in given.items():
-        if key in axes:
+        if key in keys:
             raise ConfigError(
                 f"{key} is an axis of grid {grid.grid!r} and cannot be set as well [{source}];"
                 " use another grid, or `fedbench run` for one value"

@@ -36,24 +36,28 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         for cell in plan(grid, preset=preset, environ={})
     ]
     planned = {canonical_json(cell.config.model_dump(mode="json")) for cell in cells}
-    points = {(cell.preset, canonical_json(dict(cell.axes))) for cell in cells}
+    points = {(cell.preset, _point(cell.axes, grid.keys(cell.preset))) for cell in cells}
     found = {row.row_id for row in rows if row.grid == grid.grid}
     rows = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
     ran = [row for row in rows if row.grid == grid.grid]
-    points |= {(row.preset, _split(row, grid.lists(row.preset)[0])[1]) for row in ran}
-    families = {(_split(row, grid.lists(row.preset)[0])[0], row.seed) for row in ran}
+    points |= {(row.preset, _split(row, grid.keys(row.preset))[1]) for row in ran}
+    families = {(_split(row, grid.keys(row.preset))[0], row.seed) for row in ran}
     for row in rows:
-        family, point = _split(row, grid.lists(row.preset)[0])
+        family, point = _split(row, grid.keys(row.preset))
         sibling = (family, row.seed) in families and (row.preset, point) in points
         if sibling or row.config_json in planned:
             found.add(row.row_id)
     return frozenset(found)
 
 
-def _split(row: Row, axes: Mapping[str, Any]) -> tuple[str, str]:
-    """A row's configuration without a grid's axes and the seed; and its values of those axes."""
+def _split(row: Row, keys: Sequence[str]) -> tuple[str, str]:
+    """A row's configuration without what a grid sets and the seed; and its values of the former."""
     config = RunConfig.model_validate_json(row.config_json)
     values = flat_config(config)
-    point = {key: values.pop(key, None) for key in axes}
-    del values["seed"]
-    return canonical_json([config.spec, values]), canonical_json(point)
+    point = _point(values, keys)
+    rest = {key: value for key, value in values.items() if key != "seed" and key not in keys}
+    return canonical_json([config.spec, rest]), point
+
+
+def _point(values: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return canonical_json({key: values.get(key) for key in keys})

@@ -16,16 +16,17 @@ class Scale(Strict):
     """How a value follows an axis: times the ratio of the axis to its plain value, or its root.
 
     Attributes:
-        by: `linear` or `sqrt`.
+        by: `linear`, `sqrt`, or `inverse`: divided by the ratio.
         of: dotted name of the axis.
     """
 
-    by: Literal["linear", "sqrt"]
+    by: Literal["linear", "sqrt", "inverse"]
     of: str
 
     def apply(self, base: int | float, ratio: float) -> int | float:
         """The scaled value: a whole number of at least 1 for a whole number, else six digits."""
-        value = base * (ratio if self.by == "linear" else math.sqrt(ratio))
+        factor = {"linear": ratio, "sqrt": math.sqrt(ratio), "inverse": 1 / ratio}[self.by]
+        value = base * factor
         if isinstance(base, int):
             return max(1, math.floor(value + 0.5))
         return float(f"{value:.6g}")
@@ -66,8 +67,9 @@ def follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
     value = scale.apply(base, float(new) / float(old))
     if value == base:
         return None
-    ratio = f"{scale.of.rpartition('.')[2]} {new} / {old}"
-    return Scaled(key, base, value, f"x {ratio if scale.by == 'linear' else f'sqrt({ratio})'}")
+    top, bottom = (old, new) if scale.by == "inverse" else (new, old)
+    ratio = f"{scale.of.rpartition('.')[2]} {top} / {bottom}"
+    return Scaled(key, base, value, f"x sqrt({ratio})" if scale.by == "sqrt" else f"x {ratio}")
 
 
 def check_scale(

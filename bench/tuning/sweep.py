@@ -15,13 +15,12 @@ from fedbench.bench import registry
 from fedbench.bench.config import row_id
 from fedbench.bench.devices import physical_cores
 from fedbench.bench.execute import Origin
-from fedbench.bench.resolve import preset_of
 from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import catch_up, command_line, keep
 from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost
 from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus, run_source
-from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan
+from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
 from fedbench.bench.tuning.tuned import find_tuned
@@ -33,7 +32,7 @@ class SweepResult:
 
     Attributes:
         grid: its name.
-        preset: the preset that cells start from.
+        preset: the preset, or presets, that cells start from.
         planned: cells of the grid.
         skipped: those that were in the store already.
         done: those that were executed now, here or by another process, and did not fail.
@@ -90,7 +89,8 @@ def sweep(
     Args:
         grid: a grid, its name, or a YAML file.
         store: where rows are looked up and kept.
-        preset: what cells start from; None = the one that a file names, else `demo`.
+        preset: what cells start from; None = the one that a file names, else those that the grid
+            names, else `demo`.
         methods: method specs in place of the grid's.
         seeds: seeds in place of the grid's.
         files: YAML files over the preset.
@@ -115,23 +115,27 @@ def sweep(
     began = time.monotonic()
     gpus = choose_gpus(device, gpus_per_trial, address)
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
-    preset = preset or preset_of(files)
-    _, grid_methods, _ = grid.lists(preset)
-    given = grid_methods if methods is None else methods
-    specs = list(dict.fromkeys(map(registry.canonical_spec, given)))
-    values = find_tuned(store, tuned, specs, preset) if tuned is not None else None
-    cells = plan(
-        grid,
-        preset=preset,
-        methods=methods,
-        seeds=seeds,
-        files=files,
-        overrides=overrides,
-        tuned=values,
-        environ=environ,
-    )
+    presets = presets_for(grid, preset, files)
+    cells: list[Cell] = []
+    for each in presets:
+        given = grid.lists(each)[1] if methods is None else methods
+        specs = list(dict.fromkeys(map(registry.canonical_spec, given)))
+        cells += plan(
+            grid,
+            preset=each,
+            methods=methods,
+            seeds=seeds,
+            files=files,
+            overrides=overrides,
+            tuned=find_tuned(store, tuned, specs, each) if tuned is not None else None,
+            environ=environ,
+        )
+    order = list(dict.fromkeys(cell.config.seed for cell in cells))
+    cells.sort(key=lambda cell: order.index(cell.config.seed))
     revisions = Revisions(data_dir)
-    named = {row_id(cell.config, revisions(cell.config)): cell for cell in cells}
+    named: dict[str, Cell] = {}
+    for cell in cells:
+        named.setdefault(row_id(cell.config, revisions(cell.config)), cell)
     stored = {row.row_id: row for row in store.rows()}
     settled = {"ok", "diverged"} if retry_failed else {"ok", "diverged", "error"}
     waiting = [
@@ -179,7 +183,7 @@ def sweep(
     )
     return SweepResult(
         grid=grid.grid,
-        preset=preset,
+        preset=", ".join(presets),
         planned=len(named),
         skipped=len(named) - len(jobs) - old_failures,
         done=len(fresh) - fresh.count("error"),
@@ -230,7 +234,10 @@ class _Rows:
 
 
 def _label(cell: Cell) -> str:
-    axes = [f"{key.rpartition('.')[2]}={value}" for key, value in cell.axes.items()]
+    shown = {**cell.axes}
+    if "data.name" in shown:
+        shown["data.name"] = cell.config.data.public_name
+    axes = [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items()]
     return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
 
 

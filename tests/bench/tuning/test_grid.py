@@ -47,7 +47,7 @@ def test_heterogeneity_on_the_demo_preset() -> None:
 
 def test_heterogeneity_elsewhere_has_the_papers_concentrations() -> None:
     found = cells(preset="cross-device")
-    assert {cell.axes["data.alpha"] for cell in found} == {0.001, 0.1, 100000.0}
+    assert {cell.axes["data.alpha"] for cell in found} == {0.001, 0.1, 1.0, 100000.0}
     assert {cell.config.seed for cell in found} == {0, 1, 2}
 
 
@@ -228,7 +228,10 @@ def test_a_field_of_one_method_follows_there_only() -> None:
             {"client.keep_last_batch": {"by": "linear", "of": "data.alpha"}},
             r"client\.keep_last_batch must be a positive number \(got True\)",
         ),
-        ({"client.lr": {"by": "cube", "of": "data.alpha"}}, "input should be 'linear' or 'sqrt'"),
+        (
+            {"client.lr": {"by": "cube", "of": "data.alpha"}},
+            "input should be 'linear', 'sqrt' or 'inverse'",
+        ),
     ],
 )
 def test_bad_scaling_is_refused_at_load(scaling: dict[str, Any], message: str) -> None:

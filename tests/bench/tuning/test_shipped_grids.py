@@ -1,0 +1,173 @@
+"""The grids that ship: each resolves under each preset, and tables are rebuilt row for row."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import canonical_json
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.presets import preset_names
+from fedbench.bench.results.published import DATASETS, METHODS
+from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan, presets_for
+
+SPECS = {paper: {printed: spec for spec, printed in of.items()} for paper, of in METHODS.items()}
+SHIFTS = {"hsu": "label_skew", "rotation": "covariate_shift", "joint": "joint_shift"}
+
+
+def cells(name: str, **given: Any) -> list[Cell]:
+    return plan(load_grid(name), **{"environ": {}, **given})
+
+
+def whole(name: str) -> list[Cell]:
+    """What a sweep without a preset goes through."""
+    grid = load_grid(name)
+    return [c for p in presets_for(grid, None, ()) for c in plan(grid, preset=p, environ={})]
+
+
+def printed(table: str) -> set[tuple[str, str, str]]:
+    """(data set, setting, method) of every row of a published table."""
+    file = resources.files("fedbench.leaderboards").joinpath("papers", f"{table}.csv")
+    found = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+    return {(row["dataset"], row["setting"], row["method"]) for row in found}
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("name", grid_names())
+def test_every_grid_under_every_preset(name: str, preset: str) -> None:
+    found = cells(name, preset=preset)
+    configs = {canonical_json(cell.config.model_dump(mode="json")) for cell in found}
+    assert len(configs) == len(found) > 0
+    axes, methods, seeds = load_grid(name).lists(preset)
+    assert {cell.config.seed for cell in found} == set(seeds)
+    assert len({cell.config.spec for cell in found}) == len(methods)
+    for key, values in axes.items():
+        assert {cell.axes[key] for cell in found} == set(values)
+    if preset == "demo":
+        assert len(found) <= 30
+        assert {cell.config.data.name for cell in found} == {"digits"}
+
+
+@pytest.mark.parametrize("table", ["orchestra_table1", "orchestra_table5"])
+def test_the_main_table_of_orchestra(table: str) -> None:
+    seen = {
+        (DATASETS[c.config.data.name], c.preset.replace("-", "_"), c.config.spec)
+        for c in whole("orchestra-table1")
+    }
+    rows = {(data, setting, SPECS["orchestra"][name]) for data, setting, name in printed(table)}
+    assert seen == rows
+    assert len(whole("orchestra-table1")) == 3 * len(rows)
+
+
+def test_orchestras_numbers_of_clusters() -> None:
+    def text(cell: Cell) -> tuple[str, str, str]:
+        fields = cell.config.method
+        reps = fields["representations"] == "memory"
+        local = "Reps" if reps else f"L={fields['num_local_clusters']}"
+        name = f"Orchestra(G={fields['num_global_clusters']},{local})"
+        return DATASETS[cell.config.data.name], cell.preset.replace("-", "_"), name
+
+    assert {text(cell) for cell in whole("orchestra-table2")} == printed("orchestra_table2")
+
+
+def test_orchestra_without_its_parts() -> None:
+    names = {
+        (True, True): "Orchestra",
+        (False, True): "Orchestra(no degeneracy regularization)",
+        (True, False): "Orchestra(no target model)",
+    }
+    seen = {
+        (
+            DATASETS[cell.config.data.name],
+            cell.preset.replace("-", "_"),
+            names[bool(cell.config.method["degeneracy"]), bool(cell.config.method["target"])],
+        )
+        for cell in whole("orchestra-table6")
+    }
+    assert seen == printed("orchestra_table6")
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("mi-table1", "mi_table1"), ("mi-table3", "mi_table3")]
+)
+def test_tables_of_methods_under_three_shifts(name: str, table: str) -> None:
+    seen = {
+        (DATASETS[c.config.data.name], SHIFTS[c.config.data.partition], c.config.spec)
+        for c in whole(name)
+    }
+    assert seen == {(data, shift, SPECS["mi"][spec]) for data, shift, spec in printed(table)}
+
+
+def test_presets_of_a_table_give_way_to_a_given_one(tmp_path: Path) -> None:
+    grid = load_grid("orchestra-table1")
+    assert presets_for(grid, None, ()) == ("cross-device", "cross-silo")
+    assert presets_for(grid, "laptop", ()) == ("laptop",)
+    file = tmp_path / "x.yaml"
+    file.write_text("preset: mi\n", encoding="utf-8")
+    assert presets_for(grid, None, [file]) == ("mi",)
+    assert presets_for(load_grid("scaling"), None, ()) == ("demo",)
+
+
+def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
+    given = {"data.name": "hub:/some/where/cifar100"}
+    found = cells("orchestra-table1", preset="cross-silo", overrides=given)
+    assert {cell.config.data.name for cell in found} == {"hub:/some/where/cifar100"}
+    assert len(found) == 7 * 3
+    # Rules of the preset go by the folder's name: CIFAR-100 has 256 global clusters.
+    (orchestra, *_) = [cell for cell in found if cell.config.spec == "orchestra"]
+    assert orchestra.config.method["num_global_clusters"] == 256
+    message = r"data\.name: this grid is about cifar10, cifar100 \(got hub:/some/where/mnist\)"
+    with pytest.raises(ConfigError, match=message):
+        cells("orchestra-table1", preset="mi", overrides={"data.name": "hub:/some/where/mnist"})
+
+
+def small(**parts: Any) -> dict[str, Any]:
+    return {"grid": "g", "description": "d", "methods": ["simclr", "orchestra"], **parts}
+
+
+def test_points_are_for_their_method_and_multiply_the_axes() -> None:
+    points = [{}, {"method": "orchestra", "method.target": False}]
+    grid = check_grid(small(points=points, axes={"data.alpha": [0.1, 1.0]}), "g.yaml")
+    found = plan(grid, environ={})
+    seen = [(c.config.spec, c.config.data.alpha, c.axes.get("method.target")) for c in found]
+    assert seen == [
+        ("simclr", 0.1, None),
+        ("orchestra", 0.1, True),
+        ("orchestra", 0.1, False),
+        ("simclr", 1.0, None),
+        ("orchestra", 1.0, True),
+        ("orchestra", 1.0, False),
+    ]
+    with pytest.raises(ConfigError, match=r"method\.target is an axis of grid 'g' and cannot be"):
+        plan(grid, overrides={"method.target": True}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"points": [{"method.target": False}]}, r"'method\.target' is not a field of simclr"),
+        ({"points": [{"method": "byol"}]}, "points: 'byol' is not among simclr, orchestra"),
+        ({"points": [{"client.lr": 0}]}, r"client\.lr: must be greater than 0"),
+        (
+            {"points": [{"client.lr": 1}], "axes": {"client.lr": [1]}},
+            "client.lr is an axis as well",
+        ),
+        ({"points": []}, "points: tuple should have at least 1 item"),
+        ({"under": ["dmo"]}, "unknown preset 'dmo'"),
+    ],
+)
+def test_bad_points_are_refused_at_load(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_grid(small(**parts), "g.yaml")
+
+
+def test_fewer_rounds_for_more_local_epochs() -> None:
+    found = cells("local-epochs-budget", preset="cross-device", methods=["simclr"], seeds=[0])
+    # 100 rounds of 10 epochs: 100 x 10 / E.
+    rounds = {c.config.client.local_epochs: c.config.federation.num_rounds for c in found}
+    assert rounds == {1: 1000, 5: 200, 10: 100, 20: 50}
+    assert found[0].scaled[0].text == "federation.num_rounds 100 -> 1000: x local_epochs 10 / 1"
