@@ -178,11 +178,20 @@ def leaderboard(
     """
     from fedbench.bench.results.leaderboard import leaderboard as rank
     from fedbench.bench.tuning.membership import cells_of
+    from fedbench.bench.tuning.tuned import study_budgets
 
     opened = open_store(store)
     rows = opened.rows()
     chosen = None if grid is None else cells_of(rows, grid)
-    board = rank(rows, row_ids=chosen, dataset=dataset, metric=metric, published=published)
+    budgets = study_budgets(opened, {row.study_id for row in rows if row.study_id})
+    board = rank(
+        rows,
+        row_ids=chosen,
+        dataset=dataset,
+        metric=metric,
+        published=published,
+        budgets=budgets,
+    )
     if board.groups:
         return Ranking(board, tuple(opened.problems()))
     if not opened.root.exists():

@@ -60,4 +60,10 @@ def _legend(ranking: Ranking) -> str:
         parts.append("descriptive: fewer than 3 seeds, no interval")
     if any(line.gain is not None for line in lines):
         parts.append("gain: over the same encoder before training")
+    if any(_budgets_differ(group) for group in ranking.board.groups):
+        parts.append("tuned in … runs: the methods of a table were tuned with different budgets")
     return "\n".join(parts)
+
+
+def _budgets_differ(group: Group) -> bool:
+    return len({line.tune_runs for line in group.lines if line.tuned}) > 1

@@ -91,7 +91,7 @@ def notes(line: Line) -> list[str]:
     if line.collapsed:
         found.append("collapsed")
     if line.tuned:
-        found.append("tuned")
+        found.append("tuned" if line.tune_runs is None else f"tuned in {line.tune_runs} runs")
     if line.selection == "oracle":
         found.append("tuned with labels, not ranked")
     if 0 < line.n_seeds < 3:

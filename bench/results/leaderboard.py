@@ -37,6 +37,7 @@ class Line:
         gain: mean over seeds of (trained - untrained encoder).
         mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
         minutes: wall time of one run; mean over seeds.
+        tune_runs: runs of the study that hyperparameters come from; None if untuned or not known.
         num_diverged, num_failed: runs that ended so; a line with diverged runs ranks last.
         difference: mean - published value.
         keys: the comparability class, columns and further settings.
@@ -66,6 +67,7 @@ class Line:
     num_diverged: int
     num_failed: int
     tuned: bool
+    tune_runs: int | None
     selection: str
     preset: str
     published: Published | None
@@ -127,6 +129,7 @@ def leaderboard(
     dataset: str | None = None,
     metric: str = "linear_acc",
     published: bool = True,
+    budgets: Mapping[str, int] | None = None,
 ) -> Leaderboard:
     """Rank configurations within their comparability class.
 
@@ -139,6 +142,7 @@ def leaderboard(
         metric: column to rank by, or a key of `metrics_json`; `knn`, `linear` and `linear-paper`
             are understood. Higher is better, but for `final_loss`.
         published: look up the published numbers.
+        budgets: runs of each tuning study, by its id.
 
     Raises:
         UnknownNameError: a metric that is no column and in no row.
@@ -153,8 +157,9 @@ def leaderboard(
         classes.setdefault(class_id, []).append(row)
         keys[class_id] = key
     title_of = titles(keys, {i: {row.preset for row in members} for i, members in classes.items()})
+    budgets = budgets or {}
     groups = [
-        Group(title_of[i], keys[i], _rank(_lines(members, metric, i, keys[i], published)))
+        Group(title_of[i], keys[i], _rank(_lines(members, metric, i, keys[i], published, budgets)))
         for i, members in classes.items()
     ]
     return Leaderboard(metric, tuple(sorted(groups, key=lambda group: order(group.keys))))
@@ -180,14 +185,22 @@ def _checked_metric(metric: str, rows: Sequence[Row]) -> str:
 
 
 def _lines(
-    rows: Sequence[Row], metric: str, class_id: str, keys: Mapping[str, Any], look_up: bool
+    rows: Sequence[Row],
+    metric: str,
+    class_id: str,
+    keys: Mapping[str, Any],
+    look_up: bool,
+    budgets: Mapping[str, int],
 ) -> list[Line]:
     configs: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row.config_id, row.seed, row.row_id)):
         configs.setdefault(row.config_id, []).append(row)
     variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
     return [
-        _line(runs, metric, variant_of[config_id], class_id, keys, look_up)
+        replace(
+            _line(runs, metric, variant_of[config_id], class_id, keys, look_up),
+            tune_runs=budgets.get(runs[0].study_id or ""),
+        )
         for config_id, runs in configs.items()
     ]
 
@@ -235,6 +248,7 @@ def _line(
         num_diverged=sum(row.status == "diverged" for row in runs),
         num_failed=sum(row.status == "error" for row in runs),
         tuned=any(row.tuned for row in runs),
+        tune_runs=None,
         selection=runs[0].selection,
         preset=runs[0].preset,
         published=found,

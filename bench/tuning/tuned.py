@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedbench.bench import registry
 from fedbench.bench.dotted import flatten
-from fedbench.bench.errors import ConfigError, did_you_mean
+from fedbench.bench.errors import ConfigError, StoreError, did_you_mean
 from fedbench.bench.fields import field_infos, show
 from fedbench.bench.files import atomic_write_text
 from fedbench.bench.results.store import Store
@@ -95,6 +96,20 @@ def find_tuned(
         if spec in found:
             raise ConfigError(f"--tuned: two studies for {spec!r}: {found[spec].study} and {study}")
         found[spec] = values
+    return found
+
+
+def study_budgets(store: Store, studies: Collection[str]) -> dict[str, int]:
+    """How many runs each finished study of the store has spent; one elsewhere is left out.
+
+    An unreadable study is left out too: `Store.problems` names it.
+    """
+    found = {}
+    for study_id in set(studies) & set(store.studies()):
+        with suppress(StoreError):
+            meta = store.study(study_id) or {}
+            if meta.get("finished_at"):
+                found[study_id] = int(meta["trials"]) * int(meta["seeds_per_trial"])
     return found
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from fedbench.bench.board_report import show
 from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.records import Ranking
 from fedbench.bench.results.formats import (
     plain_cells,
     to_csv,
@@ -50,6 +52,28 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert (cells["simclr"]["MB"], cells["simclr"]["minutes"]) == ("2", "0.8")
     assert cells["simclr"]["objective"] == "0.812"
     assert (cells["simclr"]["notes"], cells["byol"]["notes"]) == ("", "descriptive")
+
+
+def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFixture[str]) -> None:
+    studies = {"simclr": "s-24", "byol": "b-4", "simsiam": "gone", "supervised": None}
+    rows = [
+        make_row(RunConfig(spec=spec), linear_acc=0.4, tuned=study is not None, study_id=study)
+        for spec, study in studies.items()
+    ]
+
+    def shown(budgets: dict[str, int]) -> tuple[dict[str, str], str]:
+        board = leaderboard(rows, budgets=budgets)
+        show(Ranking(board, ()), "table")
+        notes = {line.method: plain_cells(line)["notes"] for line in board.lines}
+        return notes, capsys.readouterr().err
+
+    notes, legend = shown({"s-24": 24, "b-4": 4})
+    assert notes["simclr"] == "tuned in 24 runs, descriptive"
+    assert notes["byol"] == "tuned in 4 runs, descriptive"
+    assert notes["simsiam"] == "tuned, descriptive"
+    assert notes["supervised"] == "descriptive"
+    assert "were tuned with different budgets" in legend
+    assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
 
 
 def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:

@@ -15,7 +15,7 @@ from fedbench.bench.resolve import resolve
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.study import tune
 from fedbench.bench.tuning.trial import CellJob, Outcome
-from fedbench.bench.tuning.tuned import find_tuned, load_tuned
+from fedbench.bench.tuning.tuned import find_tuned, load_tuned, study_budgets
 
 from .conftest import InOneProcess, KilledError
 
@@ -131,6 +131,7 @@ def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -
     values = flat_config(found.config)
     assert found.study == result.study_id
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]
+    assert study_budgets(Store(tmp_path), ["gone", result.study_id]) == {result.study_id: 6}
     tuned = load_tuned(Store(tmp_path), "auto", "simclr", "demo")
     assert (tuned.values, tuned.study) == (result.best["params"], result.study_id)
     for name in (result.study_id, result.config_file):
