@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedbench.bench import cli_options as opt
+from fedbench.bench.cli_doctor import doctor
 from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
 from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
@@ -263,6 +264,7 @@ def _list(kind: str, output: Output, data_dir: Path | None = None) -> None:
     emit_json(records) if output.json else show_table(*listings.table(kind, records))
 
 
+app.command(epilog="Example: fedbench doctor --address auto")(doctor)
 app.add_typer(data_app, name="data", help="Data sets: download or convert them into the cache.")
 
 

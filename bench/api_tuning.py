@@ -34,7 +34,9 @@ def tune(
     device: str = "auto",
     concurrency: int | None = None,
     gpus_per_trial: float | None = None,
+    cpus_per_trial: int = 1,
     address: str | None = None,
+    checkpoint_dir: Path | str | None = None,
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> StudyResult:
@@ -61,7 +63,10 @@ def tune(
         device: `auto`, `cpu` or `cuda`.
         concurrency: runs at a time, each in one process; None = what fits.
         gpus_per_trial: GPUs per run, may be a fraction; None = one where `device` calls for it.
+        cpus_per_trial: processes that train the clients of one run on CPUs.
         address: of a Ray cluster; None = this machine.
+        checkpoint_dir: where runs keep their checkpoints while they last; None = the store. Runs of
+            a node that is lost go on elsewhere if all nodes see this folder.
         on_progress: called with every event (`fedbench.bench.tuning.progress`).
         dry_run: count and estimate only.
 
@@ -86,7 +91,9 @@ def tune(
         stop_hopeless=stop_hopeless,
         concurrency=concurrency,
         gpus_per_trial=gpus_per_trial,
+        cpus_per_trial=cpus_per_trial,
         address=address,
+        checkpoint_dir=as_path(checkpoint_dir),
         data_dir=as_path(data_dir),
         device=device,
         study_name=study_name,
@@ -110,7 +117,9 @@ def sweep(
     device: str = "auto",
     concurrency: int | None = None,
     gpus_per_trial: float | None = None,
+    cpus_per_trial: int = 1,
     address: str | None = None,
+    checkpoint_dir: Path | str | None = None,
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> SweepResult:
@@ -131,7 +140,10 @@ def sweep(
         device: `auto`, `cpu` or `cuda`.
         concurrency: cells at a time, each in one process; None = what fits.
         gpus_per_trial: GPUs per cell, may be a fraction; None = one where `device` calls for it.
+        cpus_per_trial: processes that train the clients of one run on CPUs.
         address: of a Ray cluster; None = this machine.
+        checkpoint_dir: where runs keep their checkpoints while they last; None = the store. Runs of
+            a node that is lost go on elsewhere if all nodes see this folder.
         on_progress: called with every event (`fedbench.bench.tuning.progress`).
         dry_run: count and estimate only.
 
@@ -153,7 +165,9 @@ def sweep(
         retry_failed=retry_failed,
         concurrency=concurrency,
         gpus_per_trial=gpus_per_trial,
+        cpus_per_trial=cpus_per_trial,
         address=address,
+        checkpoint_dir=as_path(checkpoint_dir),
         data_dir=as_path(data_dir),
         device=device,
         on_progress=on_progress,

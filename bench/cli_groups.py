@@ -70,14 +70,18 @@ class Cluster:
     concurrency: opt.Concurrency = None
     workers: opt.Processes = None
     gpus_per_trial: opt.GpusPerTrial = None
+    cpus_per_trial: opt.CpusPerTrial = 1
     address: opt.Address = None
+    checkpoint_dir: opt.CheckpointDir = None
 
     def values(self) -> dict[str, Any]:
         """As `fedbench.bench.api` takes them."""
         return {
             "concurrency": opt.parse_workers(self.workers, self.concurrency),
             "gpus_per_trial": self.gpus_per_trial,
+            "cpus_per_trial": self.cpus_per_trial,
             "address": self.address,
+            "checkpoint_dir": self.checkpoint_dir,
         }
 
     def words(self) -> list[str]:

@@ -110,6 +110,13 @@ Address = Annotated[
 GpusPerTrial = Annotated[
     float | None, typer.Option(min=0, metavar="X", help="GPUs that a run claims, such as 0.5.")
 ]
+CpusPerTrial = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Processes that train the clients of a run.")
+]
+CheckpointDir = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Checkpoints while runs last, on a disk that all nodes see."),
+]
 
 Grid = Annotated[str, typer.Option(metavar="NAME", help="A grid, or its YAML file.")]
 Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Methods in place of the grid's.")]

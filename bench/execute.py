@@ -16,7 +16,7 @@ import torch
 
 from fedbench.bench.client import ClientRunner
 from fedbench.bench.config import RunConfig, canonical_json, row_id
-from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.datasets import Dataset, load_dataset, reopen
 from fedbench.bench.data.partition import Partition, deal
 from fedbench.bench.devices import choose_devices
 from fedbench.bench.errors import DataError
@@ -65,12 +65,14 @@ class Place:
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
+        dataset: cache folder of the data set, verified before; None = look it up by name.
     """
 
     folder: Path
     data_dir: Path | None = None
     workers: int | None = 1
     device: str = "auto"
+    dataset: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def execute(
         FedbenchError: for data, configuration, device or store problems.
     """
     began, started_at = time.perf_counter(), datetime.now(UTC)
-    dataset = open_dataset(config, place.data_dir)
+    known = place.dataset
+    dataset = open_dataset(config, place.data_dir) if known is None else reopen(known)
     identity = row_id(config, dataset.revision)
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
@@ -128,13 +131,13 @@ def execute(
     run = _Run(setup, place.folder, identity, device)
     if on_resume is not None and run.trainer.rounds_done:
         on_resume(run.trainer.rounds_done, run.trainer.total_rounds)
-    known = facts(
+    stated = facts(
         config, dataset.revision, partition.hash, origin, started_at=started_at, device=str(device)
     )
     spec = WorkerSpec(config.model_dump_json(), dataset.path, partition_path, run.personal_dir)
     outcome = run.train(devices, spec, on_round)
     return Row(
-        **known,
+        **stated,
         **outcome,
         num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
         wall_seconds=run.earlier_seconds + time.perf_counter() - began,

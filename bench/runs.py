@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig, row_id
@@ -22,6 +24,7 @@ from fedbench.bench.execute import (
     execute,
     open_dataset,
 )
+from fedbench.bench.files import write_error
 from fedbench.bench.history import History
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
@@ -108,14 +111,41 @@ def canonical(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"spec": spec, "method": registry.dump(method)})
 
 
-def keep(store: Store, row: Row) -> None:
-    """Write a finished run's row and its curve; the derived leaderboard file comes later."""
+def keep(
+    store: Store,
+    row: Row,
+    *,
+    elsewhere: Path | None = None,
+    history: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Write a finished run's row and its curve; the derived leaderboard file comes later.
+
+    Args:
+        store: where.
+        row: the row.
+        elsewhere: the run's folder, if it is not that of the store: its content is moved there.
+        history: the run's rounds, if no folder has them.
+
+    Raises:
+        StoreError: when the store cannot be written.
+    """
     folder = store.cell_dir(row.row_id)
-    if folder.exists():
-        records = History(folder).read()
-        store.write_curve(row.row_id, [flatten(record.as_dict()) for record in records])
+    if elsewhere is not None and elsewhere.exists():
+        drop_scratch(elsewhere)
+        try:
+            shutil.copytree(
+                elsewhere, folder, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True
+            )
+        except OSError as err:
+            raise write_error(folder, err) from err
+    if history is None and folder.exists():
+        history = [record.as_dict() for record in History(folder).read()]
+    if history is not None:
+        store.write_curve(row.row_id, [flatten(record) for record in history])
         drop_scratch(folder)
     store.write_row(row)
+    if elsewhere is not None:
+        shutil.rmtree(elsewhere, ignore_errors=True)
 
 
 def drop_scratch(folder: Path) -> None:

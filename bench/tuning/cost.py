@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbench.bench.config import RunConfig, canonical_json
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.execute import open_dataset
 
 
@@ -34,7 +35,7 @@ class Revisions:
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
-        self._known: dict[str, str] = {}
+        self._known: dict[str, Dataset] = {}
 
     def __call__(self, config: RunConfig) -> str:
         """The revision of a configuration's data set.
@@ -42,10 +43,18 @@ class Revisions:
         Raises:
             DataError: if it cannot be had.
         """
+        return self.dataset(config).revision
+
+    def dataset(self, config: RunConfig) -> Dataset:
+        """A configuration's data set.
+
+        Raises:
+            DataError: if it cannot be had.
+        """
         data = config.data
         key = canonical_json([data.name, data.train_subset, data.test_subset])
         if key not in self._known:
-            self._known[key] = open_dataset(config, self._data_dir).revision
+            self._known[key] = open_dataset(config, self._data_dir)
         return self._known[key]
 
 

@@ -22,6 +22,7 @@ CELLS_PER_TUNER = 500
 """Tune's bookkeeping grows with the number of trials; more cells go to a fresh Tuner."""
 _PATIENCE_SECONDS = 5.0
 _LOST_SECONDS = 120.0
+_COUNT_SECONDS = 10.0
 
 
 class Source(Protocol):
@@ -55,6 +56,7 @@ class Driver:
         interrupted: whether somebody asked to stop.
         check_nodes: raises ResourceError if no node can hold a trial any more.
         on_progress: called with every event.
+        slots: from the limit so far to that of now, where nodes come and go; None = it stays.
 
     Attributes:
         failure: the first error of the source or of whoever watches; it ends everything.
@@ -68,8 +70,10 @@ class Driver:
         interrupted: Callable[[], bool],
         check_nodes: Callable[[], None],
         on_progress: OnProgress | None,
+        slots: Callable[[int], int] | None = None,
     ) -> None:
-        self._source, self._limit = source, limit
+        self._source, self._limit, self._slots = source, limit, slots
+        self._counted = time.monotonic()
         self._interrupted, self._check_nodes = interrupted, check_nodes
         self._on_progress = on_progress
         self._pace = Pace(source.total, source.ended)
@@ -152,15 +156,17 @@ class Driver:
             self.died(trial_id, "Ray Tune gave it up")
 
     def check_progress(self, statuses: Sequence[str]) -> None:
-        """Ends everything if nothing runs and the cluster lost the node that could.
+        """Looks at the nodes; ends everything if nothing runs and the one that could is lost.
 
         Raises:
             ResourceError: after two minutes of that.
         """
+        now = time.monotonic()
+        if self._slots is not None and now - self._counted > _COUNT_SECONDS:
+            self._counted, self._limit = now, self._slots(self._limit)
         if "RUNNING" in statuses or "PENDING" not in statuses:
             self._lost_since = None
             return
-        now = time.monotonic()
         self._lost_since = self._lost_since or now
         if now - self._lost_since > _LOST_SECONDS:
             self._lost_since = now

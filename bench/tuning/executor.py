@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fedbench.bench.devices import choose_devices, physical_cores
 from fedbench.bench.errors import ConfigError
+from fedbench.bench.files import atomic_write_text
 from fedbench.bench.tuning.driver import Driver, Source
+from fedbench.bench.tuning.nodes import check_software
 from fedbench.bench.tuning.progress import Began, OnProgress
 from fedbench.bench.tuning.ray_checks import (
+    Share,
     check_cluster,
     check_trial_resources,
     cluster_slots,
@@ -18,9 +27,15 @@ from fedbench.bench.tuning.ray_checks import (
 from fedbench.bench.tuning.ray_runtime import Session, ray_session, warm_up
 from fedbench.bench.tuning.trial import train
 
+_log = logging.getLogger(__name__)
+_ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
+"""How often a cell is begun whose process died: a cluster loses nodes, which is not its fault."""
 
-def choose_gpus(device: str, gpus_per_trial: float | None, address: str | None) -> float:
-    """GPUs per trial; None = one, if `device` is `cuda`, or `auto` where this machine has any.
+
+def choose_share(
+    device: str, gpus_per_trial: float | None, cpus_per_trial: int, address: str | None
+) -> Share:
+    """What a trial claims; GPUs None = one, if `device` is `cuda`, or `auto` where any are here.
 
     Raises:
         ConfigError: if `device` and the number contradict each other.
@@ -36,11 +51,12 @@ def choose_gpus(device: str, gpus_per_trial: float | None, address: str | None) 
         raise ConfigError(f"--device cpu and --gpus-per-trial {gpus:g} exclude each other")
     if device == "cuda" and gpus == 0:
         raise ConfigError("--device cuda: needs --gpus-per-trial above 0")
-    check_trial_resources(gpus, address)
-    return gpus
+    need = Share(cpus_per_trial, gpus)
+    check_trial_resources(need, address)
+    return need
 
 
-def choose_concurrency(concurrency: int | None, gpus: float, address: str | None) -> int | None:
+def choose_concurrency(concurrency: int | None, need: Share, address: str | None) -> int | None:
     """Trials at a time; None in a cluster = as many as it holds.
 
     Raises:
@@ -50,20 +66,29 @@ def choose_concurrency(concurrency: int | None, gpus: float, address: str | None
         raise ConfigError(f"--concurrency: must be at least 1 (got {concurrency})")
     if concurrency is not None or address is not None:
         return concurrency
-    if gpus > 0:
-        return max(1, int(local_gpus() / gpus + 1e-9))
-    return physical_cores()
+    if need.gpus > 0:
+        return max(1, int(local_gpus() / need.gpus + 1e-9))
+    return max(1, physical_cores() // need.cpus)
 
 
 def run_source(
     source: Source,
     *,
-    gpus: float,
+    need: Share,
     concurrency: int | None,
     address: str | None,
+    root: Path,
     on_progress: OnProgress | None,
 ) -> None:
     """Run Ray Tune until a source has no more jobs; without any, Ray is not started.
+
+    Args:
+        source: of the jobs.
+        need: what a trial claims.
+        concurrency: trials at a time; None = what fits.
+        address: of a cluster; None = this machine.
+        root: below its `cells/` are the checkpoints, as far as nodes see it.
+        on_progress: called with every event.
 
     Raises:
         ResourceError, StoreError: when cells cannot be run here, or not be kept.
@@ -71,35 +96,73 @@ def run_source(
     """
     if source.finished:
         return
-    limit = choose_concurrency(concurrency, gpus, address)
+    limit = choose_concurrency(concurrency, need, address)
     left = source.total - source.ended
     if on_progress is not None:
         at_a_time = None if limit is None else min(limit, left)
-        on_progress(Began(source.total, source.ended, at_a_time, gpus))
-    with ray_session(limit, address) as session:
-        check_cluster(gpus)
-        limit = limit or cluster_slots(gpus)
-        warm_up(session, min(limit, left))
+        on_progress(Began(source.total, source.ended, at_a_time, need.gpus))
+    cpus = None if limit is None else limit * need.cpus
+    with ray_session(cpus, address) as session, _home(root, address) as home:
+        check_cluster(need)
+        if address is not None:
+            for difference in check_software(need):
+                _log.warning("%s", difference)
+        slots = partial(_slots, need) if limit is None else None
+        limit = limit or cluster_slots(need)
+        warm_up(session, min(limit, left), need)
         driver = Driver(
-            source, limit, lambda: session.interrupted, lambda: check_cluster(gpus), on_progress
+            source,
+            limit,
+            lambda: session.interrupted,
+            lambda: check_cluster(need),
+            on_progress,
+            slots=slots,
         )
         while not driver.exhausted:
-            _fit(driver, gpus, session)
+            _fit(driver, need, session, home)
             if driver.failure is not None:
                 raise driver.failure
             session.raise_if_interrupted()
 
 
-def _fit(driver: Driver, gpus: float, session: Session) -> None:
+def _slots(need: Share, before: int) -> int:
+    """How many trials the cluster holds by now; says so when nodes have come or gone."""
+    now = cluster_slots(need)
+    if now != before:
+        _log.warning("the cluster holds %d trials at a time now, %d before", now, before)
+    return now
+
+
+@contextmanager
+def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
+    """What trial processes of a cluster must know of the driver (`remote.Home`); None without one.
+
+    A node sees the driver's folder for checkpoints if it finds the mark that lies there meanwhile.
+    """
+    if address is None:
+        yield None
+        return
+    import ray
+
+    mark = root / "cells" / f".driver-{os.getpid()}-{secrets.token_hex(8)}"
+    atomic_write_text(mark, "while a fedbench command runs\n")
+    try:
+        yield {"node": str(ray.get_runtime_context().get_node_id()), "mark": mark.name}
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _fit(driver: Driver, need: Share, session: Session, home: dict[str, str] | None) -> None:
     from ray import tune
 
     from fedbench.bench.tuning.tune_glue import Feed, Leave, Sink
 
     driver.begin()
+    attempts = _ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER
     tuner = tune.Tuner(
-        tune.with_resources(train, {"cpu": 1, "gpu": gpus}),
+        tune.with_resources(train, {name.lower(): n for name, n in need.resources.items()}),
         tune_config=tune.TuneConfig(
-            search_alg=Feed(driver),
+            search_alg=Feed(driver, home),
             num_samples=-1,
             reuse_actors=True,
             trial_name_creator=_trial_name,
@@ -110,7 +173,7 @@ def _fit(driver: Driver, gpus: float, session: Session) -> None:
             storage_path=str(session.folder.resolve() / "tune"),
             verbose=0,
             callbacks=[Sink(driver)],
-            failure_config=tune.FailureConfig(max_failures=1),
+            failure_config=tune.FailureConfig(max_failures=attempts - 1),
         ),
     )
     with suppress(Leave):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import secrets
 import shutil
 import signal
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,31 +22,18 @@ import psutil
 
 from fedbench.bench import registry
 from fedbench.bench.devices import physical_cores
-from fedbench.bench.errors import FedbenchError, ResourceError
+from fedbench.bench.errors import ConfigError, FedbenchError, ResourceError
+from fedbench.bench.tuning.ray_checks import Share
+from fedbench.bench.tuning.ray_environment import auth_state, ray_environment, short_folder
 
-_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` every worker would rebuild its venv
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours stops the same way, and knows that it did
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # our store is the truth; Tune's snapshots are not read
-    "TUNE_FORCE_TRIAL_CLEANUP_S": "1",
-    "TUNE_MAX_PENDING_TRIALS_PG": "1",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}
-_TOKEN_PATH, _AUTH_MODE = "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
+_log = logging.getLogger(__name__)
 _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations and rows travel
-_LONGEST_BASE = 40  # AF_UNIX names end at 103 (macOS) or 107 bytes; Ray's own part is about 60
 _SECONDS_TO_DIE = 5.0
 _SECONDS_TO_ANSWER = 5.0
 _POLL_SECONDS = 0.2
 _WARM_UP_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
-_TOKEN: list[str] = []
 
 
 class Interrupted(FedbenchError):  # noqa: N818
@@ -100,11 +86,11 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
         ResourceError: if Ray does not start, or the cluster does not answer.
         Interrupted: if a signal arrived while it started.
     """
-    base = _short_folder()
+    base = short_folder()
     folder = Path(tempfile.mkdtemp(prefix="fb-", dir=base))
     session = Session(folder, address)
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    with _environment(folder, private=address is None), _signals(session) as again:
+    with ray_environment(folder, private=address is None), _signals(session) as again:
         import ray
 
         quiet()
@@ -125,9 +111,12 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
 
 def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     import ray
+    from ray._private import worker
 
     if address is not None:
         _check_reachable(address)
+    # Ray prints what happens to nodes on stdout, which is for results; we look at nodes ourselves.
+    worker.print_to_stdstream = _drop
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address is not None:
@@ -143,13 +132,21 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         )
     except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as err:
         reason = " ".join(str(err).split())[:300]
-        where = f"no Ray cluster answers at {address!r}" if address else "Ray does not start"
-        raise ResourceError(f"{where}: {reason}") from err
+        if address is None:
+            raise ResourceError(f"Ray does not start: {reason}") from err
+        raise ResourceError(
+            f"no Ray cluster answers at {address!r}: {reason}; {auth_state()}"
+        ) from err
 
 
 def _check_reachable(address: str) -> None:
     """Ray itself would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"--address {address}: results go to a folder of the machine that fedbench runs on, and"
+            " it must be a node of the cluster; start it there, for example with `ray job submit`"
+        )
+    host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit()):
         return
     try:
@@ -161,13 +158,17 @@ def _check_reachable(address: str) -> None:
         ) from err
 
 
+def _drop(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+    _log.debug("%s", " ".join(data["lines"]))
+
+
 def quiet() -> None:
     """Silence Ray's and Tune's loggers; what matters is reported by fedbench."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def warm_up(session: Session, count: int) -> None:
+def warm_up(session: Session, count: int, need: Share) -> None:
     """Import what trials need in that many processes at once, for Ray Tune to take them over.
 
     Without it, short cells end before a second process is up, and Tune then drops that process:
@@ -179,7 +180,7 @@ def warm_up(session: Session, count: int) -> None:
     import ray
 
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(count)
-    task = ray.remote(num_cpus=1, max_retries=0)(_import_all)
+    task = ray.remote(num_cpus=need.cpus, max_retries=0)(_import_all)
     waiting = [task.remote(_WARM_UP_SECONDS) for _ in range(count)]
     while waiting:
         session.raise_if_interrupted()
@@ -193,47 +194,6 @@ def _import_all(at_least_seconds: float) -> None:
     registry.entries()
     # A process that is done too early would be given the next task as well.
     time.sleep(max(0.0, at_least_seconds - (time.monotonic() - began)))
-
-
-def _short_folder() -> Path:
-    """A folder for temporary files whose name is short enough for the sockets below it."""
-    places = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), str(Path(os.sep, "tmp"))]
-    for place in places:
-        if place and len(os.fsencode(place)) <= _LONGEST_BASE and os.access(place, os.W_OK):
-            return Path(place)
-    raise ResourceError(
-        f"the temporary folder {tempfile.gettempdir()!r} is too long for Ray's sockets"
-        f" (at most {_LONGEST_BASE} bytes); set TMPDIR to a shorter one"
-    )
-
-
-@contextmanager
-def _environment(folder: Path, *, private: bool) -> Iterator[None]:
-    """Ray's settings for the length of the session; those that are already set stay.
-
-    A private Ray gets a token file of its own: Ray would write one to the home folder otherwise.
-    The token is the same for all sessions of a process, since Ray's core keeps the first it reads.
-    """
-    names = [*_ENVIRONMENT, _TOKEN_PATH, _AUTH_MODE]
-    before = {name: os.environ.get(name) for name in names}
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    own_token = private and not {_TOKEN_PATH, _AUTH_MODE, "RAY_AUTH_TOKEN"} & set(os.environ)
-    if own_token:
-        if not _TOKEN:
-            _TOKEN.append(secrets.token_hex(32))
-        token = folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(_TOKEN[0], encoding="utf-8")
-        os.environ[_TOKEN_PATH] = str(token)  # `ray.init` then sets the mode, here and in its core
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = old
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.fields import field_infos, flat_config
 from fedbench.bench.resolve import Resolved, resolve, user_keys
 from fedbench.bench.results.store import Store
-from fedbench.bench.runs import command_line, forget_cell
+from fedbench.bench.runs import command_line
 from fedbench.bench.tuning.cost import Revisions, estimate_cost
-from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus, run_source
+from fedbench.bench.tuning.executor import choose_concurrency, choose_share, run_source
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.searcher import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.space import SearchSpace, load_space
@@ -52,7 +52,9 @@ def tune(
     stop_hopeless: bool = False,
     concurrency: int | None = None,
     gpus_per_trial: float | None = None,
+    cpus_per_trial: int = 1,
     address: str | None = None,
+    checkpoint_dir: Path | None = None,
     data_dir: Path | None = None,
     device: str = "auto",
     study_name: str | None = None,
@@ -88,7 +90,10 @@ def tune(
         stop_hopeless: see above.
         concurrency: runs at a time; None = physical cores, or what the GPUs or the cluster hold.
         gpus_per_trial: may be a fraction; None = one where `device` calls for it.
+        cpus_per_trial: processes that train the clients of one run on CPUs.
         address: of a Ray cluster; None = this machine.
+        checkpoint_dir: where runs keep their checkpoints while they last; None = the store. Runs of
+            a node that is lost go on elsewhere if all nodes see this folder.
         data_dir: cache of data sets; None = the default one.
         device: `auto`, `cpu` or `cuda`.
         study_name: for a study of its own with the same arguments.
@@ -108,7 +113,7 @@ def tune(
     if batch_size < 1:
         raise ConfigError(f"batch size: must be at least 1 (got {batch_size})")
     check_sampler(sampler)
-    gpus = choose_gpus(device, gpus_per_trial, address)
+    need = choose_share(device, gpus_per_trial, cpus_per_trial, address)
     own = flatten(overrides or {}, keep=field_infos(spec))
     settings = {**own, **_evaluation(watch_labels)}
 
@@ -126,7 +131,8 @@ def tune(
     base = configure({}, seed)
     space = _free(load_space(spec, file=space_file), user_keys(spec, files, environ), settings)
     points = space.grid() if sampler == "grid" else space.first_points(base.config)
-    revision = Revisions(data_dir)(base.config)
+    dataset = Revisions(data_dir).dataset(base.config)
+    revision = dataset.revision
     identity = {
         "benchmark": BENCHMARK_VERSION,
         "data": revision,
@@ -153,6 +159,9 @@ def tune(
         argv=command_line(),
         store=store,
         data_dir=None if data_dir is None else data_dir.resolve(),
+        dataset=dataset.path,
+        checkpoints=None if checkpoint_dir is None else checkpoint_dir.resolve(),
+        workers=need.cpus,
         watched=WATCHED if watch_labels else None,
     )
     meta = {
@@ -166,7 +175,7 @@ def tune(
     stored, standing = _look(study)
     missing = total - _below(total, standing)
     if dry_run:
-        at_a_time = choose_concurrency(concurrency, gpus, address) or physical_cores()
+        at_a_time = choose_concurrency(concurrency, need, address) or physical_cores()
         runs = _runs(base.config, missing, seeds_per_trial)
         cost = estimate_cost(runs, data_dir, device, at_a_time, keep_cells=False)
         return study_result(study, base, "planned", stored, missing, None, began, cost)
@@ -197,9 +206,10 @@ def tune(
             if missing:
                 run_source(
                     TrialSource(study, suggester, total, standing),
-                    gpus=gpus,
+                    need=need,
                     concurrency=concurrency,
                     address=address,
+                    root=checkpoint_dir or store.root,
                     on_progress=on_progress,
                 )
         stored = store.trials(study_id)
@@ -229,7 +239,7 @@ def _forget_next_batch(study: Plan, stored: Sequence[Mapping[str, Any]]) -> None
 
 def _forget_runs(study: Plan, number: int) -> None:
     for run_seed in study.seeds:
-        forget_cell(study.store, cell_name(study.study_id, number, run_seed))
+        study.forget(cell_name(study.study_id, number, run_seed))
 
 
 def _evaluation(watch_labels: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import catch_up, command_line, keep
 from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost
-from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus, run_source
+from fedbench.bench.tuning.executor import choose_concurrency, choose_share, run_source
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
@@ -75,7 +75,9 @@ def sweep(
     retry_failed: bool = False,
     concurrency: int | None = None,
     gpus_per_trial: float | None = None,
+    cpus_per_trial: int = 1,
     address: str | None = None,
+    checkpoint_dir: Path | None = None,
     data_dir: Path | None = None,
     device: str = "auto",
     on_progress: OnProgress | None = None,
@@ -100,7 +102,10 @@ def sweep(
         retry_failed: run cells again whose row has the status `error`.
         concurrency: cells at a time; None = physical cores, or what the GPUs or the cluster hold.
         gpus_per_trial: may be a fraction; None = one where `device` calls for it.
+        cpus_per_trial: processes that train the clients of one run on CPUs.
         address: of a Ray cluster; None = this machine.
+        checkpoint_dir: where runs keep their checkpoints while they last; None = the store. Runs of
+            a node that is lost go on elsewhere if all nodes see this folder.
         data_dir: cache of data sets; None = the default one.
         device: `auto`, `cpu` or `cuda`.
         on_progress: called with every event.
@@ -113,7 +118,7 @@ def sweep(
         Interrupted: after a signal; the same call continues.
     """
     began = time.monotonic()
-    gpus = choose_gpus(device, gpus_per_trial, address)
+    need = choose_share(device, gpus_per_trial, cpus_per_trial, address)
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, preset, files)
     cells: list[Cell] = []
@@ -153,22 +158,27 @@ def sweep(
             origin=Origin(named[identity].preset, named[identity].study, grid.grid, origin_line),
             store=store.root.resolve(),
             data_dir=None if data_dir is None else data_dir.resolve(),
+            dataset=revisions.dataset(named[identity].config).path,
+            revision=revisions(named[identity].config),
+            checkpoints=None if checkpoint_dir is None else checkpoint_dir.resolve(),
+            workers=need.cpus,
         )
         for identity in waiting
     ]
     source = _Rows(jobs, store, revisions, already=len(named) - len(jobs))
     estimate = None
     if dry_run:
-        at_a_time = choose_concurrency(concurrency, gpus, address) or physical_cores()
+        at_a_time = choose_concurrency(concurrency, need, address) or physical_cores()
         estimate = estimate_cost([job.config for job in jobs], data_dir, device, at_a_time)
     elif jobs:
         store.check_writable()
         try:
             run_source(
                 source,
-                gpus=gpus,
+                need=need,
                 concurrency=concurrency,
                 address=address,
+                root=checkpoint_dir or store.root,
                 on_progress=on_progress,
             )
         finally:
@@ -227,7 +237,8 @@ class _Rows:
         elif outcome.status == "elsewhere":
             self._store.write_row(row)  # already there, unless the store is on another disk
         else:
-            keep(self._store, row)
+            elsewhere = None if job.checkpoints is None else job.folder
+            keep(self._store, row, elsewhere=elsewhere, history=outcome.history)
         self.outcomes.append(
             Outcome(job, outcome.status, row, outcome.error, outcome.seconds, outcome.bytes)
         )

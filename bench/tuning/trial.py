@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.errors import FedbenchError, ResourceError, StoreError
+from fedbench.bench.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.execute import Origin, Place, execute
 from fedbench.bench.facts import facts
 from fedbench.bench.files import atomic_write_text
@@ -26,6 +26,10 @@ REPORT_SECONDS = 1.0
 COLLAPSED_ROUNDS = 3
 """With `stop_collapsed`, a run ends after this many collapsed rounds in a row."""
 _POLL_SECONDS = 0.2
+_GPU_FULL = (
+    "the cell's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
+    " client.batch_size"
+)
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -42,6 +46,10 @@ class CellJob:
         origin: for the record.
         store: root of the store.
         data_dir: cache of data sets; None = the default one.
+        dataset: the data set's own cache folder, of `revision`; None = look it up by name.
+        revision: of the data set.
+        checkpoints: root of another folder for `cells/`; None = the store.
+        workers: processes that train its clients on a CPU.
         device: `cpu` or `cuda`.
         shared: other processes may be after the same row: look into the store before executing.
         stop_collapsed: end the run early when its encoder has collapsed.
@@ -55,10 +63,24 @@ class CellJob:
     origin: Origin
     store: Path
     data_dir: Path | None = None
+    dataset: Path | None = None
+    revision: str = ""
+    checkpoints: Path | None = None
+    workers: int = 1
     device: str = "cpu"
     shared: bool = True
     stop_collapsed: bool = False
     wait_seconds: float = 0.0
+
+    @property
+    def place(self) -> Store:
+        """Where its folder and its lock are."""
+        return Store(self.checkpoints or self.store)
+
+    @property
+    def folder(self) -> Path:
+        """Its checkpoints and its history."""
+        return self.place.cell_dir(self.cell)
 
     def dumps(self) -> str:
         """As JSON, for the way to the trial process."""
@@ -71,8 +93,8 @@ class CellJob:
         record = json.loads(text)
         record["config"] = RunConfig.model_validate(record["config"])
         record["origin"] = Origin(**record["origin"])
-        record["store"] = Path(record["store"])
-        record["data_dir"] = None if record["data_dir"] is None else Path(record["data_dir"])
+        for name in ("store", "data_dir", "dataset", "checkpoints"):
+            record[name] = None if record[name] is None else Path(record[name])
         return cls(**record)
 
 
@@ -87,6 +109,7 @@ class Outcome:
         error: what went wrong, in one line.
         seconds: wall time.
         bytes: sent by clients and server together.
+        history: its rounds, if they are in no folder that the driver sees.
     """
 
     job: CellJob
@@ -95,6 +118,7 @@ class Outcome:
     error: str | None = None
     seconds: float = 0.0
     bytes: int = 0
+    history: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def objective(self) -> float | None:
@@ -108,15 +132,17 @@ class Outcome:
         """From the last report of a trial process.
 
         Raises:
-            StoreError, ResourceError: when the process found that nothing can be run here.
+            StoreError, DataError, ResourceError: when the process found that nothing can be run
+                here.
         """
         status = message["status"]
         if status == "abort":
-            kind = StoreError if message["kind"] == "StoreError" else ResourceError
-            raise kind(message["error"])
+            kinds = {kind.__name__: kind for kind in (StoreError, DataError, ResourceError)}
+            raise kinds.get(message["kind"], ResourceError)(message["error"])
         row = Row.model_validate_json(message["row"]) if message.get("row") else None
         cost = (row.bytes_up or 0) + (row.bytes_down or 0) if row else message.get("bytes", 0)
-        return cls(job, status, row, message.get("error"), message.get("seconds", 0.0), cost)
+        seconds, history = message.get("seconds", 0.0), message.get("history")
+        return cls(job, status, row, message.get("error"), seconds, cost, history)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -124,49 +150,74 @@ class _Stopped(Exception):  # noqa: N818
 
 
 def train(config: dict[str, Any]) -> None:
-    """The function that Ray Tune runs: one cell, given as JSON under `job`."""
+    """The function that Ray Tune runs: one cell, given as JSON under `job`.
+
+    In a cluster, `home` says where the driver is.
+    """
     import ray
     from ray import tune
 
+    from fedbench.bench.tuning import remote
+
+    granted = ray.get_runtime_context().get_assigned_resources()
     job = CellJob.loads(config["job"])
-    granted = "cuda" if ray.get_gpu_ids() else "cpu"
+    job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
+    remote.limit_memory(granted.get("GPU", 0.0))
     # The last report is made inside the lock: Tune lets it return only after the driver has
     # written the row, so nobody can find the cell free and its row missing.
-    work(replace(job, device=granted), tune.report)
+    if "home" not in config:
+        work(job, tune.report)
+        return
+    try:
+        settled = remote.settle(job, remote.Home(**config["home"]))
+    except FedbenchError as err:
+        tune.report(_abort(err))
+        return
+    if work(settled.job, tune.report, history=settled.own) != "busy":
+        remote.forget(settled)
 
 
-def work(job: CellJob, report: Report) -> None:
-    """Execute a cell under its lock; every report is a dict with `status`.
+def work(job: CellJob, report: Report, *, history: bool = False) -> str:
+    """Execute a cell under its lock; every report is a dict with `status`; returns the last one's.
 
     Statuses: `running` after some rounds, then one of `ok diverged error stopped elsewhere`;
     `busy` if another process holds the cell, `abort` if nothing can be run here at all.
+
+    Args:
+        job: the cell.
+        report: takes the reports.
+        history: send the rounds with the last report.
     """
     began = time.monotonic()
+    message: dict[str, Any] = {"status": "busy"}
     try:
-        store = Store(job.store)
         while True:
-            with store.lock(job.cell) as mine:
+            with job.place.lock(job.cell) as mine:
                 if mine:
-                    report(_perform(job, store, report, began))
-                    return
+                    message = _perform(job, report, began)
+                    if history:
+                        message["history"] = _history(job.folder)
+                    report(message)
+                    return str(message["status"])
             if time.monotonic() - began >= job.wait_seconds:
                 break
             time.sleep(_POLL_SECONDS)
-        report({"status": "busy"})
     except (StoreError, ResourceError) as err:
-        report(_abort(err))
+        message = _abort(err)
+    report(message)
+    return str(message["status"])
 
 
 def _abort(err: FedbenchError) -> dict[str, Any]:
     return {"status": "abort", "kind": type(err).__name__, "error": _one_line(err)}
 
 
-def _perform(job: CellJob, store: Store, report: Report, began: float) -> dict[str, Any]:
+def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
     if job.shared:
-        stored = store.finished(job.row_id)
+        stored = Store(job.store).finished(job.row_id)
         if stored is not None:
             return {"status": "elsewhere", "row": stored.model_dump_json()}
-    folder = store.cell_dir(job.cell)
+    folder = job.folder
     reported = began
 
     def on_round(record: RoundRecord, total: int) -> None:
@@ -188,7 +239,9 @@ def _perform(job: CellJob, store: Store, report: Report, began: float) -> dict[s
     try:
         if job.stop_collapsed:
             _check_collapse(folder)  # the process before us may have died on meeting the rule
-        row = execute(job.config, job.origin, Place(folder, job.data_dir, 1, job.device), on_round)
+        workers = job.workers if job.device == "cpu" else 1
+        place = Place(folder, job.data_dir, workers, job.device, job.dataset)
+        row = execute(job.config, job.origin, place, on_round)
     except _Stopped:
         cost = sum(record["bytes_up"] + record["bytes_down"] for record in _history(folder))
         return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
@@ -197,7 +250,8 @@ def _perform(job: CellJob, store: Store, report: Report, began: float) -> dict[s
     except Exception as err:
         with suppress(StoreError):  # the one-line message is what counts
             atomic_write_text(folder / "error.txt", traceback.format_exc())
-        return {"status": "error", "error": _one_line(err), "seconds": time.monotonic() - began}
+        text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else _one_line(err)
+        return {"status": "error", "error": text, "seconds": time.monotonic() - began}
     return {"status": row.status, "row": row.model_dump_json(), "seconds": row.wall_seconds}
 
 

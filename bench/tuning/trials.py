@@ -35,6 +35,9 @@ class Plan:
         argv: for the record.
         store: where trials are kept.
         data_dir: cache of data sets; None = the default one.
+        dataset: cache folder of the data set.
+        checkpoints: root of another folder for runs; None = the store.
+        workers: processes that train the clients of one run on CPUs.
         watched: a metric that is recorded and never fed to the search.
     """
 
@@ -48,7 +51,14 @@ class Plan:
     argv: str
     store: Store
     data_dir: Path | None
+    dataset: Path
+    checkpoints: Path | None
+    workers: int
     watched: str | None
+
+    def forget(self, cell: str) -> None:
+        """Delete the folder of a run: a trial leaves its record only."""
+        forget_cell(Store(self.checkpoints or self.store.root), cell)
 
 
 @dataclass
@@ -138,6 +148,10 @@ class TrialSource:
                     origin=Origin(plan.preset, plan.study_id, None, plan.argv),
                     store=plan.store.root.resolve(),
                     data_dir=plan.data_dir,
+                    dataset=plan.dataset,
+                    revision=plan.revision,
+                    checkpoints=plan.checkpoints,
+                    workers=plan.workers,
                     shared=False,
                     stop_collapsed=plan.stop_hopeless,
                 )
@@ -185,7 +199,7 @@ class TrialSource:
         self._records[number] = {**record, "number": number}
         del self._open[number]
         for seed in plan.seeds:
-            forget_cell(plan.store, cell_name(plan.study_id, number, seed))
+            plan.forget(cell_name(plan.study_id, number, seed))
         self._suggester.tell(number, _told(record))
 
     def _watched(self, outcomes: Sequence[Outcome]) -> dict[str, float]:

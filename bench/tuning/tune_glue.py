@@ -29,9 +29,10 @@ class _Light:
 class Feed(_Light, Searcher):  # type: ignore[misc]
     """Hands jobs to Tune; knows nothing of what they are for."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, home: dict[str, str] | None) -> None:
         super().__init__()
         self._driver = driver
+        self._common = {} if home is None else {"home": home}
 
     def suggest(self, trial_id: str) -> Any:
         """A trial's configuration, None for later, or the mark that all is done."""
@@ -42,7 +43,7 @@ class Feed(_Light, Searcher):  # type: ignore[misc]
             job = False
         if job is False:
             return Searcher.FINISHED
-        return None if job is None else {"job": job.dumps()}
+        return None if job is None else {"job": job.dumps(), **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -71,9 +72,10 @@ class Sink(_Light, tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """A report; the row is taken out of it, since Tune keeps last results."""
+        """A report; what is large is taken out of it, since Tune keeps last results."""
         message = dict(result)
-        result.pop("row", None)
+        for name in ("row", "history"):
+            result.pop(name, None)
         self._guard(self._driver.reported, trial.trial_id, message)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -14,8 +14,9 @@ from fedbench.bench.errors import ConfigError, ResourceError
 from fedbench.bench.execute import Origin
 from fedbench.bench.tuning import driver as module
 from fedbench.bench.tuning.driver import Driver
-from fedbench.bench.tuning.executor import choose_concurrency, choose_gpus
+from fedbench.bench.tuning.executor import choose_concurrency, choose_share
 from fedbench.bench.tuning.progress import Event, TrialDone, TrialProgress, TrialStarted
+from fedbench.bench.tuning.ray_checks import Share
 from fedbench.bench.tuning.trial import CellJob, Outcome
 
 ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
@@ -162,21 +163,39 @@ def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch
         driver.check_progress(["PENDING", "TERMINATED"])
 
 
+def test_more_jobs_are_handed_out_when_nodes_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("fedbench.bench.tuning.driver.time.monotonic", lambda: now[0])
+    driver = make(Fixed(jobs(3)), limit=1, slots=lambda before: before + 1)
+    assert [name(driver.hand_out(trial)) for trial in "ab"] == ["cell-0", None]
+    for now[0] in (1.0, 30.0):
+        driver.check_progress(["RUNNING"])
+    assert [name(driver.hand_out(trial)) for trial in "bc"] == ["cell-1", None]
+
+
 def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert choose_gpus("auto", None, None) == 1
-    assert choose_gpus("auto", 0, None) == 0
-    assert choose_gpus("cpu", None, None) == 0
-    assert choose_gpus("cuda", None, "host:1") == 1
-    assert choose_gpus("auto", None, "host:1") == 0
-    assert choose_concurrency(None, 0.25, None) == 8
-    assert choose_concurrency(None, 2, None) == 1
-    assert choose_concurrency(None, 0, "host:1") is None
-    assert choose_concurrency(3, 1, None) == 3
+    monkeypatch.setattr("fedbench.bench.tuning.executor.physical_cores", lambda: 6)
+    monkeypatch.setattr("fedbench.bench.tuning.ray_checks.physical_cores", lambda: 6)
+    assert choose_share("auto", None, 1, None) == Share(1, 1)
+    assert choose_share("auto", 0, 1, None) == Share(1, 0)
+    assert choose_share("cpu", None, 2, None) == Share(2, 0)
+    assert choose_share("cuda", None, 1, "host:1") == Share(1, 1)
+    assert choose_share("auto", None, 1, "host:1") == Share(1, 0)
+    assert choose_concurrency(None, Share(1, 0.25), None) == 8
+    assert choose_concurrency(None, Share(1, 2), None) == 1
+    assert choose_concurrency(None, Share(4), None) == 1
+    assert choose_concurrency(None, Share(2), None) == 3
+    assert choose_concurrency(None, Share(1), "host:1") is None
+    assert choose_concurrency(3, Share(1, 1), None) == 3
     with pytest.raises(ConfigError, match="needs --gpus-per-trial above 0"):
-        choose_gpus("cuda", 0, None)
+        choose_share("cuda", 0, 1, None)
     with pytest.raises(ConfigError, match=r"a whole number \(got 1\.5\)"):
-        choose_gpus("auto", 1.5, None)
+        choose_share("auto", 1.5, 1, None)
+    with pytest.raises(ResourceError, match=r"asks for 7 CPU, this machine .*lower --cpus-per"):
+        choose_share("cpu", None, 7, None)
+    with pytest.raises(ConfigError, match=r"--cpus-per-trial: must be at least 1 \(got 0\)"):
+        choose_share("cpu", None, 0, None)
     with pytest.raises(ConfigError, match="--concurrency: must be at least 1"):
-        choose_concurrency(0, 0, None)
+        choose_concurrency(0, Share(), None)

@@ -23,7 +23,7 @@ from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.progress import Began, Event, Pace, TrialDone, TrialStarted
-from fedbench.bench.tuning.ray_checks import check_trial_resources
+from fedbench.bench.tuning.ray_checks import Share, check_trial_resources
 from fedbench.bench.tuning.sweep import sweep
 from fedbench.bench.tuning.trial import CellJob, Outcome, work
 
@@ -240,9 +240,9 @@ def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ResourceError, match=r"asks for 0\.5 GPU and 1 CPU, this machine offers 0"):
+    with pytest.raises(ResourceError, match=r"asks for 1 CPU and 0\.5 GPU, this machine offers"):
         small(tmp_path, gpus_per_trial=0.5)
-    check_trial_resources(0.5, "somewhere:6379")
+    check_trial_resources(Share(1, 0.5), "somewhere:6379")
 
 
 @pytest.mark.slow

@@ -1,0 +1,264 @@
+"""Cells on the nodes of a cluster: what they see, what travels, and nodes that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.errors import ConfigError, DataError, ResourceError, StoreError
+from fedbench.bench.execute import Origin, open_dataset
+from fedbench.bench.fields import build_config
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.store import Store
+from fedbench.bench.runs import keep
+from fedbench.bench.tuning import nodes, ray_environment, remote
+from fedbench.bench.tuning.ray_checks import Share
+from fedbench.bench.tuning.ray_runtime import ray_session
+from fedbench.bench.tuning.sweep import sweep
+from fedbench.bench.tuning.trial import CellJob, Outcome, work
+
+from .conftest import InOneProcess
+from .test_sweep import GRID, SMALL, TIMES
+
+Use = Callable[..., InOneProcess]
+HOME = remote.Home("node", ".driver-1-abc")
+
+
+@pytest.fixture(autouse=True)
+def own_scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What lies on a node alone lies in the test's folder."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "node"))
+    return tmp_path / "node"
+
+
+def job(store: Path, **changes: Any) -> CellJob:
+    config = build_config("simclr", {**SMALL, **changes})
+    return CellJob("cell", "0" * 20, "label", config, Origin(), store)
+
+
+def marked(root: Path) -> Path:
+    (root / "cells").mkdir(parents=True)
+    (root / "cells" / HOME.mark).touch()
+    return root
+
+
+def last(made: CellJob, **settings: Any) -> dict[str, Any]:
+    reports: list[dict[str, Any]] = []
+    work(CellJob.loads(made.dumps()), reports.append, **settings)
+    return reports[-1]
+
+
+def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
+    made = job(marked(tmp_path / "store"))
+    assert remote.settle(made, HOME) == remote.Settled(made, own=False)
+    shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
+    assert remote.settle(shared, HOME).job.folder == tmp_path / "shared" / "cells" / "cell"
+    lost = replace(made, checkpoints=tmp_path / "elsewhere")
+    with pytest.raises(
+        ResourceError, match=r"does not see the driver's --checkpoint-dir '.*elsewh"
+    ):
+        remote.settle(lost, HOME)
+
+
+def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
+    tmp_path: Path, own_scratch: Path
+) -> None:
+    made = job(tmp_path / "unseen")
+    settled = remote.settle(made, HOME)
+    assert settled.own
+    assert own_scratch in settled.job.folder.parents
+    message = last(settled.job, history=True)
+    assert message["status"] == "ok"
+    assert not (tmp_path / "unseen").exists()
+    # The next attempt on this node finds the folder again; when the cell has ended it goes.
+    assert remote.settle(made, HOME).job.folder.exists()
+    remote.forget(settled)
+    assert not settled.job.folder.exists()
+
+    outcome = Outcome.of(made, json.loads(json.dumps(message)))
+    assert outcome.row is not None
+    store = Store(tmp_path / "store")
+    keep(store, outcome.row, history=outcome.history)
+    direct = Store(tmp_path / "direct")
+    there = last(job(direct.root))
+    row = Row.model_validate_json(there["row"])
+    keep(direct, row, elsewhere=direct.cell_dir("cell"))
+    (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
+    assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
+
+
+def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
+    store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
+    made = replace(job(store.root), checkpoints=apart.root)
+    row = Row.model_validate_json(last(made)["row"])
+    assert not store.root.exists()
+    assert made.folder == apart.cell_dir("cell")
+    keep(store, row, elsewhere=made.folder)
+    assert not made.folder.exists()
+    held = {path.name.split("-")[0] for path in store.cell_dir(row.row_id).iterdir()}
+    assert held == {"round", "history.jsonl", "curve.parquet", "partition.safetensors",
+                    "untrained.json"}  # fmt: skip
+    assert store.finished(row.row_id) == row
+
+
+def test_a_data_set_that_a_node_lacks_is_fetched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = build_config("simclr", SMALL)
+    dataset = open_dataset(config, None)
+    fetched: list[Path] = []
+
+    def fetch(path: Path, home: remote.Home) -> Any:
+        fetched.append(path)
+        assert home == HOME
+        return remote.read_arrays(str(dataset.path))
+
+    monkeypatch.setattr(remote, "_fetch", fetch)
+    seen = replace(job(marked(tmp_path / "s")), dataset=dataset.path, revision=dataset.revision)
+    assert remote.settle(seen, HOME).job.dataset == dataset.path
+    assert fetched == []
+    unseen = replace(seen, dataset=tmp_path / "nowhere")
+    for _ in range(2):
+        settled = remote.settle(unseen, HOME)
+    assert fetched == [tmp_path / "nowhere"]
+    message = last(settled.job)
+    assert Row.model_validate_json(message["row"]).dataset_revision == dataset.revision
+
+    def nothing(path: Path, home: remote.Home) -> Any:
+        raise DataError("the node of the driver is gone")
+
+    monkeypatch.setattr(remote, "_fetch", nothing)
+    with pytest.raises(DataError, match="is gone"):
+        remote.settle(replace(unseen, revision="f" * 64), HOME)
+
+
+def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[float] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", parts.append)
+    for gpus in (0.0, 0.25, 1.0, 2.0):
+        remote.limit_memory(gpus)
+    assert parts == [0.25]
+
+
+def test_a_cell_that_needs_more_memory_than_its_part_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("fedbench.bench.tuning.trial.execute", full)
+    message = last(job(tmp_path))
+    assert message["error"].startswith("the cell's share of the GPU's memory is too small")
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    here = {"host": "n", "python": sys.version.split()[0], "gpus": None}
+    return {**here, "packages": nodes.versions(nodes.PACKAGES), **changes}
+
+
+def test_what_nodes_have_and_lack() -> None:
+    same = nodes.versions(nodes.PACKAGES)
+    assert nodes.compare(facts(), {"CPU": 8.0}) == ((), ())
+    assert nodes.compare(facts(packages={**same, "torch": None}), {})[0] == (
+        "torch is not installed",
+    )
+    (problem,), _ = nodes.compare(facts(packages={**same, "fedbench": "9.9"}), {})
+    assert problem == f"fedbench is 9.9 there and {same['fedbench']} here"
+    assert nodes.compare(facts(packages={**same, "numpy": "0.1"}, python="3.9.1"), {}) == (
+        (),
+        (f"numpy 0.1 (here {same['numpy']})", f"python 3.9.1 (here {sys.version.split()[0]})"),
+    )
+    blind = facts(gpus={"count": 0, "names": [], "memory_bytes": []})
+    assert nodes.compare(blind, {"GPU": 4.0})[0] == ("Ray offers 4 GPU, torch sees 0",)
+
+
+def test_trials_per_node() -> None:
+    assert Share(1, 0.25).fits({"CPU": 8, "GPU": 1}) == 4
+    assert Share(2, 0).fits({"CPU": 5}) == 2
+    assert Share(1, 1).fits({"CPU": 8}) == 0
+    assert str(Share(2, 0)) == "2 CPU"
+    assert str(Share(1, 0.5)) == "1 CPU and 0.5 GPU"
+
+
+def test_a_sweep_does_not_run_through_a_ray_client(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"must be a node of the cluster.*`ray job submit`"),
+        ray_session(None, "ray://somewhere:10001"),
+    ):
+        pass
+
+
+def test_a_cluster_is_joined_with_the_users_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pathlib.Path.home", lambda: tmp_path)
+
+    def mode(private: bool = False) -> tuple[str | None, str]:
+        with ray_environment.ray_environment(tmp_path, private=private):
+            return os.environ.get("RAY_AUTH_MODE"), ray_environment.auth_state()
+
+    assert mode()[0] is None
+    assert "no token is at hand" in mode()[1]
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("secret")
+    assert mode()[0] == "token"
+    assert "a token is at hand" in mode()[1]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert mode()[0] == "disabled"
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+LONG = {**SMALL, "federation.num_rounds": 12, "client.local_epochs": 8}
+
+
+def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
+    script = Path(__file__).with_name("two_nodes.py")
+    settings = {"grid": GRID.model_dump(mode="json"), "overrides": LONG, "kill": True,
+                "apart": False, "checkpoints": None, **given}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, script, str(store), json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": str(script.parents[3])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def rows(store: Path) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude=TIMES | {"git_sha"}) for row in Store(store).rows()]
+
+
+@pytest.mark.slow
+def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
+    assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}
+    assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
+    in_one_process()
+    sweep(GRID, store=Store(tmp_path / "one"), overrides=LONG, environ={})
+    assert rows(tmp_path / "two") == rows(tmp_path / "one")
+
+
+def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:
+    store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
+    made = replace(job(store.root), checkpoints=apart.root)
+    row = Row.model_validate_json(last(made)["row"])
+    (tmp_path / "store").write_text("a file, not a folder")
+    with pytest.raises(StoreError, match="cannot write"):
+        keep(store, row, elsewhere=made.folder)
+    assert list(made.folder.glob("round-*"))
