@@ -66,8 +66,8 @@ def export_encoder(
         )
     if row.status == "diverged":
         raise StoreError(
-            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and left"
-            " no encoder to export; try a lower client.lr"
+            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"
+            " left no encoder to export; try a lower client.lr"
         )
     checkpoint = load_checkpoint(store.cell_dir(run_id), run_id)
     if checkpoint is None:
