@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORDS = frozenset(
     {
         *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
-        *("preset", "cells", "status"),
+        *("preset", "cells", "status", "how to get it", "largest classes"),
     }
 )
 """Headings of columns that are aligned to the left; all others hold numbers."""

@@ -122,7 +122,7 @@ _TABLES: dict[str, tuple[list[str], Callable[[Mapping[str, Any]], Iterable[list[
     "grids": (["name", "preset", "cells", "summary"], _grid),
     "spaces": (["name", "summary"], lambda record: [_space(record)]),
     "datasets": (
-        ["name", "train", "test", "classes", "shape", "source"],
+        ["name", "train", "test", "classes", "shape", "how to get it"],
         lambda record: [_dataset(record)],
     ),
 }
@@ -175,7 +175,7 @@ def show_deal(deal: Deal) -> None:
         f" {spread['ge_1pct_mean']:.2f} with at least 1 %"
     )
     bins = record.get("rotation_bins")
-    header = ["client", "images", "classes", *(["rotation bin"] if bins else []), "summary"]
+    header = ["client", "images", "classes", *(["rotation bin"] if bins else []), "largest classes"]
     rows = [
         [
             str(client),

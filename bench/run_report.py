@@ -53,10 +53,10 @@ class RunProgress:
         data, federation = config.data, config.federation
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
         self._title += f" · {data.public_name}{subset}"
-        workers = f"{len(devices)} worker{'s' * (len(devices) != 1)}"
+        workers = _count(len(devices), "worker")
         text = (
             f"{self._title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
-            f" {federation.num_rounds} rounds · {workers} on {', '.join(dict.fromkeys(devices))}"
+            f" {_count(federation.num_rounds, 'round')} · {workers} on {', '.join(dict.fromkeys(devices))}"
         )
         self._status.update(text)
         if not (self._status.live or self._quiet):
@@ -158,7 +158,7 @@ def plan_text(plan: RunPlan) -> str:
     """What a run would do and cost."""
     config, estimate = plan.config, plan.estimate
     data, federation = config.data, config.federation
-    number = f"{estimate.workers} worker{'s' * (estimate.workers != 1)}"
+    number = _count(estimate.workers, "worker")
     parts = [
         f"start {duration(estimate.start_seconds)}",
         f"training {duration(estimate.train_seconds)}",
@@ -172,7 +172,7 @@ def plan_text(plan: RunPlan) -> str:
         ),
         _entry(
             "federation",
-            f"{federation.num_rounds} rounds with {config.cohort_size} clients each,"
+            f"{_count(federation.num_rounds, 'round')} with {config.cohort_size} clients each,"
             f" local epochs: {config.client.local_epochs}",
         ),
         _entry("steps", f"{estimate.num_steps:,}"),
@@ -184,6 +184,10 @@ def plan_text(plan: RunPlan) -> str:
         _entry("store", str(plan.store)),
     ]
     return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _entry(label: str, text: str) -> str:

@@ -179,5 +179,5 @@ def test_progress_of_rounds_in_a_pipe_is_thinned_out(
     assert [line.split(" · ")[0] for line in lines] == [
         f"round {index}/30" for index in (3, 8, 13, 18, 23, 28, 30)
     ]
-    assert " · 6.0 MB · " in lines[1]
+    assert " · 6.0 MB · " in lines[0]
     assert lines[-1].endswith("60.0 MB · evaluating")

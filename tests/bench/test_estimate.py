@@ -77,4 +77,4 @@ def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.Monke
     monkeypatch.setattr(estimate, "evaluate", evaluated)
     monkeypatch.setattr(estimate, "_EVALUATED", (20, 10))
     Estimator(device="cpu")(config)
-    assert seen == [30]
+    assert seen == [30, 30]
