@@ -53,10 +53,10 @@ class RunProgress:
         data, federation = config.data, config.federation
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
         self._title += f" · {data.public_name}{subset}"
-        workers = _count(len(devices), "worker")
+        where = f"{_count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
         text = (
             f"{self._title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
-            f" {_count(federation.num_rounds, 'round')} · {workers} on {', '.join(dict.fromkeys(devices))}"
+            f" {_count(federation.num_rounds, 'round')} · {where}"
         )
         self._status.update(text)
         if not (self._status.live or self._quiet):
