@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedbench.bench.config import ClientConfig
+from fedbench.bench.data.clients import ClientData
 from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Client
+from fedbench.bench.method import Batch, Client, RoundPlan
+from fedbench.bench.net import Wire
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, scope
 from fedbench.bench.setup import Setup
+
+ACTIVATIONS = "activations"
+"""Under this name the ledger counts, and the server gets, what crossed to server-only parts."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,26 @@ class Task:
         round_index: which round.
         local_epochs: passes over the data.
         personal_round: the round that left the client's personal tensors; None = first time.
+        optimizer: in place of the configured one.
+        lr: in place of the configured one.
     """
 
     client_id: int
     round_index: int
     local_epochs: int
     personal_round: int | None
+    optimizer: Literal["sgd", "adam"] | None = None
+    lr: float | None = None
+
+    @classmethod
+    def of(cls, plan: RoundPlan, round_index: int, client_id: int, previous: int | None) -> Task:
+        """A client's part of a planned round."""
+        return cls(client_id, round_index, plan.local_epochs, previous, plan.optimizer, plan.lr)
+
+    def settings(self, config: ClientConfig) -> ClientConfig:
+        """The configuration of local training in this round."""
+        own = {"optimizer": self.optimizer, "lr": self.lr}
+        return config.model_copy(update={k: v for k, v in own.items() if v is not None})
 
 
 @dataclass(frozen=True)
@@ -47,8 +67,8 @@ class Trained:
         finite: whether every loss was finite.
         parts: means of the logged terms.
         extras: what `after_local` sends up.
-        wire: activations and gradients that crossed, in bytes.
-        stored_personal: whether personal tensors of this round were stored.
+        wire: extras, activations and gradients that crossed, in bytes.
+        stored_personal: whether personal tensors or an optimizer's state were stored.
     """
 
     client_id: int
@@ -65,7 +85,7 @@ class Trained:
 def make_optimizer(
     config: ClientConfig, parameters: list[torch.nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """The client optimizer, fresh: its state does not outlive the round."""
+    """The client optimizer, fresh."""
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
     return torch.optim.SGD(
@@ -107,7 +127,7 @@ class ClientRunner:
         seed, k, r = config.seed, task.client_id, task.round_index
         binding.server.data.copy_(server)
         self._load_personal(task)
-        net.wire.up = net.wire.down = 0
+        net.wire = Wire()
         client = Client(k, r, generator(seed, "client", r, k))
         data = setup.client_data(k, self.device)
         losses: list[Tensor] = []
@@ -115,16 +135,10 @@ class ClientRunner:
         with scope(seed, "client-global", r, k):
             net.train()
             own = method.before_local(net, data, client)
-            optimizer = make_optimizer(config.client, binding.trained(k))
-            for batch in own.batches(
-                needs.views,
-                task.local_epochs,
-                config.client.batch_size,
-                keep_last=config.client.keep_last_batch,
-                min_batch=setup.min_batch,
-                order=generator(seed, "order", r, k),
-                augment=generator(seed, "views", r, k),
-            ):
+            optimizer = make_optimizer(task.settings(config.client), binding.trained(k))
+            if needs.keep_optimizer:
+                self._load_optimizer(task, optimizer)
+            for batch in self._batches(own, task):
                 binding.zero_grad()
                 loss = method.loss(net, batch, client)
                 loss.total.backward()
@@ -138,22 +152,45 @@ class ClientRunner:
                 sent = method.after_local(net, own, client)
                 # Copies: the net's own memory is overwritten by the next client.
                 extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
-        stored = self._store_personal(task)
+        wire = Ledger()
+        wire.add_extras(extras)
+        if net.wire.up or net.wire.down:
+            wire.add("up", ACTIVATIONS, net.wire.up)
+            wire.add("down", ACTIVATIONS, net.wire.down)
+        if net.remote and net.wire.received:  # metered already, when they crossed
+            extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
+        stored = self._store(task, optimizer if needs.keep_optimizer else None)
         self.layout.pack(binding.server.data, k, out)
         steps = len(losses)
         mean = float(torch.stack(losses).double().mean()) if steps else math.nan
-        wire = Ledger({"activations": net.wire.up}, {"activations": net.wire.down})
+        finite = bool(out.isfinite().all() and binding.personal.data.isfinite().all())
         return Trained(
             client_id=k,
             num_examples=len(own),
             num_steps=steps,
             loss=mean,
-            finite=steps == 0 or (math.isfinite(mean) and bool(out.isfinite().all())),
+            finite=steps == 0 or (math.isfinite(mean) and finite),
             parts={name: float(value) / steps for name, value in parts.items()},
             extras=extras,
-            wire=wire if net.wire.up or net.wire.down else Ledger(),
+            wire=wire,
             stored_personal=stored,
         )
+
+    def _batches(self, own: ClientData, task: Task) -> Iterator[Batch]:
+        setup, config = self.setup, self.setup.config.client
+        seed, k, r = setup.config.seed, task.client_id, task.round_index
+        order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
+        for _ in range(task.local_epochs):
+            self.binding.net.wire.received.clear()
+            yield from own.batches(
+                setup.method.needs().views,
+                1,
+                config.batch_size,
+                keep_last=config.keep_last_batch,
+                min_batch=setup.min_batch,
+                order=order,
+                augment=augment,
+            )
 
     def _load_personal(self, task: Task) -> None:
         if not self.layout.personal_size:
@@ -163,8 +200,17 @@ class ClientRunner:
             own = self._personal.load(task.client_id, task.personal_round)
         self.binding.personal.data.copy_(own)
 
-    def _store_personal(self, task: Task) -> bool:
-        if not self.layout.personal_size:
+    def _load_optimizer(self, task: Task, optimizer: torch.optim.Optimizer) -> None:
+        if task.personal_round is None:
+            return
+        kind = type(optimizer).__name__
+        state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _store(self, task: Task, optimizer: torch.optim.Optimizer | None) -> bool:
+        if not self.layout.personal_size and optimizer is None:
             return False
-        self._personal.save(task.client_id, task.round_index, self.binding.personal.data)
+        own = self.binding.personal.data
+        self._personal.save(task.client_id, task.round_index, own, optimizer)
         return True

@@ -28,6 +28,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
 from torch import Tensor
 
+from fedbench.bench.data.views import denormalise
 from fedbench.bench.float32 import fitting
 from fedbench.bench.net import Net
 from fedbench.bench.sharing import Sharing
@@ -55,6 +56,10 @@ class Needs:
             given, and every label when it is 0.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
         evaluate_on: whose encoder is evaluated: the server's, or each client's own.
+        pixels: the range of the images that parts are made for: `normalised` to [-1, 1], or `unit`
+            for [0, 1]. `encode` and `embed` are given normalised images in any case.
+        pooled: one client holds the data of all: a reference, not a federated method.
+        keep_optimizer: each client's optimizer state lives on to its next round; else it is fresh.
         preparatory_rounds: rounds in front of the configured ones, counted in traffic only.
         single_uploads: hand `server_step` each client's tensors. Costs memory in proportion to the
             cohort; without it they are summed as they arrive and not kept.
@@ -64,6 +69,9 @@ class Needs:
     labels: Labels = Labels.NONE
     min_batch: int = 1
     evaluate_on: Literal["server", "clients"] = "server"
+    pixels: Literal["normalised", "unit"] = "normalised"
+    pooled: bool = False
+    keep_optimizer: bool = False
     preparatory_rounds: int = 0
     single_uploads: bool = False
 
@@ -123,7 +131,8 @@ class Upload:
     Attributes:
         client_id: who sent it.
         num_examples: images trained on.
-        extras: what `after_local` returned.
+        extras: what `after_local` returned, and under `activations` what server-only parts were
+            given in the last local epoch, (N, …).
         weights: shared tensors by name; empty unless `Needs.single_uploads`.
     """
 
@@ -160,10 +169,15 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Who takes part in a round and for how many local epochs; 0 runs only the other hooks."""
+    """Who takes part in a round and for how many local epochs; 0 runs only the other hooks.
+
+    `optimizer` and `lr` take the place of the configured ones where a round needs its own.
+    """
 
     local_epochs: int
     cohort: Literal["sampled", "all", "labelled"] = "sampled"
+    optimizer: Literal["sgd", "adam"] | None = None
+    lr: float | None = None
 
 
 class Method(BaseModel, ABC):
@@ -206,7 +220,9 @@ class Method(BaseModel, ABC):
         """The loss of one batch. Pure: apart from batch-norm statistics it changes nothing."""
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D) features for k-NN and the linear probe."""
+        """(B, C, H, W), normalised -> (B, D) features for k-NN and the linear probe."""
+        if self.needs().pixels == "unit":
+            images = denormalise(images)
         features: Tensor = net(images, "encoder")
         return features
 

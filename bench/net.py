@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,18 @@ from fedbench.bench.errors import PluginError
 
 @dataclass
 class Wire:
-    """Bytes of activations and gradients that crossed between a client and server-only parts."""
+    """What crossed between a client and server-only parts.
+
+    Attributes:
+        up: bytes of activations and gradients to the server.
+        down: bytes of both from the server.
+        received: activations that the server got in training, batch by batch, without gradient;
+            emptied in front of every local epoch.
+    """
 
     up: int = 0
     down: int = 0
+    received: list[Tensor] = field(default_factory=list)
 
 
 class Net(nn.ModuleDict):
@@ -79,3 +87,5 @@ class Net(nn.ModuleDict):
         back = size if torch.is_grad_enabled() and x.requires_grad else 0  # its gradient returns
         self.wire.up += size if to_server else back
         self.wire.down += back if to_server else size
+        if to_server and self.training:
+            self.wire.received.append(x.detach())

@@ -26,6 +26,7 @@ from fedbench.bench.execute import (
 )
 from fedbench.bench.files import write_error
 from fedbench.bench.history import History
+from fedbench.bench.personal import PersonalStore
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 
@@ -149,9 +150,10 @@ def keep(
 
 
 def drop_scratch(folder: Path) -> None:
-    """Delete all checkpoints but the newest, which `export` reads."""
+    """Delete all checkpoints but the newest, with the clients' own tensors that belong to it."""
     for path in sorted(folder.glob("round-*.safetensors"))[:-1]:
         path.unlink(missing_ok=True)
+    PersonalStore(folder / "clients").keep_latest()
 
 
 def forget_cell(store: Store, identity: str) -> None:

@@ -34,7 +34,8 @@ class Setup:
         config: the configuration.
         method: built from it.
         dataset: images and labels.
-        partition: who holds which image.
+        dealt: who holds which image.
+        partition: who trains on which image: as dealt, or one client on all that were dealt.
         images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
         labels: training labels as far as the method may see them, -1 where hidden.
         backbone: makes encoders.
@@ -44,6 +45,7 @@ class Setup:
     config: RunConfig
     method: Method
     dataset: Dataset
+    dealt: Partition
     partition: Partition
     images: np.ndarray
     labels: np.ndarray
@@ -51,17 +53,19 @@ class Setup:
     spec: DataSpec
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: Dataset, partition: Partition) -> Setup:
+    def of(cls, config: RunConfig, dataset: Dataset, dealt: Partition) -> Setup:
         """Put a run together."""
         method = registry.create(config.spec, config.method)
+        partition = dealt.pooled() if method.needs().pooled else dealt
         channels, height, width = dataset.image_shape
         return cls(
             config=config,
             method=method,
             dataset=dataset,
+            dealt=dealt,
             partition=partition,
-            images=rotated_images(dataset, partition),
-            labels=_visible(config, method, dataset, partition),
+            images=rotated_images(dataset, dealt),
+            labels=_visible(config, method, dataset, dealt),
             backbone=make_backbone(config.model, channels),
             spec=DataSpec((channels, height, width), dataset.num_classes, partition.num_clients),
         )

@@ -14,6 +14,7 @@ of handwritten digits for a few rounds on one thread; all of them together take 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,7 +63,7 @@ class MethodContract:
         """The loss is a finite scalar whose gradient reaches each tensor that clients train."""
         for norm in ("group", "batch"):
             work = _Local(self._setup(model__norm=norm))
-            for batch in work.batches():
+            for batch in work.batches(every_phase=True):
                 out = work.loss(batch)
                 assert out.total.shape == ()
                 assert bool(out.total.isfinite())
@@ -219,19 +220,23 @@ class _Local:
         self.runner = ClientRunner(setup, _CPU, folder)
         self.client = Client(int(setup.partition.sizes.argmax()), 0, generator(0, "client"))
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, *, every_phase: bool = False) -> Iterator[Batch]:
+        """Batches of the first round, and with `every_phase` of the first configured one too."""
         method, net = self.setup.method, self.runner.binding.net.train()
-        own = method.before_local(net, self.setup.client_data(self.client.id, _CPU), self.client)
+        needs = method.needs()
         self.runner.binding.zero_grad()
-        return own.batches(
-            method.needs().views,
-            2,
-            16,
-            keep_last=True,
-            min_batch=self.setup.min_batch,
-            order=generator(0, "order"),
-            augment=generator(0, "views"),
-        )
+        for index in {0, needs.preparatory_rounds} if every_phase else {0}:
+            self.client = replace(self.client, round=index)
+            data = self.setup.client_data(self.client.id, _CPU)
+            yield from method.before_local(net, data, self.client).batches(
+                needs.views,
+                2,
+                16,
+                keep_last=True,
+                min_batch=self.setup.min_batch,
+                order=generator(0, "order"),
+                augment=generator(0, "views"),
+            )
 
     def loss(self, batch: Batch) -> Loss:
         return self.setup.method.loss(self.runner.binding.net, batch, self.client)

@@ -115,7 +115,7 @@ class Trainer:
         exchanged.merge(self._per_client, times=len(cohort))
         uploads: list[Upload] = []
         results: list[Trained] = []
-        tasks = [Task(k, index, plan.local_epochs, self.personal_rounds.get(k)) for k in cohort]
+        tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
         self._previous_personal = dict(self.personal_rounds)
         for trained, upload in executor.train(tasks, self.vector):
             if not trained.finite:
@@ -125,7 +125,6 @@ class Trainer:
             aggregate.fold(trained.client_id, self._weight(trained), upload)
             uploads.append(self._upload(trained, upload))
             exchanged.merge(trained.wire)
-            exchanged.add_extras(trained.extras)
             results.append(trained)
             if trained.stored_personal:
                 self.personal_rounds[trained.client_id] = index
@@ -234,7 +233,7 @@ class Trainer:
             "train_seconds": self.train_seconds,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
-        if self.layout.personal_size:
+        if self.personal_rounds:
             versions = (self.personal_rounds, self._previous_personal)
             keep = {k: {v[k] for v in versions if k in v} for k in self.personal_rounds}
             self._personal.prune(keep)

@@ -2,11 +2,15 @@
 
 from fedbench.methods import (
     byol,
+    central_ae,
     featarc,
+    fedavg_ae,
     orchestra,
+    pfedae,
     rotpred,
     simclr,
     simsiam,
+    single_ae,
     spectral,
     supervised,
     uv,
@@ -14,11 +18,15 @@ from fedbench.methods import (
 
 __all__ = [
     "byol",
+    "central_ae",
     "featarc",
+    "fedavg_ae",
     "orchestra",
+    "pfedae",
     "rotpred",
     "simclr",
     "simsiam",
+    "single_ae",
     "spectral",
     "supervised",
     "uv",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -103,6 +103,17 @@ class Partition:
         """
         meta = {"num_examples": self.num_examples, "num_classes": self.num_classes}
         return partition_file.digest(meta, self._arrays())[:20]
+
+    def pooled(self) -> Partition:
+        """The same examples, all with one client."""
+        bins = self.rotation_bins
+        indices: IndexArray = np.sort(self.indices)  # type: ignore[assignment]
+        return replace(
+            self,
+            indices=indices,
+            offsets=np.array([0, len(self.indices)], np.int64),
+            rotation_bins=None if bins is None else [sorted(set().union(*bins))],
+        )
 
     def client(self, client_id: int) -> IndexArray:
         """The examples of one client, ascending; a view."""

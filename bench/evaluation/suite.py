@@ -47,7 +47,7 @@ def evaluate(
     binding.net.eval()
     with single_thread(), suppress(NonFiniteFeaturesError):
         if not setup.evaluate_on_clients:
-            holders = np.flatnonzero(setup.partition.sizes)
+            holders = np.flatnonzero(setup.dealt.sizes)
             result = _objective(setup, _statistics(setup, binding, holders, device))
             return _finite({**result, **_protocols(setup, binding, protocols, device)})
         chosen = _chosen_clients(setup)
@@ -67,7 +67,7 @@ def _statistics(
     embed = method.embed if config.objective_on == "projector" else method.encode
     return client_statistics(
         lambda x: embed(net, x),
-        ((int(k), setup.partition.client(int(k)).astype(np.int64)) for k in clients),
+        ((int(k), setup.dealt.client(int(k)).astype(np.int64)) for k in clients),
         setup.images,
         view=config.objective_view,
         seed=setup.config.seed,
@@ -100,7 +100,7 @@ def _protocols(
     test = extract(encode, dataset.test_images, device=device)
     if not features_are_finite(test):
         return found
-    held = np.sort(setup.partition.indices)
+    held = np.sort(setup.dealt.indices)
     labels, classes = dataset.train_labels[held], dataset.num_classes
     if {"knn", "linear"} & set(protocols):
         train = extract(encode, setup.images[held], device=device)
@@ -137,7 +137,7 @@ def _protocols(
 
 
 def _chosen_clients(setup: Setup) -> np.ndarray:
-    holders = np.flatnonzero(setup.partition.sizes)
+    holders = np.flatnonzero(setup.dealt.sizes)
     count = min(setup.config.evaluation.num_clients, len(holders))
     rng = numpy_generator(setup.config.seed, "evaluated-clients")
     return np.sort(rng.choice(holders, count, replace=False))

@@ -19,7 +19,8 @@ def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
 
 
 def test_names() -> None:
-    assert {"demo", "laptop", "cross-device", "cross-silo", "mi"} <= set(preset_names())
+    shipped = {"demo", "laptop", "cross-device", "cross-silo", "mi", "pfedae"}
+    assert shipped <= set(preset_names())
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -1,0 +1,121 @@
+"""Parts of autoencoders for small images: encoders with a latent width, and image decoders.
+
+Source: Arora 2023, pFedAE, names a ResNet-18 encoder and a convolutional decoder without their
+sizes; the sizes here are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.nn.backbones import Backbone
+
+_SMALLEST_SIDE = 4
+
+
+def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Module:
+    """An encoder (B, C, H, W) -> (B, L): the backbone, and a linear layer where widths differ.
+
+    Args:
+        backbone: makes the convolutional part; its output has width D.
+        latent_dim: L; None = D.
+    """
+    encoder = backbone.make()
+    if latent_dim is None or latent_dim == backbone.dim:
+        return encoder
+    return nn.Sequential(encoder, nn.Linear(backbone.dim, latent_dim))
+
+
+def group_normed(backbone: Backbone) -> Backbone:
+    """The same backbone with group norm, whose output for one image ignores its batch.
+
+    Raises:
+        ConfigError: if its width cannot be divided into `norm_groups` groups.
+    """
+    if backbone.width % backbone.norm_groups:
+        raise ConfigError(
+            f"model.norm_groups: must divide the width {backbone.width} (got"
+            f" {backbone.norm_groups}), since the server's parts have group norm"
+        )
+    return replace(backbone, norm_name="group")
+
+
+class ImageDecoder(nn.Module):
+    """Latents to images: a linear layer, then transposed convolutions that double the sides.
+
+    Sides are halved on paper while they are even and at least 8, which gives the first feature map
+    (4x4 for 32x32 images); its channels are `width` doubled per halving. At 32x32x3, L = 512 and
+    width 32 the decoder has 2,787,107 parameters.
+
+    Args:
+        backbone: whose norm follows every layer but the last.
+        latent_dim: L.
+        image_shape: (C, H, W).
+        width: channels in front of the last layer.
+        bounded: end in a sigmoid, for images in [0, 1]; else the output is unbounded.
+
+    Raises:
+        ConfigError: if the width cannot be divided into the groups of a group norm.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        latent_dim: int,
+        image_shape: tuple[int, int, int],
+        width: int,
+        *,
+        bounded: bool = True,
+    ) -> None:
+        super().__init__()
+        if not backbone.norm_is_batch and width % backbone.norm_groups:
+            raise ConfigError(
+                f"method.decoder_width: must be divisible by model.norm_groups"
+                f" {backbone.norm_groups} (got {width})"
+            )
+        out_channels, rows, columns = image_shape
+        doublings = 0
+        while not (rows % 2 or columns % 2) and min(rows, columns) >= 2 * _SMALLEST_SIDE:
+            rows, columns, doublings = rows // 2, columns // 2, doublings + 1
+        channels = width << doublings
+        self.first_map = (channels, rows, columns)
+        self.expand = nn.Linear(latent_dim, channels * rows * columns, bias=False)
+        layers: list[nn.Module] = [backbone.norm(channels), nn.ReLU()]
+        for _ in range(doublings):
+            channels //= 2
+            layers += [
+                nn.ConvTranspose2d(2 * channels, channels, 4, stride=2, padding=1, bias=False),
+                backbone.norm(channels),
+                nn.ReLU(),
+            ]
+        layers.append(nn.Conv2d(channels, out_channels, 3, padding=1))
+        self.layers = nn.Sequential(*layers)
+        self.bounded = bounded
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, L) -> (B, C, H, W)."""
+        images: Tensor = self.layers(self.expand(z).unflatten(1, self.first_map))
+        return torch.sigmoid(images) if self.bounded else images
+
+
+def image_decoder(
+    backbone: Backbone,
+    latent_dim: int | None,
+    image_shape: tuple[int, int, int],
+    width: int,
+    *,
+    bounded: bool = True,
+) -> ImageDecoder:
+    """A decoder for the latents of `latent_encoder` with the same arguments."""
+    return ImageDecoder(backbone, latent_dim or backbone.dim, image_shape, width, bounded=bounded)
+
+
+def latent_gap(z: Tensor, served: Tensor) -> Tensor:
+    """Squared distance of two sets of latents, (B, L) each, as a share of the first's square."""
+    gap: Tensor = F.mse_loss(served, z) / z.square().mean().clamp_min(torch.finfo(z.dtype).tiny)
+    return gap.detach()

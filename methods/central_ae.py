@@ -1,0 +1,108 @@
+"""The pooled, supervised reference: an autoencoder on all images, then fine-tuned on all labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedbench.bench.data.clients import ClientData
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    RoundPlan,
+)
+from fedbench.bench.net import Net
+from fedbench.bench.nn.autoencoder import image_decoder, latent_encoder
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.heads import mlp
+from fedbench.bench.registry import register
+from fedbench.bench.sharing import Sharing
+
+
+@register("central-ae")
+class CentralAE(Method):
+    """Autoencoder on pooled data, then classifier and encoder on pooled labels; not federated.
+
+    The first `pretrain_rounds` rounds come on top of the configured ones and reconstruct images.
+    The configured rounds then train a classifier by SGD through the encoder, whose own learning
+    rate is lower. What is evaluated is the encoder, by the same probes as for every other method.
+
+    Source: Arora 2023, pFedAE, reference "AE-CenS" (100 epochs each, SGD with 0.1 for the
+    classifier). The encoder's learning rate is not stated; 0.01 is ours.
+    """
+
+    latent_dim: int | None = Field(None, ge=1, description="width of z; null = the encoder's own")
+    decoder_width: int = Field(
+        32, ge=1, description="channels before the image, doubled per halving of its sides"
+    )
+    pretrain_rounds: int = Field(
+        2, ge=0, description="rounds of reconstruction in front of the configured ones"
+    )
+    hidden_dim: int = Field(512, ge=1, description="hidden width of the classifier")
+    classifier_lr: float = Field(0.1, gt=0, description="SGD on the labels: the classifier's rate")
+    encoder_lr: float = Field(0.01, ge=0, description="SGD on the labels: the encoder's rate")
+
+    def needs(self) -> Needs:
+        """The image itself, in [0, 1], all images in one place, and their labels."""
+        return Needs(
+            views=("unit",),
+            labels=Labels.ALL,
+            pixels="unit",
+            evaluate_on="clients",
+            pooled=True,
+            keep_optimizer=True,
+            preparatory_rounds=self.pretrain_rounds,
+        )
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        """Encoder, decoder, and a classifier of two layers."""
+        shape, width = data.image_shape, self.decoder_width
+        latent_dim = self.latent_dim or backbone.dim
+        return Net(
+            {
+                "encoder": latent_encoder(backbone, self.latent_dim),
+                "decoder": image_decoder(backbone, self.latent_dim, shape, width),
+                "classifier": mlp(latent_dim, self.hidden_dim, data.num_classes),
+            }
+        )
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        """Nothing is sent: whoever holds the data trains."""
+        return {"*": Sharing.PERSONAL}
+
+    def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
+        """The one holder takes part; on labels it trains by SGD."""
+        plan = replace(default, cohort="all")
+        if round_index < self.pretrain_rounds:
+            return plan
+        return replace(plan, optimizer="sgd", lr=self.classifier_lr)
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        """All images at first, then the labelled ones."""
+        if client.round < self.pretrain_rounds:
+            return data
+        return data.keep(data.labels >= 0)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """Reconstruction at first, then cross entropy."""
+        (x,) = batch.views
+        z = net(x, "encoder")  # (B, L)
+        if client.round < self.pretrain_rounds:
+            return Loss(F.mse_loss(net(z, "decoder"), x), features=(z,))
+        # Under SGD a gradient scaled by c is a learning rate scaled by c.
+        slow = scale_gradient(z, self.encoder_lr / self.classifier_lr)
+        return Loss(F.cross_entropy(net(slow, "classifier"), batch.labels), features=(z,))
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """The same values, whose gradient is multiplied by `factor` on its way back."""
+    return x.detach() + factor * (x - x.detach())

@@ -1,0 +1,242 @@
+"""pFedAE: three ways of the gradient, exact traffic, the server's step, what stays where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbench.bench import registry
+from fedbench.bench.client import ClientRunner, Task
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.layout import Layout
+from fedbench.bench.ledger import Ledger
+from fedbench.bench.method import Batch, Client, DataSpec, Server, Upload
+from fedbench.bench.net import Net
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.seeding import generator
+from fedbench.bench.setup import Setup
+from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.methods.pfedae import PFedAE
+
+CPU = torch.device("cpu")
+CLIENT = Client(0, 0, generator(0, "client"))
+X = torch.rand(6, 1, 8, 8, generator=generator(0, "images"))
+BATCH = Batch((X,), torch.full((6,), -1))
+
+
+def setup_of(gradient: str = "split", **values: Any) -> Setup:
+    return tiny_setup(tiny_config("pfedae", method__gradient=gradient, **values))
+
+
+def client_net(gradient: str) -> tuple[Setup, Net]:
+    """A net as a client has it: the server's parts are frozen."""
+    setup = setup_of(gradient)
+    net = setup.make_net()
+    setup.layout(net).bind(net)
+    return setup, net.train()
+
+
+def gradients(gradient: str) -> dict[str, Tensor]:
+    setup, net = client_net(gradient)
+    setup.method.loss(net, BATCH, CLIENT).total.backward()
+    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+def test_split_and_ship_have_the_gradient_of_one_network() -> None:
+    """Also when nothing is frozen: holding the server's parts fixed changes no one else's."""
+    setup = setup_of()
+    free = setup.make_net().train()
+    z = free["encoder"](X)
+    served = free["surrogate_encoder"](free["decoder"](z))
+    F.mse_loss(free["surrogate_decoder"](served), X).backward()
+    split, ship = gradients("split"), gradients("ship")
+    assert set(split) == set(ship)
+    assert {name.split(".")[0] for name in split} == {"encoder", "surrogate_decoder"}
+    for name, value in split.items():
+        wanted = free.get_parameter(name).grad
+        assert wanted is not None
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(ship[name], wanted, rtol=1e-5, atol=1e-8)
+
+
+def test_ste_by_hand() -> None:
+    """d loss / dz is taken to be d loss / dz'; the decoder at home has the exact gradient."""
+    setup, net = client_net("ste")
+    out = setup.method.loss(net, BATCH, CLIENT)
+    out.total.backward()
+    _, other = client_net("ste")
+    z = other["encoder"](X)
+    with torch.no_grad():
+        served = other["surrogate_encoder"](other["decoder"](z))
+    served.requires_grad_(True)
+    loss = F.mse_loss(other["surrogate_decoder"](served), X)
+    loss.backward()
+    assert out.total.item() == loss.item()
+    z.backward(served.grad)
+    for name, value in other.named_parameters():
+        if value.requires_grad:
+            torch.testing.assert_close(net.get_parameter(name).grad, value.grad)
+
+
+def encoder_gradient(gradient: str, noise: float) -> Tensor:
+    """Flat, with server parts that map z to z + noise * R z for a fixed R."""
+    setup, net = client_net(gradient)
+    width = setup.backbone.dim
+    layer = nn.Linear(width, width, bias=False).requires_grad_(False)
+    random = torch.randn(width, width, generator=generator(0, "noise")) / width**0.5
+    layer.weight.copy_(torch.eye(width) + noise * random)
+    net["decoder"], net["surrogate_encoder"] = layer, nn.Identity()
+    setup.method.loss(net, BATCH, CLIENT).total.backward()
+    return torch.cat([p.grad.flatten() for p in net["encoder"].parameters() if p.grad is not None])
+
+
+def test_ste_is_exact_where_the_server_returns_what_it_gets() -> None:
+    cosines = []
+    for noise in (0.0, 0.3, 3.0):
+        split, ste = encoder_gradient("split", noise), encoder_gradient("ste", noise)
+        cosines.append(float(F.cosine_similarity(split, ste, dim=0)))
+    assert cosines[0] == pytest.approx(1.0, abs=1e-6)
+    assert 1 > cosines[1] > cosines[2]
+
+
+@pytest.mark.parametrize(("gradient", "per_number"), [("split", 16), ("ste", 8)])
+def test_the_meter_counts_every_latent_and_gradient(
+    gradient: str, per_number: int, tmp_path: Path
+) -> None:
+    """16 L E N_k bytes per client and round, half of them with `ste`, the same in each direction.
+
+    80 images over 4 clients: N_k = 20; L = 16, E = 3; two rounds.
+    """
+    setup = setup_of(gradient, client__local_epochs=3, client__batch_size=8)
+    trainer = train(setup, tmp_path)
+    one_way = per_number // 2 * 16 * 3 * 20 * 4 * 2
+    assert trainer.ledger.up == trainer.ledger.down == {"activations": one_way}
+    assert sum(r.bytes_up + r.bytes_down for r in trainer.history) == 2 * one_way
+
+
+def test_shipped_parts_are_counted_and_change_nothing_else(tmp_path: Path) -> None:
+    """`ship` sends the server's parts down and each latent of the last epoch up, 4 L N_k bytes."""
+    values = {"client__local_epochs": 2, "client__batch_size": 8}
+    split = train(setup_of("split", **values), tmp_path / "split")
+    ship = train(setup_of("ship", **values), tmp_path / "ship")
+    assert ship.ledger.up == {"activations": 4 * 16 * 20 * 4 * 2}
+    size = sum(
+        4 * value.numel()
+        for name, value in ship.binding.net.state_dict().items()
+        if name.startswith(("decoder.", "surrogate_encoder."))
+    )
+    assert sum(ship.ledger.down.values()) == size * 4 * 2
+    for name, value in split.binding.net.state_dict().items():
+        if name.startswith(("decoder.", "surrogate_encoder.")):  # also after the server's steps
+            torch.testing.assert_close(value, ship.binding.net.tensor(name), rtol=1e-4, atol=1e-6)
+
+
+def test_the_server_gets_the_latents_of_the_last_epoch(tmp_path: Path) -> None:
+    """In the order of the batches; those of earlier epochs are not kept."""
+    setup = setup_of(client__local_epochs=2, client__batch_size=8, client__lr=0.01)
+    seen: list[Tensor] = []
+
+    class Watcher(PFedAE):
+        def after_step(self, net: Net, out: Any, client: Client) -> None:
+            seen.append(out.keep["z"])
+
+    object.__setattr__(setup, "method", Watcher())
+    runner = ClientRunner(setup, CPU, tmp_path)
+    vector = runner.binding.server.data.clone()
+    trained = runner.run(Task(1, 0, 2, None), vector, torch.empty(0))
+    assert [len(z) for z in seen] == [8, 8, 4, 8, 8, 4]
+    assert torch.equal(trained.extras["activations"], torch.cat(seen[3:]))
+    assert set(trained.parts) == {"latent_gap"}
+
+
+def server_of(round_index: int = 0) -> Server:
+    return Server(round_index, generator(0, "server"), {})
+
+
+def test_a_single_server_step_is_adam_on_the_mean_error() -> None:
+    setup = setup_of()
+    method = PFedAE(server_steps="single", server_lr=0.02, server_batch_size=3)
+    net, other = setup.make_net(), setup.make_net()
+    latents = [torch.randn(n, 16, generator=generator(0, "z", n)) for n in (4, 3)]
+    uploads = [Upload(k, 4, {"activations": z}) for k, z in enumerate(latents)]
+    server = server_of()
+    method.server_step(net, [*uploads, Upload(9, 0, {})], server)
+    trained = [*other["decoder"].parameters(), *other["surrogate_encoder"].parameters()]
+    adam = torch.optim.Adam(trained, lr=0.02)
+    z = torch.cat(latents)
+    loss = F.mse_loss(other["surrogate_encoder"](other["decoder"](z)), z)
+    loss.backward()
+    adam.step()
+    assert server.log["server_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, value in net.named_parameters():
+        # Each number moves by about 0.02; a gradient near 0 makes its share of that uncertain.
+        torch.testing.assert_close(value, other.get_parameter(name), rtol=0, atol=1e-3)
+
+
+def test_the_server_learns_to_return_latents() -> None:
+    setup = setup_of()
+    method, net, server = PFedAE(server_batch_size=8), setup.make_net(), server_of()
+    z = torch.randn(32, 16, generator=generator(0, "z")).relu()
+    errors = []
+    for _ in range(20):
+        method.server_step(net, [Upload(0, 32, {"activations": z})], server)
+        errors.append(server.log["server_loss"])
+    assert errors[-1] < 0.3 * errors[0]
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    method.server_step(net, [Upload(0, 0, {})], server)  # nobody had an image
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_sizes_on_cifar10() -> None:
+    """16 L N_k = 40.96 MB for L = 512 and 5,000 images; shipped, the server's parts weigh more."""
+    config = ModelConfig.model_validate({"backbone": "resnet18", "norm": "batch"})
+    backbone, spec = make_backbone(config, 3), DataSpec((3, 32, 32), 10, 10)
+    net = PFedAE().build(backbone, spec)
+    net.drop_counters()
+    decoder = 512 * 4096 + 16 * (256 * 128 + 128 * 64 + 64 * 32) + 32 * 27 + 3  # without norms
+    norms = 2 * (256 + 128 + 64 + 32)
+    encoder = 11_168_832
+    assert sum(p.numel() for p in net["surrogate_decoder"].parameters()) == decoder + norms
+    assert sum(p.numel() for p in net["encoder"].parameters()) == encoder
+    # Own encoder and decoder with batch-norm buffers, and two Adam moments of all but the buffers:
+    layout = Layout.of(net, PFedAE().sharing())
+    own = layout.personal_size + 2 * (encoder + decoder + norms)
+    assert 4 * own == pytest.approx(167.5e6, rel=1e-3)
+    ledger = Ledger.of_client(layout)
+    assert ledger.bytes_up == ledger.bytes_down == 0
+    shipped = Ledger.of_client(Layout.of(net, PFedAE(gradient="ship").sharing()))
+    assert shipped.bytes_down == 4 * (encoder + decoder + norms)  # group norms: no buffers
+
+
+def test_the_latent_width_and_its_errors() -> None:
+    setup = setup_of(method__latent_dim=5)
+    assert setup.make_net()["encoder"](X).shape == (6, 5)
+    with pytest.raises(ConfigError, match=r"decoder_width: must be divisible by .* 2 \(got 3\)"):
+        setup_of(method__decoder_width=3).make_net()
+    with pytest.raises(ConfigError, match="the server's parts have group norm"):
+        setup_of(model__norm="batch", model__width=3).make_net()
+
+
+def test_encoders_part_ways_and_stay_at_home(tmp_path: Path) -> None:
+    trainer = train(setup_of(), tmp_path)
+    own = [trainer._personal.load(k, 1) for k in range(4)]
+    assert not torch.equal(own[0], own[1])
+    assert trainer.layout.upload_size == 0
+    assert registry.create("pfedae", {}).needs().keep_optimizer
+
+
+class TestSTE(MethodContract):
+    """The contract, where only latents cross."""
+
+    spec = "pfedae"
+    fields: Mapping[str, Any] = MappingProxyType(
+        {"method__gradient": "ste", "method__latent_dim": 8, "method__server_steps": "single"}
+    )
