@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
@@ -21,7 +21,7 @@ BENCHMARK_VERSION = "1"
 Partitioner = Literal[
     "dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological", "rotation", "joint"
 ]
-Protocol = Literal["knn", "linear", "linear-paper"]
+Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles"]
 
 
 _READ_BY: dict[str, tuple[str, ...]] = {
@@ -137,6 +137,14 @@ class EvaluationConfig(Strict):
     knn_neighbours: int = Field(200, ge=1)
     knn_temperature: float = Field(0.1, gt=0)
     linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")
+    mlp_hidden_dim: int = Field(512, ge=1, description="mlp: hidden units")
+    mlp_epochs: int = Field(100, ge=1, description="mlp: passes over the features")
+    mlp_lr: float = Field(0.1, gt=0, description="mlp: learning rate of its SGD")
+    probe_fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (1.0,),
+        min_length=1,
+        description="linear, mlp: shares of the labels to train on, one by one",
+    )
     objective_temperature: float = Field(0.2, gt=0)
     objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
     objective_on: Literal["projector", "encoder"] = "projector"

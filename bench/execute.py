@@ -211,8 +211,11 @@ class _Run:
                 own = self._personal.load(client_id, stored)
             binding.personal.data.copy_(own)
 
+        one = first or self.setup.method.needs().pooled
+        if one:
+            select(0)
         protocols = self.setup.config.evaluation.protocols
-        return evaluate(self.setup, binding, select, protocols, self.device)
+        return evaluate(self.setup, binding, select, protocols, self.device, one_encoder=one)
 
     def _metrics(
         self, final: Mapping[str, float], untrained: Mapping[str, float]
@@ -224,12 +227,19 @@ class _Run:
         found |= {f"untrained_{name}": untrained.get(name) for name in _UNTRAINED}
         every = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
         rest = {k: v for k, v in every.items() if k not in found}
-        trained = slice(0, self.trainer.layout.num_trained)
-        rest["relative_movement"] = relative_movement(
-            self.trainer.initial[trained], self.trainer.vector[trained]
-        )
+        rest["relative_movement"] = self._movement()
         rest["idle_clients"] = float(sum(record.idle_clients for record in history))
         return {**found, "metrics_json": canonical_json(rest)}
+
+    def _movement(self) -> float:
+        """Of what clients trained: the shared tensors, or the first client's where none are."""
+        trainer = self.trainer
+        trained = trainer.layout.num_trained
+        if trained or not trainer.personal_rounds:
+            return relative_movement(trainer.initial[:trained], trainer.vector[:trained])
+        client_id, round_index = min(trainer.personal_rounds.items())
+        own = self._personal.load(client_id, round_index)
+        return relative_movement(trainer.first_personal.cpu(), own)
 
     def _cost(self) -> dict[str, Any]:
         trainer = self.trainer

@@ -56,10 +56,9 @@ class Needs:
             given, and every label when it is 0.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
         evaluate_on: whose encoder is evaluated: the server's, or each client's own.
-        pixels: the range of the images that parts are made for: `normalised` to [-1, 1], or `unit`
-            for [0, 1]. `encode` and `embed` are given normalised images in any case.
+        pixels: what the encoder takes, [-1, 1] or [0, 1]; `encode` is given the former in any case.
         pooled: one client holds the data of all: a reference, not a federated method.
-        keep_optimizer: each client's optimizer state lives on to its next round; else it is fresh.
+        keep_optimizer: each client's optimizer state lives on to its next round.
         preparatory_rounds: rounds in front of the configured ones, counted in traffic only.
         single_uploads: hand `server_step` each client's tensors. Costs memory in proportion to the
             cohort; without it they are summed as they arrive and not kept.
@@ -131,8 +130,8 @@ class Upload:
     Attributes:
         client_id: who sent it.
         num_examples: images trained on.
-        extras: what `after_local` returned, and under `activations` what server-only parts were
-            given in the last local epoch, (N, …).
+        extras: what `after_local` returned, and under `activations` what server-only parts got in
+            the last local epoch, (N, …).
         weights: shared tensors by name; empty unless `Needs.single_uploads`.
     """
 
@@ -169,9 +168,9 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Who takes part in a round and for how many local epochs; 0 runs only the other hooks.
+    """Who takes part in a round, for how many local epochs (0 runs only the other hooks), and how.
 
-    `optimizer` and `lr` take the place of the configured ones where a round needs its own.
+    `optimizer` and `lr` take the place of the configured ones.
     """
 
     local_epochs: int
@@ -221,9 +220,8 @@ class Method(BaseModel, ABC):
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """(B, C, H, W), normalised -> (B, D) features for k-NN and the linear probe."""
-        if self.needs().pixels == "unit":
-            images = denormalise(images)
-        features: Tensor = net(images, "encoder")
+        unit = self.needs().pixels == "unit"
+        features: Tensor = net(denormalise(images) if unit else images, "encoder")
         return features
 
     def embed(self, net: Net, images: Tensor) -> Tensor:

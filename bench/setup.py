@@ -134,7 +134,8 @@ class Setup:
     def evaluate_on_clients(self) -> bool:
         """Whether encoders differ between clients, so that each is evaluated."""
         local_norm = self.config.model.norm == "batch-local"
-        return local_norm or self.method.needs().evaluate_on == "clients"
+        needs = self.method.needs()
+        return not needs.pooled and (local_norm or needs.evaluate_on == "clients")
 
 
 def _visible(

@@ -57,7 +57,6 @@ class CentralAE(Method):
             views=("unit",),
             labels=Labels.ALL,
             pixels="unit",
-            evaluate_on="clients",
             pooled=True,
             keep_optimizer=True,
             preparatory_rounds=self.pretrain_rounds,

@@ -31,6 +31,7 @@ class LinearResult(NamedTuple):
     train_accuracy: float
     iterations: int
     converged: bool
+    predicted: Tensor  # (M,) class of each test image
 
 
 class LogisticFit(NamedTuple):
@@ -90,11 +91,13 @@ def linear_probe(
         train, train_labels, num_classes=num_classes, l2=l2, max_iterations=max_iterations
     )
     train_truth = torch.as_tensor(train_labels).to("cpu", torch.int64)
+    predicted = fit.predict(test)
     return LinearResult(
-        accuracy=(fit.predict(test) == truth).double().mean().item(),
+        accuracy=(predicted == truth).double().mean().item(),
         train_accuracy=(fit.predict(train) == train_truth).double().mean().item(),
         iterations=fit.iterations,
         converged=fit.converged,
+        predicted=predicted,
     )
 
 
@@ -131,7 +134,7 @@ def fit_logistic(
     check_positive("max_iterations", max_iterations)
     if not l2 >= 0:
         raise EvaluationError(f"l2={l2}; it must be 0 or positive")
-    mean, scale = _standardisation(features)
+    mean, scale = standardisation(features)
     basis, curvature = _eigenbasis(features, mean, scale, l2, num_classes)  # (D, r), (r,)
     transform = scale[:, None] * basis / curvature.sqrt()  # (D, r)
     inputs = torch.empty(len(features), basis.shape[1], dtype=torch.float64)  # (N, r)
@@ -182,7 +185,7 @@ def fit_logistic(
     )
 
 
-def _standardisation(features: Tensor) -> tuple[Tensor, Tensor]:
+def standardisation(features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and 1 / standard deviation per dimension, both float64 (D,); 0 where constant."""
     chunks = features.split(CHUNK)
     mean = torch.stack([rows.double().sum(dim=0) for rows in chunks]).sum(dim=0) / len(features)

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract, features_are_finite
+from fedbench.bench.evaluation.geometry import angle_summary
 from fedbench.bench.evaluation.knn import knn_accuracy
-from fedbench.bench.evaluation.linear import linear_probe
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import ClientObjective, client_statistics, objective
+from fedbench.bench.evaluation.probes import probe_accuracies
 from fedbench.bench.layout import Binding
 from fedbench.bench.seeding import numpy_generator, single_thread
 from fedbench.bench.setup import Setup
@@ -30,6 +31,8 @@ def evaluate(
     select_client: SelectClient,
     protocols: Sequence[str],
     device: torch.device,
+    *,
+    one_encoder: bool = False,
 ) -> dict[str, float]:
     """Metrics by name: `objective align unif`, the protocols' accuracies, the collapse detector.
 
@@ -41,21 +44,22 @@ def evaluate(
         setup: the run.
         binding: the net with the server's tensors in it.
         select_client: called before a client's own encoder is looked at.
-        protocols: any of `knn`, `linear`, `linear-paper`; without them no label is read.
+        protocols: any of `knn`, `linear`, `linear-paper`, `mlp` (with `linear` beside it), `local`
+            (their accuracies on clients' own test images), `angles`; without them no label is read.
         device: where the net is.
+        one_encoder: the net as it is stands for all clients, as before the first round.
     """
     binding.net.eval()
     with single_thread(), suppress(NonFiniteFeaturesError):
-        if not setup.evaluate_on_clients:
+        if one_encoder or not setup.evaluate_on_clients:
             holders = np.flatnonzero(setup.dealt.sizes)
             result = _objective(setup, _statistics(setup, binding, holders, device))
             return _finite({**result, **_protocols(setup, binding, protocols, device)})
-        chosen = _chosen_clients(setup)
         rows: list[Mapping[str, float]] = []
-        for k in chosen:
-            select_client(int(k))
+        for k in evaluated_clients(setup):
+            select_client(k)
             own = _objective(setup, _statistics(setup, binding, np.array([k]), device))
-            rows.append({**own, **_protocols(setup, binding, protocols, device)})
+            rows.append({**own, **_protocols(setup, binding, protocols, device, k)})
         return _finite(_over_clients(rows))
     return {}
 
@@ -86,7 +90,11 @@ def _objective(setup: Setup, statistics: list[ClientObjective]) -> dict[str, flo
 
 
 def _protocols(
-    setup: Setup, binding: Binding, protocols: Sequence[str], device: torch.device
+    setup: Setup,
+    binding: Binding,
+    protocols: Sequence[str],
+    device: torch.device,
+    client_id: int | None = None,
 ) -> dict[str, float]:
     config, dataset, net = setup.config.evaluation, setup.dataset, binding.net
 
@@ -102,7 +110,9 @@ def _protocols(
         return found
     held = np.sort(setup.dealt.indices)
     labels, classes = dataset.train_labels[held], dataset.num_classes
-    if {"knn", "linear"} & set(protocols):
+    if "angles" in protocols:
+        found |= angle_summary(test, dataset.test_labels, classes)
+    if {"knn", "linear", "mlp", "local"} & set(protocols):
         train = extract(encode, setup.images[held], device=device)
         if not features_are_finite(train):
             return found
@@ -116,12 +126,8 @@ def _protocols(
             neighbours=config.knn_neighbours,
             temperature=config.knn_temperature,
         )
-    if "linear" in protocols:
-        probe = linear_probe(
-            train, labels, test, dataset.test_labels, num_classes=classes, l2=config.linear_l2
-        )
-        found["linear_acc"] = probe.accuracy
-        found["linear_train_acc"] = probe.train_accuracy
+    if {"linear", "mlp", "local"} & set(protocols):
+        found |= probe_accuracies(setup, train, labels, test, protocols, device, client_id)
     if "linear-paper" in protocols:
         found["linear_paper_acc"] = linear_probe_paper(
             encode,
@@ -136,16 +142,18 @@ def _protocols(
     return found
 
 
-def _chosen_clients(setup: Setup) -> np.ndarray:
+def evaluated_clients(setup: Setup) -> list[int]:
+    """The clients whose own encoders are looked at: at most `evaluation.num_clients`."""
     holders = np.flatnonzero(setup.dealt.sizes)
     count = min(setup.config.evaluation.num_clients, len(holders))
     rng = numpy_generator(setup.config.seed, "evaluated-clients")
-    return np.sort(rng.choice(holders, count, replace=False))
+    chosen: list[int] = np.sort(rng.choice(holders, count, replace=False)).tolist()
+    return chosen
 
 
 def _over_clients(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     found = {}
-    for name in rows[0]:
+    for name in dict.fromkeys(name for row in rows for name in row):
         values = [row[name] for row in rows if name in row]
         found[name] = float(np.mean(values))
         found[f"{name}_std"] = float(np.std(values))

@@ -114,8 +114,8 @@ class Leaderboard:
 
 def metric_value(row: Row, metric: str) -> float | None:
     """A metric of a row by column name or by key of `metrics_json`; None if not measured."""
-    if metric in FINAL_METRICS or metric.startswith("untrained_"):
-        value = getattr(row, metric, None)
+    if metric in Row.model_fields:
+        value = getattr(row, metric)
     else:
         value = json.loads(row.metrics_json or "{}").get(metric)
     return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,71 @@
+"""How far classes lie apart as directions: the angles between their mean features."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedbench.bench.evaluation.features import Labels, check_examples
+
+BIN_DEGREES = 5
+"""Width of a histogram's bins, from 0 to 180 degrees."""
+
+
+def class_angles(
+    features: Tensor, labels: Labels, num_classes: int, *, centred: bool = False
+) -> Tensor:
+    """Angle between the mean features of every two classes, in degrees.
+
+    Features of a network that ends in ReLU and averaging are not negative, so plain angles do not
+    exceed 90 degrees and shrink with everything that classes have in common; centred ones do not.
+
+    Source: Arora 2023, pFedAE, equations 4.1 and 4.2 (plain).
+
+    Args:
+        features: (N, D), finite; of test images.
+        labels: (N,), each in [0, num_classes).
+        num_classes: classes without examples are left out.
+        centred: take the mean of the class means away first.
+
+    Returns:
+        float64 (C (C - 1) / 2,) in [0, 180]; pairs with a mean of length 0 are left out.
+
+    Raises:
+        EvaluationError: if shapes or labels do not fit together.
+        NonFiniteFeaturesError: if a feature is NaN or infinite.
+    """
+    classes = check_examples("class angles", features, labels, num_classes)
+    sums = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
+    sums.index_add_(0, classes, features.double())
+    counts = torch.bincount(classes, minlength=num_classes)
+    means = sums[counts > 0] / counts[counts > 0, None]  # (C, D)
+    if centred:
+        means = means - means.mean(dim=0)
+    lengths = means.norm(dim=1)
+    # A mean that rounding alone keeps from 0 has no direction.
+    rounding = torch.finfo(torch.float32).eps * features.double().norm(dim=1).mean()
+    means = means[lengths > rounding]
+    unit = means / means.norm(dim=1, keepdim=True)
+    first, second = torch.triu_indices(len(unit), len(unit), offset=1)
+    cosines = (unit[first] * unit[second]).sum(dim=1).clamp(-1, 1)
+    return torch.rad2deg(torch.acos(cosines))
+
+
+def angle_summary(features: Tensor, labels: Labels, num_classes: int) -> dict[str, float]:
+    """Mean and median over pairs of classes, plain and centred; empty where no pair is left."""
+    found = {}
+    for name, centred in (("angle", False), ("angle_centred", True)):
+        angles = class_angles(features, labels, num_classes, centred=centred).numpy()
+        if len(angles):
+            found[f"{name}_mean"] = float(np.mean(angles))
+            found[f"{name}_median"] = float(np.median(angles))
+    return found
+
+
+def histogram(angles: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Edges in degrees, (37,), and pairs per bin, (36,)."""
+    edges = np.arange(0.0, 180.0 + BIN_DEGREES, BIN_DEGREES)
+    counts, _ = np.histogram(angles.numpy(), bins=edges)
+    return edges, counts.astype(np.int64)
