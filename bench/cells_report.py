@@ -11,6 +11,8 @@ from fedbench.bench.console import Status, duration, emit, note, parameters, sho
 from fedbench.bench.listings import describe_cells
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from fedbench.bench.cli_groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.progress import Began, Event, TrialDone
@@ -233,18 +235,31 @@ def _show_cells(result: SweepResult) -> None:
     if not cells:
         return
     axes = list(dict.fromkeys(key for cell in cells for key in cell["axes"]))
-    header = ["method", *axes, "seed", "linear %", "k-NN %", "objective", "status", "notes"]
+    columns = _columns(cells)
+    header = ["method", *axes, "seed", *columns, "objective", "status", "notes"]
     rows = []
     for cell in cells:
         values = [f"{cell['axes'].get(key, '')}" for key in axes]
         metrics = cell["metrics"]
         numbers = [
-            *(_number(metrics.get(name), 100, 1) for name in ("linear_acc", "knn_acc")),
+            *(_number(metrics.get(name), 100, 1) for name in columns.values()),
             _number(metrics.get("objective"), 1, 4),
         ]
         rows.append([cell["method"], *values, str(cell["seed"]), *numbers, cell["status"]])
         rows[-1].append(cell["error"] or "")
     show_table(header, rows)
+
+
+def _columns(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Headings and metrics of the accuracies; those of some protocols only where they ran."""
+    optional = {
+        "linear, local %": "linear_local_acc",
+        "MLP %": "mlp_acc",
+        "MLP, local %": "mlp_local_acc",
+    }
+    found = {name for cell in cells for name in cell["metrics"]}
+    shown = {title: name for title, name in optional.items() if name in found}
+    return {"linear %": "linear_acc", **shown, "k-NN %": "knn_acc"}
 
 
 def _number(value: float | None, scale: int, digits: int) -> str:

@@ -222,7 +222,8 @@ class _Run:
     ) -> dict[str, Any]:
         history = self.trainer.history
         found: dict[str, Any] = {name: final.get(name) for name in _METRICS}
-        found["collapsed"] = bool(final["collapsed"]) if "collapsed" in final else None
+        # Where encoders differ it is the share of clients whose own has collapsed.
+        found["collapsed"] = final["collapsed"] >= 0.5 if "collapsed" in final else None
         found["final_loss"] = history[-1].loss if history else None
         found |= {f"untrained_{name}": untrained.get(name) for name in _UNTRAINED}
         every = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}

@@ -130,8 +130,7 @@ class Upload:
     Attributes:
         client_id: who sent it.
         num_examples: images trained on.
-        extras: what `after_local` returned, and under `activations` what server-only parts got in
-            the last local epoch, (N, …).
+        extras: what `after_local` returned, and `activations` that server-only parts got, (N, …).
         weights: shared tensors by name; empty unless `Needs.single_uploads`.
     """
 
@@ -168,10 +167,7 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Who takes part in a round, for how many local epochs (0 runs only the other hooks), and how.
-
-    `optimizer` and `lr` take the place of the configured ones.
-    """
+    """Who takes part, for how many local epochs (0: only the other hooks), with which own rate."""
 
     local_epochs: int
     cohort: Literal["sampled", "all", "labelled"] = "sampled"
@@ -220,9 +216,8 @@ class Method(BaseModel, ABC):
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """(B, C, H, W), normalised -> (B, D) features for k-NN and the linear probe."""
-        unit = self.needs().pixels == "unit"
-        features: Tensor = net(denormalise(images) if unit else images, "encoder")
-        return features
+        x = denormalise(images) if self.needs().pixels == "unit" else images
+        return net(x, "encoder")  # type: ignore[no-any-return]
 
     def embed(self, net: Net, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, d) projections for alignment and uniformity."""

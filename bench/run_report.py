@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self
 from fedbench.bench.console import Status, duration, note, percent, size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fedbench.bench.config import RunConfig
     from fedbench.bench.history import RoundRecord
     from fedbench.bench.records import RunPlan, RunResult
@@ -126,6 +128,7 @@ def summary(result: RunResult) -> str:
                 gain = f"{(value - before) * 100:+.1f} points"
                 text += f"  (untrained encoder {percent(before)}, gain {gain})"
             lines.append(_entry(label, text))
+    lines += _client_lines(metrics)
     if metrics["linear_paper_acc"] is not None:
         lines.append(_entry("linear (paper)", percent(metrics["linear_paper_acc"])))
     up, down = row.bytes_up or 0, row.bytes_down or 0
@@ -134,6 +137,28 @@ def summary(result: RunResult) -> str:
     lines.append(_entry("run id", result.run_id))
     lines.append(_entry("stored in", result.paths["run"] or result.paths["store"] or ""))
     return "\n".join(lines)
+
+
+def _client_lines(metrics: Mapping[str, float | None]) -> list[str]:
+    """The MLP probe, and both probes on clients' own test images, where they were measured."""
+    labels = {
+        "mlp_acc": "MLP probe",
+        "linear_local_acc": "linear, local",
+        "mlp_local_acc": "MLP, local",
+    }
+    lines = []
+    for name, label in labels.items():
+        value, spread = metrics.get(name), metrics.get(f"{name}_std")
+        before = metrics.get(f"untrained_{name}")
+        if value is None:
+            continue
+        text = percent(value)
+        if spread is not None:
+            text += f" ± {percent(spread)} over clients"
+        if before is not None:
+            text += f"  (untrained encoder {percent(before)})"
+        lines.append(_entry(label, text))
+    return lines
 
 
 def warnings(result: RunResult) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -136,6 +137,7 @@ _MI_SHIFTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _MI_CLIENTS = {"CIFAR-10": 100, "CIFAR-100": 500, "TinyImageNet": 100}
 _MI_COHORT = 10
+_PFEDAE_METRIC = re.compile(r"mlp(_(?P<share>10pct|1pct))?(?P<local>_local)?_acc")
 _PFEDAE: dict[str, Any] = {
     "data.num_clients": 10,
     "data.train_subset": None,
@@ -217,15 +219,16 @@ def _mi(
 
 
 def _pfedae(config: Mapping[str, Any], metric: str) -> tuple[str, str, str] | None:
-    scope = {"mlp_acc": "global", "mlp_local_acc": "local"}.get(metric)
-    if scope is None or not _fits(config, _PFEDAE):
+    found = _PFEDAE_METRIC.fullmatch(metric)
+    if found is None or not _fits(config, _PFEDAE):
         return None
+    share, scope = found["share"] or "linear", "local" if found["local"] else "global"
     partition = config.get("data.partition")
     if partition in ("dirichlet-balanced", "dirichlet") and config.get("data.alpha") == 0.1:
-        return "cross_silo_dirichlet0.1", f"linear_{scope}_acc", _MLP_NOTE
+        return "cross_silo_dirichlet0.1", f"{share}_{scope}_acc", _MLP_NOTE
     if partition == "pathological" and config.get("data.classes_per_client") == 2:
         note = f"{_MLP_NOTE}; the table does not say global or local"
-        return "cross_silo_pathological_2class", "linear_unstated_acc", note
+        return "cross_silo_pathological_2class", f"{share}_unstated_acc", note
     return None
 
 

@@ -137,6 +137,21 @@ def test_autoencoder_cells(make_row: MakeRow) -> None:
     assert values["mlp_acc"].value == pytest.approx(0.8238)
     assert values["mlp_local_acc"] is not None
     assert values["mlp_local_acc"].value == pytest.approx(0.8316)
+    shares = {
+        "mlp_10pct_acc": 0.6850, "mlp_1pct_acc": 0.6512,
+        "mlp_10pct_local_acc": 0.7124, "mlp_1pct_local_acc": 0.6587,
+    }  # fmt: skip
+    for metric, value in shares.items():
+        found = published(row, metric)
+        assert found is not None
+        assert found.value == pytest.approx(value)
+    assert published(row, "mlp_5pct_acc") is None
+    pathological = DataConfig(name="cifar10", num_clients=10, partition="pathological")
+    two = make_row(config.model_copy(update={"data": pathological}), preset="pfedae")
+    found = published(two, "mlp_1pct_local_acc")
+    assert found is not None
+    assert found.value == pytest.approx(0.6503)
+    assert "does not say global or local" in found.note
 
 
 def test_every_mapped_name_is_printed_somewhere() -> None:
