@@ -16,6 +16,7 @@ import typer
 
 from fedbench.bench import cli_options as opt
 from fedbench.bench.cli_doctor import doctor
+from fedbench.bench.cli_figures import add_figures
 from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
 from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
@@ -265,6 +266,7 @@ def _list(kind: str, output: Output, data_dir: Path | None = None) -> None:
 
 
 app.command(epilog="Example: fedbench doctor --address auto")(doctor)
+add_figures(app)
 app.add_typer(data_app, name="data", help="Data sets: download or convert them into the cache.")
 
 

@@ -14,19 +14,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedbench.bench.checkpoint import load_checkpoint
-from fedbench.bench.config import ModelConfig, RunConfig
-from fedbench.bench.data.datasets import reopen
-from fedbench.bench.data.partition import Partition
-from fedbench.bench.data.views import normalise
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.data.views import denormalise, normalise
 from fedbench.bench.errors import ConfigError, DataError, StoreError
-from fedbench.bench.execute import open_dataset
 from fedbench.bench.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.store import Store
-from fedbench.bench.setup import Setup
+from fedbench.bench.trained import open_run
 
 FORMAT = "fedbench-encoder-1"
+_PREPROCESSING = {
+    "normalised": "pixels / 255, then (x - 0.5) / 0.5",
+    "unit": "pixels / 255",
+}
 
 
 @dataclass(frozen=True)
@@ -58,43 +59,26 @@ def export_encoder(
     """
     if file.suffix != ".safetensors":
         raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
-    row = store.row(run_id)
-    if row is None:
-        raise StoreError(
-            f"no run {run_id!r} in store {str(store.root)!r};"
-            " `fedbench leaderboard --json` lists row ids"
-        )
-    if row.status == "diverged":
-        raise StoreError(
-            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"
-            " left no encoder to export; try a lower client.lr"
-        )
-    checkpoint = load_checkpoint(store.cell_dir(run_id), run_id)
-    if checkpoint is None:
-        raise StoreError(
-            f"run {run_id} has no checkpoint in {str(store.cell_dir(run_id))!r} any more;"
-            " run it again into an empty store"
-        )
-    config = RunConfig.model_validate_json(row.config_json)
-    dataset = open_dataset(config, data_dir)
-    partition = Partition.load(store.cell_dir(run_id) / "partition.safetensors")
-    setup = Setup.of(config, reopen(dataset.path), partition)
+    run = open_run(store, run_id, data_dir)
+    row, setup, net = run.row, run.setup, run.binding.net
+    config = setup.config
     if setup.evaluate_on_clients:
         raise StoreError(
             f"run {run_id} has one encoder per client; there is no global one to export"
         )
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net)
-    binding.server.data.copy_(checkpoint.tensors["server"])
     tensors = {k: v.clone().contiguous() for k, v in net["encoder"].state_dict().items()}
+    pixels = setup.method.needs().pixels
+    with torch.no_grad():
+        feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
     card = {
         "format": FORMAT,
         "run_id": run_id,
         "model": config.model.model_dump(mode="json"),
         "image_shape": list(setup.spec.image_shape),
-        "feature_dim": setup.backbone.dim,
-        "preprocessing": "pixels / 255, then (x - 0.5) / 0.5",
-        "class_names": list(dataset.class_names),
+        "feature_dim": feature_dim,
+        "pixels": pixels,
+        "preprocessing": _PREPROCESSING[pixels],
+        "class_names": list(run.class_names),
         "config": config.model_dump(mode="json"),
         "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
     }
@@ -121,7 +105,10 @@ class Encoder(nn.Module):
         """uint8 images (B, C, H, W) -> float32 features (B, D)."""
         if images.dtype != torch.uint8:
             raise TypeError(f"images must be uint8 (B, C, H, W), got {images.dtype}")
-        return self.backbone(normalise(images.float() / 255))  # type: ignore[no-any-return]
+        x = normalise(images.float() / 255)
+        if self.card["pixels"] == "unit":
+            x = denormalise(x)  # back and forth as in the run, for the same bits
+        return self.backbone(x)  # type: ignore[no-any-return]
 
 
 def load_encoder(file: Path | str) -> Encoder:
@@ -138,9 +125,10 @@ def load_encoder(file: Path | str) -> Encoder:
         if card["format"] != FORMAT:
             raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
         model, channels = ModelConfig.model_validate(card["model"]), card["image_shape"][0]
+        feature_dim = int(card["feature_dim"])
     except (OSError, SafetensorError, KeyError, ValueError) as err:
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
-    backbone = make_backbone(model, channels).make()
+    backbone = latent_encoder(make_backbone(model, channels), feature_dim)
     counters = {k: v for k, v in backbone.state_dict().items() if k.endswith("num_batches_tracked")}
     try:
         backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm

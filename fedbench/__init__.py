@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         resolve,
         run,
     )
+    from fedbench.bench.api_figures import figures
     from fedbench.bench.api_tuning import sweep, tune
     from fedbench.bench.config import RunConfig
     from fedbench.bench.errors import (
@@ -56,6 +57,7 @@ _HOMES = {
         "resolve",
         "run",
     ),
+    "api_figures": ("figures",),
     "api_tuning": ("sweep", "tune"),
     "config": ("RunConfig",),
     "errors": (
@@ -93,6 +95,7 @@ __all__ = [
     "UnknownNameError",
     "__version__",
     "export_encoder",
+    "figures",
     "leaderboard",
     "load_encoder",
     "open_store",

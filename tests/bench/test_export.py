@@ -19,9 +19,12 @@ from fedbench.bench.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 
-@pytest.mark.parametrize("norm", ["group", "batch"])
-def test_features_are_the_runs(tmp_path: Path, norm: Literal["group", "batch"]) -> None:
-    config = tiny_config("simclr+uv", model__norm=norm)
+@pytest.mark.parametrize(
+    ("spec", "norm"), [("simclr+uv", "group"), ("simclr+uv", "batch"), ("fedavg-ae", "group")]
+)
+def test_features_are_the_runs(tmp_path: Path, spec: str, norm: Literal["group", "batch"]) -> None:
+    own = {"method__latent_dim": 5} if spec == "fedavg-ae" else {}
+    config = tiny_config(spec, model__norm=norm, **own)
     store = Store(tmp_path / "store")
     row = run(config, store=store, workers=1).row
     exported = export_encoder(store, row.row_id, tmp_path / "out" / "encoder.safetensors")

@@ -33,7 +33,7 @@ def test_centred_means_of_a_simplex() -> None:
 def test_against_a_loop() -> None:
     features = torch.randn(20, 3, generator=generator(0, "x"))
     order = torch.randperm(20, generator=generator(0, "order"))
-    means = [features[LABELS == c].double().mean(0) for c in range(5)]
+    means = [features[c == LABELS].double().mean(0) for c in range(5)]
     wanted = []
     for i in range(5):
         for j in range(i + 1, 5):

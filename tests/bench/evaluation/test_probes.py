@@ -65,7 +65,7 @@ def test_the_training_by_hand() -> None:
             gradients = torch.autograd.grad(loss, list(net.parameters()))
             with torch.no_grad():
                 for value, gradient in zip(net.parameters(), gradients, strict=True):
-                    value -= 0.5 * gradient
+                    value.sub_(gradient, alpha=0.5)
     assert torch.equal(predicted, net(z).argmax(1))
 
 

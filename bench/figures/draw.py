@@ -1,0 +1,147 @@
+"""Drawing: angles as histograms on top of each other, maps side by side. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from fedbench.bench.evaluation.geometry import histogram
+from fedbench.bench.figures.geometry import Geometry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "fedbench",  # equal numbers give equal bytes
+    "svg.fonttype": "none",  # text stays text
+}
+_MAPS_PER_ROW = 3
+_LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
+
+
+def angles(runs: Sequence[Geometry], form: str) -> bytes:
+    """Histograms of the angles between classes, plain and centred, as a file's bytes.
+
+    Args:
+        runs: one line each.
+        form: `png` or `svg`.
+    """
+    with _context():
+        figure = _figure(10, 4.2 + 0.22 * len(runs))
+        axes = figure.subplots(1, 2)
+        for axis, name in zip(axes, ("plain", "centred"), strict=True):
+            for index, run in enumerate(runs):
+                values = run.plain if name == "plain" else run.centred
+                _steps(axis, values, _name(run), index)
+            axis.set_title(f"{name} class means")
+            axis.set_xlabel("angle between two classes, degrees")
+            axis.set_ylabel("share of pairs, %")
+            axis.set_xlim(0, 180)
+            axis.set_xticks(range(0, 181, 30))
+            axis.set_ylim(bottom=0)
+            axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        figure.suptitle(_common_setting(runs), fontsize=10, color="0.35")
+        return _bytes(figure, form)
+
+
+def maps(runs: Sequence[Geometry], form: str) -> bytes:
+    """Maps of test features side by side, coloured by class, as a file's bytes.
+
+    Args:
+        runs: one panel each.
+        form: `png` or `svg`.
+    """
+    with _context():
+        columns = min(len(runs), _MAPS_PER_ROW)
+        rows = math.ceil(len(runs) / columns)
+        names = max((run.class_names for run in runs), key=len)
+        named = len(names) <= _LEGEND_CLASSES
+        figure = _figure(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows)
+        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axis in axes[len(runs) :]:
+            axis.set_axis_off()
+        for axis, run in zip(axes, runs, strict=False):
+            colours = _colours(len(run.class_names))
+            for index in range(len(run.class_names)):
+                own = run.points[run.labels == index]
+                axis.scatter(*own.T, s=9, color=colours[index], linewidths=0, alpha=0.8)
+            axis.set_title(run.title)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            for side in axis.spines.values():
+                side.set_visible(True)
+                side.set_color("0.8")
+        if named:
+            _class_legend(figure, names)
+        figure.suptitle(_common_setting(runs), fontsize=10, color="0.35")
+        return _bytes(figure, form)
+
+
+def _context() -> Any:
+    import matplotlib as mpl
+
+    style: Any = _STYLE
+    return mpl.rc_context(style)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _bytes(figure: Figure, form: str) -> bytes:
+    out = io.BytesIO()
+    metadata = {"Date": None} if form == "svg" else {"Software": None}
+    figure.savefig(out, format=form, metadata=metadata)
+    return out.getvalue()
+
+
+def _name(run: Geometry) -> str:
+    method = run.title.split(",")[0]
+    return f"{method}, {len(run.clients)} encoders" if run.clients else method
+
+
+def _steps(axis: Axes, values: Tensor, label: str, index: int) -> None:
+    edges, counts = histogram(values)
+    colour = _colours(10)[index % 10]
+    share = 100 * counts / max(1, counts.sum())
+    median = f"{float(values.median()):.0f}°" if len(values) else "no angle"
+    axis.stairs(share, edges, color=colour, linewidth=1.6, label=f"{label}, median {median}")
+    axis.stairs(share, edges, color=colour, alpha=0.12, fill=True)
+    if len(values):
+        axis.axvline(float(values.median()), color=colour, linewidth=1, linestyle=":")
+
+
+def _colours(count: int) -> list[Any]:
+    import matplotlib as mpl
+
+    if count <= 10:
+        return [mpl.colormaps["tab10"](index) for index in range(count)]
+    if count <= 20:
+        return [mpl.colormaps["tab20"](index) for index in range(count)]
+    return [mpl.colormaps["hsv"](place) for place in np.linspace(0, 1, count, endpoint=False)]
+
+
+def _class_legend(figure: Figure, names: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], marker="o", linestyle="", color=colour, label=name)
+        for name, colour in zip(names, _colours(len(names)), strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside right center", frameon=False, title="class")
+
+
+def _common_setting(runs: Sequence[Geometry]) -> str:
+    settings = dict.fromkeys(run.setting for run in runs)
+    return next(iter(settings)) if len(settings) == 1 else ""
