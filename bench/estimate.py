@@ -31,7 +31,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.execute import open_dataset
 from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
-from fedbench.bench.method import Client
+from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
 
@@ -52,7 +52,7 @@ class Estimate:
         start_seconds: of that the start of the processes.
         bytes_up: clients to server, whole run.
         bytes_down: server to clients, whole run.
-        disk_bytes: checkpoints while it runs.
+        disk_bytes: checkpoints and clients' own tensors while it runs.
         num_steps: local steps of the whole run.
         workers: processes that train clients.
     """
@@ -70,13 +70,17 @@ class Estimate:
 
 @dataclass
 class _Measured:
-    """Seconds per local step, visit of a client, round and evaluation; bytes beside the weights."""
+    """Seconds per local step, visit of a client, round and evaluation; bytes beside the weights.
+
+    `wire` is of as many `images`, `state_bytes` of the optimizer where clients keep it.
+    """
 
     step: float = 0.0
     visit: float = 0.0
     round: float = 0.0
     evaluation: float = 0.0
-    steps: int = 0
+    images: int = 0
+    state_bytes: int = 0
     wire: Ledger = field(default_factory=Ledger)
     extras: Ledger = field(default_factory=Ledger)
 
@@ -112,14 +116,17 @@ class Estimator:
         per_client = [math.ceil(n / batch) if whole else n // batch for n in sizes.tolist()]
         cohort = max(1, min(config.cohort_size, len(sizes)))
         rounds = config.federation.num_rounds + setup.method.needs().preparatory_rounds
-        trained = cohort * config.federation.num_rounds
-        steps = round(sum(per_client) / max(1, len(sizes)) * trained * config.client.local_epochs)
+        plain = RoundPlan(config.client.local_epochs)
+        epochs = sum(setup.method.plan_round(r, plain).local_epochs for r in range(rounds))
+        steps = round(sum(per_client) / max(1, len(sizes)) * cohort * epochs)
+        used = sizes if whole else sizes // batch * batch
+        trained = float(used.sum()) / max(1, len(sizes)) * cohort * epochs  # images
         visits = cohort * rounds
         found = self._measured(setup)
         traffic = Ledger()
         traffic.merge(Ledger.of_client(layout), visits)
         traffic.merge(found.extras, visits)
-        per_step = 1 / max(1, found.steps)
+        per_image = 1 / max(1, found.images)
         evaluations = 1 + config.evaluation.untrained
         if config.evaluation.every:
             evaluations += max(0, rounds - 1) // config.evaluation.every
@@ -133,9 +140,9 @@ class Estimator:
             train_seconds=training,
             evaluation_seconds=evaluating,
             start_seconds=starting,
-            bytes_up=traffic.bytes_up + round(found.wire.bytes_up * per_step * steps),
-            bytes_down=traffic.bytes_down + round(found.wire.bytes_down * per_step * steps),
-            disk_bytes=_disk_bytes(config, layout),
+            bytes_up=traffic.bytes_up + round(found.wire.bytes_up * per_image * trained),
+            bytes_down=traffic.bytes_down + round(found.wire.bytes_down * per_image * trained),
+            disk_bytes=_disk_bytes(config, layout, setup.partition.num_clients, found.state_bytes),
             num_steps=steps,
             workers=busy,
         )
@@ -150,8 +157,10 @@ class Estimator:
         protocols = config.evaluation.model_dump_json()
         clients = setup.partition.num_clients if setup.evaluate_on_clients else 0
         images = (len(setup.images), len(setup.dataset.test_images))
+        client = config.client
         key = (
-            f"{config.spec}/{config.method}/{config.model}/{config.client.batch_size}/{setup.spec}"
+            f"{config.spec}/{config.method}/{config.model}/{client.batch_size}/{client.optimizer}"
+            f"/{setup.spec}"
             f"/{protocols}/{clients}/{images}"
         )
         if key not in self._known:
@@ -187,6 +196,7 @@ class Estimator:
                 with torch.no_grad():
                     setup.method.after_step(net, loss, client)
                 loss.total.detach().item()  # waits for a GPU
+                found.images += len(batch.labels)
                 now = time.perf_counter()
                 times.append(now - last)
                 last = now
@@ -196,7 +206,10 @@ class Estimator:
                 found.extras.add_extras(setup.method.after_local(net, data, client))
         found.visit = before[0] + after[0]
         found.wire = Ledger({"activations": net.wire.up}, {"activations": net.wire.down})
-        found.steps = len(times)
+        if needs.keep_optimizer:
+            states = optimizer.state_dict()["state"].values()
+            tensors = [v for state in states for v in state.values() if torch.is_tensor(v)]
+            found.state_bytes = sum(tensor.nbytes for tensor in tensors)
         steps = times[_WARM_UP:] or times or [0.0]
         found.step = sum(steps) / len(steps)
         found.round = self._round_seconds(setup, binding)
@@ -254,8 +267,12 @@ def _clock() -> Iterator[list[float]]:
     taken.append(time.perf_counter() - began)
 
 
-def _disk_bytes(config: RunConfig, layout: Layout) -> int:
-    """Two checkpoints with the server optimizer's moments, two generations of personal tensors."""
+def _disk_bytes(config: RunConfig, layout: Layout, num_clients: int, state_bytes: int) -> int:
+    """Two checkpoints with the server optimizer's moments, and what clients keep for themselves.
+
+    The last two rounds' files of every client are kept, while a third one is being written.
+    """
     moments = {"average": 0, "momentum": 1, "adagrad": 1}.get(config.server.optimizer, 2)
-    server = layout.server_size + moments * optimized_size(layout)
-    return 2 * BYTES_PER_NUMBER * (server + config.data.num_clients * layout.personal_size)
+    server = BYTES_PER_NUMBER * (layout.server_size + moments * optimized_size(layout))
+    own = BYTES_PER_NUMBER * layout.personal_size + state_bytes
+    return 2 * server + 3 * num_clients * own

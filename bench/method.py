@@ -28,7 +28,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
 from torch import Tensor
 
-from fedbench.bench.data.views import denormalise
+from fedbench.bench.data.views import MEAN, STD
 from fedbench.bench.float32 import fitting
 from fedbench.bench.net import Net
 from fedbench.bench.sharing import Sharing
@@ -216,7 +216,7 @@ class Method(BaseModel, ABC):
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """(B, C, H, W), normalised -> (B, D) features for k-NN and the linear probe."""
-        x = denormalise(images) if self.needs().pixels == "unit" else images
+        x = images * STD + MEAN if self.needs().pixels == "unit" else images
         return net(x, "encoder")  # type: ignore[no-any-return]
 
     def embed(self, net: Net, images: Tensor) -> Tensor:

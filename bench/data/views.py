@@ -26,7 +26,6 @@ from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
 __all__ = [
     "VIEWS",
     "ViewRecipe",
-    "denormalise",
     "draw_resized_crop",
     "make_view",
     "normalise",
@@ -169,11 +168,6 @@ def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
 def normalise(images: Tensor, out: Tensor | None = None) -> Tensor:
     """Bring float images in [0, 1] to [-1, 1]; the one mean and deviation of the whole project."""
     return torch.sub(images, MEAN, out=out).div_(STD)
-
-
-def denormalise(images: Tensor) -> Tensor:
-    """Bring images in [-1, 1] back to [0, 1]: the inverse of `normalise`."""
-    return images * STD + MEAN
 
 
 def draw_resized_crop(

@@ -14,10 +14,14 @@ from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 
 @pytest.mark.parametrize(
-    ("spec", "keep_last"), [("simclr+uv", True), ("simclr+uv", False), ("orchestra", True)]
-)
+    ("spec", "keep_last"),
+    [
+        ("simclr+uv", True), ("simclr+uv", False), ("orchestra", True),
+        ("pfedae", True), ("pfedae", False), ("central-ae", True),
+    ],
+)  # fmt: skip
 def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, spec: str, keep_last: bool) -> None:
-    """Of orchestra also what clients send beside weights, and its preparatory round."""
+    """Also what clients send beside weights, preparatory rounds, and what crosses in training."""
     config = tiny_config(
         spec,
         federation__participation=0.5,
@@ -33,7 +37,7 @@ def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, spec: str, keep_la
         found.train_seconds + found.evaluation_seconds + found.start_seconds
     )
     assert min(found.train_seconds, found.evaluation_seconds, found.start_seconds) > 0
-    stored = sum(path.stat().st_size for path in tmp_path.glob("round-*"))
+    stored = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     assert found.disk_bytes >= stored * 0.5
 
 

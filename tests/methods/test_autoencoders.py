@@ -14,7 +14,7 @@ from torch import nn
 from fedbench.bench import registry
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.data.views import denormalise, normalise
+from fedbench.bench.data.views import normalise
 from fedbench.bench.layout import Layout
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import Batch, Client, DataSpec, Method, RoundPlan
@@ -56,7 +56,6 @@ def test_evaluation_shows_the_encoder_what_it_was_trained_on(spec: str) -> None:
     """`encode` is given normalised images, as ever, and the encoder images in [0, 1]."""
     setup = tiny_setup(tiny_config(spec))
     net = setup.make_net().eval()
-    torch.testing.assert_close(denormalise(normalise(X)), X)
     wanted = net["encoder"](X)
     for features in (setup.method.encode(net, normalise(X)), setup.method.embed(net, normalise(X))):
         torch.testing.assert_close(features, wanted, rtol=1e-4, atol=1e-5)
