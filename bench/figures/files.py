@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.errors import ConfigError
+from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.figures.geometry import measure
 from fedbench.bench.files import atomic_write_bytes, atomic_write_text
 from fedbench.bench.results.store import Store
 from fedbench.bench.trained import open_run
 
 FORMS = ("png", "svg")
+GEOMETRY = "geometry.json"
+"""Name of the file of numbers, of several runs in the chosen folder and of one beside the run."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ def write_figures(
     data_dir: Path | None = None,
 ) -> Figures:
     """Write `angles` and `tsne` in each form, and `geometry.json` with their numbers.
+
+    Each run's own numbers are kept beside its checkpoint as well, where a page about the store
+    finds them.
 
     Args:
         store: where the runs are.
@@ -75,6 +81,10 @@ def write_figures(
             files.append(folder / f"{name}.{form}")
             atomic_write_bytes(files[-1], picture(found, form))
     records = tuple(each.record() for each in found)
-    files.append(folder / "geometry.json")
+    with suppress(StoreError):  # a store that cannot be written can still be drawn
+        for record in records:
+            kept = store.cell_dir(record["run_id"]) / GEOMETRY
+            atomic_write_text(kept, json.dumps(record) + "\n")
+    files.append(folder / GEOMETRY)
     atomic_write_text(files[-1], json.dumps(records) + "\n")
     return Figures(tuple(files), records)

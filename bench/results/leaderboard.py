@@ -141,7 +141,7 @@ def leaderboard(
             name of the one that ran them first, so a planned list of cells finds more.
         dataset: keep rows of this data set.
         metric: column to rank by, or a key of `metrics_json`; `knn`, `linear`, `linear-paper`,
-            `linear-local`, `mlp` and `mlp-local` are understood. Higher is better, but for `final_loss`.
+            `linear-local`, `mlp`, `mlp-local` are known. Higher is better, but for `final_loss`.
         published: look up the published numbers.
         budgets: runs of each tuning study, by its id.
 

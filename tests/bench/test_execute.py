@@ -72,8 +72,10 @@ def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
     assert not first.folder.exists()
 
 
-def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path) -> None:
-    config = tiny_config("simclr", federation__num_rounds=3, evaluation__every=1)
+@pytest.mark.parametrize("spec", ["simclr", "pfedae"])
+def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: str) -> None:
+    """And with the same files of every client's own tensors and optimizer."""
+    config = tiny_config(spec, federation__num_rounds=3, evaluation__every=1)
     whole = execute(config, Origin(), Place(tmp_path / "whole"))
 
     class StopError(Exception):
@@ -88,6 +90,12 @@ def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path) -> Non
     resumed = execute(config, Origin(), Place(tmp_path / "cut"))
     assert resumed.resumes == 2
     assert result(resumed) == result(whole)
+    files = [
+        {path.name: path.read_bytes() for path in (tmp_path / name).glob("clients/*")}
+        for name in ("whole", "cut")
+    ]
+    assert files[0] == files[1]
+    assert len(files[0]) == (8 if spec == "pfedae" else 0)  # of the last two rounds
 
 
 def test_a_run_that_diverges_is_a_row_without_metrics(tmp_path: Path) -> None:
@@ -117,6 +125,19 @@ def test_encoders_of_clients_are_evaluated_one_by_one(tmp_path: Path) -> None:
     assert metrics(row)["knn_acc_std"] >= 0
     shared = execute(tiny_config("simclr"), Origin(), Place(tmp_path / "shared"))
     assert "objective_std" not in metrics(shared)
+
+
+def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_path: Path) -> None:
+    config = tiny_config("single-ae", evaluation__protocols=["mlp", "local"])
+    row = execute(config, Origin(), Place(tmp_path))
+    found = metrics(row)
+    assert found["relative_movement"] > 0
+    names = {"linear_local_acc", "mlp_acc", "mlp_local_acc"}
+    assert names | {f"{name}_std" for name in names} | {f"untrained_{n}" for n in names} < set(
+        found
+    )
+    assert row.linear_acc is not None
+    assert row.knn_acc is None
 
 
 def test_the_objective_reads_no_label(tmp_path: Path) -> None:

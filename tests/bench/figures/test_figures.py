@@ -90,6 +90,8 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
     assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 40
     assert "map" not in made.as_dict()["runs"][1]
+    kept = json.loads((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
+    assert kept == record
     again = figures(
         [ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40
     )
