@@ -71,7 +71,8 @@ class DataConfig(Strict):
         0.0,
         ge=0,
         le=1,
-        description="share of each client's labels that methods may see; 0 = default",
+        description="share of each client's labels that exist, for methods and probes alike;"
+        " 0 = methods see none and probes all",
     )
 
     @property

@@ -42,8 +42,16 @@ class Labels(StrEnum):
     """Which labels the data layer lets a method see; every other label arrives as -1."""
 
     NONE = "none"
+    """None, whatever the configuration says."""
+
+    OPTIONAL = "optional"
+    """The share `data.label_fraction`; learns from images alone when it is 0."""
+
     SOME = "some"
+    """The share `data.label_fraction`, which must be above 0."""
+
     ALL = "all"
+    """The share `data.label_fraction` too when it is given, and every label when it is 0."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,7 @@ class Needs:
 
     Attributes:
         views: names of the augmented versions made of every image, in order (`bench.data.views`).
-        labels: `SOME` sees the share `data.label_fraction`; `ALL` sees that share too when it is
-            given, and every label when it is 0.
+        labels: which labels the method sees.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
         evaluate_on: whose encoder is evaluated: the server's, or each client's own.
         pixels: what the encoder takes, [-1, 1] or [0, 1]; `encode` is given the former in any case.
@@ -77,11 +84,19 @@ class Needs:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What `build` may know of the data: (C, H, W), number of classes, number of clients."""
+    """What `build` may know of the data.
+
+    Attributes:
+        image_shape: (C, H, W).
+        num_classes: classes in all.
+        num_clients: K.
+        labelled: whether the method sees any label: a head for classes is of use.
+    """
 
     image_shape: tuple[int, int, int]
     num_classes: int
     num_clients: int
+    labelled: bool = False
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,8 @@ def _environment(environ: Mapping[str, str], spec: str) -> list[tuple[str, Mappi
 
 def _check_labels(config: RunConfig, sources: Mapping[str, str]) -> None:
     needs = registry.create(config.spec, config.method).needs()
-    if config.data.label_fraction > 0 and needs.labels is Labels.NONE:
+    if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
         raise ConfigError(
-            f"data.label_fraction: must be 0 for {config.spec!r}, which sees no labels"
-            f" (got {config.data.label_fraction}) [{sources['data.label_fraction']}]"
+            f"data.label_fraction: must be above 0 for {config.spec!r}, which learns from some"
+            f" labels (got 0) [{sources['data.label_fraction']}]; try 0.1"
         )

@@ -37,7 +37,9 @@ class Setup:
         dealt: who holds which image.
         partition: who trains on which image: as dealt, or one client on all that were dealt.
         images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
-        labels: training labels as far as the method may see them, -1 where hidden.
+        known_labels: training labels that exist, (N,), -1 where hidden: all of them, or the share
+            `data.label_fraction` of each client's. Probes train on these.
+        labels: those of them that the method may see, (N,), -1 where hidden.
         backbone: makes encoders.
         spec: what `Method.build` may know of the data.
     """
@@ -48,6 +50,7 @@ class Setup:
     dealt: Partition
     partition: Partition
     images: np.ndarray
+    known_labels: np.ndarray
     labels: np.ndarray
     backbone: Backbone
     spec: DataSpec
@@ -58,6 +61,8 @@ class Setup:
         method = registry.create(config.spec, config.method)
         partition = dealt.pooled() if method.needs().pooled else dealt
         channels, height, width = dataset.image_shape
+        known = _known(config, dataset, dealt)
+        labels = _visible(config, method, known)
         return cls(
             config=config,
             method=method,
@@ -65,9 +70,15 @@ class Setup:
             dealt=dealt,
             partition=partition,
             images=rotated_images(dataset, dealt),
-            labels=_visible(config, method, dataset, dealt),
+            known_labels=known,
+            labels=labels,
             backbone=make_backbone(config.model, channels),
-            spec=DataSpec((channels, height, width), dataset.num_classes, partition.num_clients),
+            spec=DataSpec(
+                (channels, height, width),
+                dataset.num_classes,
+                partition.num_clients,
+                labelled=bool((labels >= 0).any()),
+            ),
         )
 
     @classmethod
@@ -138,14 +149,16 @@ class Setup:
         return not needs.pooled and (local_norm or needs.evaluate_on == "clients")
 
 
-def _visible(
-    config: RunConfig, method: Method, dataset: Dataset, partition: Partition
-) -> np.ndarray:
+def _known(config: RunConfig, dataset: Dataset, partition: Partition) -> np.ndarray:
     fraction = config.data.label_fraction
-    labels = method.needs().labels
-    if labels is Labels.ALL and fraction == 0:
+    if fraction == 0:
         return np.asarray(dataset.train_labels)
-    if labels is Labels.NONE or fraction == 0:
-        return hide_all(dataset.train_labels)
     clients = [partition.client(k) for k in range(partition.num_clients)]
     return visible_labels(dataset.train_labels, clients, fraction, config.seed)
+
+
+def _visible(config: RunConfig, method: Method, known: np.ndarray) -> np.ndarray:
+    labels = method.needs().labels
+    if labels is Labels.NONE or (labels is not Labels.ALL and config.data.label_fraction == 0):
+        return hide_all(known)
+    return known

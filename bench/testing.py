@@ -13,6 +13,7 @@ of handwritten digits for a few rounds on one thread; all of them together take 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,8 +62,8 @@ class MethodContract:
 
     def test_the_loss_reaches_every_trained_tensor(self) -> None:
         """The loss is a finite scalar whose gradient reaches each tensor that clients train."""
-        for norm in ("group", "batch"):
-            work = _Local(self._setup(model__norm=norm))
+        for norm, labels in itertools.product(("group", "batch"), self._label_fractions()):
+            work = _Local(self._setup(model__norm=norm, **labels))
             for batch in work.batches(every_phase=True):
                 out = work.loss(batch)
                 assert out.total.shape == ()
@@ -97,8 +98,9 @@ class MethodContract:
 
     def test_the_sharing_table_is_complete(self) -> None:
         """Each tensor meets a pattern, each pattern a tensor, under all norms."""
-        for norm in ("group", "batch", "batch-local"):
-            setup = self._setup(model__norm=norm)
+        norms = ("group", "batch", "batch-local")
+        for norm, labels in itertools.product(norms, self._label_fractions()):
+            setup = self._setup(model__norm=norm, **labels)
             net = setup.make_net()
             layout = setup.layout(net)
             names = [slot.name for slot in (*layout.server, *layout.personal)]
@@ -125,15 +127,19 @@ class MethodContract:
 
     def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
         """Other labels in place of those that the method may not see give the same bits."""
-        setup = self._setup()
-        hidden = setup.labels < 0
-        assert hidden.all() or setup.method.needs().labels is not Labels.NONE
-        labels = np.array(setup.dataset.train_labels)
-        labels[hidden] = (labels[hidden] + 1 + np.arange(hidden.sum()) % 8) % 10
-        other = self._setup(train_labels=labels)
-        a, b = train(setup, tmp_path / "a"), train(other, tmp_path / "b")
-        assert (setup.labels == other.labels).all()
-        assert_same_run(a, b)
+        for index, fraction in enumerate(self._label_fractions()):
+            setup = self._setup(**fraction)
+            hidden = setup.labels < 0
+            assert hidden.all() or setup.method.needs().labels is not Labels.NONE
+            labels = np.array(setup.dataset.train_labels)
+            labels[hidden] = (labels[hidden] + 1 + np.arange(hidden.sum()) % 8) % 10
+            other = self._setup(train_labels=labels, **fraction)
+            runs = [
+                train(each, tmp_path / f"{index}{which}")
+                for each, which in ((setup, "a"), (other, "b"))
+            ]
+            assert (setup.labels == other.labels).all()
+            assert_same_run(*runs)
 
     def test_a_run_is_a_function_of_its_configuration(self, tmp_path: Path) -> None:
         """The same configuration gives the same bits, another seed others."""
@@ -210,6 +216,11 @@ class MethodContract:
         fraction = {"data__label_fraction": 0.5} if labelled else {}
         config = tiny_config(self.spec, **{**fraction, **self.fields, **values})
         return tiny_setup(config, shares=shares, train_labels=train_labels)
+
+    def _label_fractions(self) -> list[dict[str, Any]]:
+        """Shares of labels that make a difference to the method, besides the usual one."""
+        optional = registry.create(self.spec, {}).needs().labels is Labels.OPTIONAL
+        return [{}, {"data__label_fraction": 0.0}] if optional else [{}]
 
 
 class _Local:

@@ -109,7 +109,8 @@ def _protocols(
     if not features_are_finite(test):
         return found
     held = np.sort(setup.dealt.indices)
-    labels, classes = dataset.train_labels[held], dataset.num_classes
+    held = held[setup.known_labels[held] >= 0]
+    labels, classes = setup.known_labels[held], dataset.num_classes
     if "angles" in protocols:
         found |= angle_summary(test, dataset.test_labels, classes)
     if {"knn", "linear", "mlp", "local"} & set(protocols):

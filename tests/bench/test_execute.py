@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
-from fedbench.bench.data import labels as labels_module
+from fedbench.bench.config import Protocol
 from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.execute import Origin, Place, execute
@@ -153,12 +153,22 @@ def test_the_objective_reads_no_label(tmp_path: Path) -> None:
     assert not [name for name in found[0] if name.endswith("_acc")]
 
 
-def test_labels_are_hidden_before_a_method_sees_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of a method without labels never asks which ones would be visible."""
-    monkeypatch.setattr(labels_module, "visible_labels", None)
-    monkeypatch.setattr("fedbench.bench.setup.visible_labels", None)
-    setup = tiny_setup(tiny_config("simclr", data__label_fraction=1.0))
-    assert set(setup.labels.tolist()) == {labels_module.HIDDEN}
+def test_hidden_labels_reach_no_probe(tmp_path: Path) -> None:
+    """Other labels in place of the hidden ones change no weight and no metric of any protocol."""
+    config = tiny_config("simclr", data__label_fraction=0.25)
+    setup = tiny_setup(config)
+    labels = np.array(setup.dataset.train_labels)
+    hidden = setup.known_labels < 0
+    assert hidden.sum() == 60
+    labels[hidden] = (labels[hidden] + 1 + np.arange(60) % 8) % 10
+    protocols = get_args(Protocol)
+    found = []
+    for index, other in enumerate((setup, tiny_setup(config, train_labels=labels))):
+        trainer = train(other, tmp_path / str(index), rounds=1)
+        binding = trainer.binding
+        found.append(evaluate(other, binding, lambda k: None, protocols, torch.device("cpu")))
+    assert found[0] == found[1]
+    assert {"knn_acc", "linear_acc", "linear_paper_acc"} <= set(found[0])
 
 
 def test_a_run_that_somebody_else_is_at_is_refused(tmp_path: Path) -> None:

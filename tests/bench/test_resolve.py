@@ -157,7 +157,7 @@ def test_flatten_and_unflatten_are_inverse() -> None:
         ("evaluation.protocols", ["linaer"], "unknown evaluation.protocols 'linaer'; did you mean"),
         ("evaluation.protocols", "knn", r"must be a list \(got knn\)"),
         ("method.temperature", 0, r"^method\.temperature: must be greater than 0 \(got 0\)"),
-        ("data.label_fraction", 0.1, "must be 0 for 'simclr', which sees no labels"),
+        ("data.label_fraction", 1.1, "must be less than or equal to 1"),
     ],
 )
 def test_bad_overrides(key: str, value: Any, message: str) -> None:

@@ -81,8 +81,10 @@ def test_all_start_from_the_same_weights_whatever_the_global_generator_did() -> 
 
 def test_labels_reach_a_method_as_far_as_it_asked() -> None:
     for spec, fraction, visible in (
+        ("featarc", 0.0, 0),
+        ("featarc", 1.0, 0),
         ("simclr", 0.0, 0),
-        ("simclr", 1.0, 0),
+        ("simclr", 0.5, 40),
         ("supervised", 0.0, 80),
         ("supervised", 0.5, 40),
     ):
@@ -90,7 +92,24 @@ def test_labels_reach_a_method_as_far_as_it_asked() -> None:
         assert int((setup.labels >= 0).sum()) == visible
         given = torch.cat([setup.client_data(k, "cpu").labels for k in range(4)])
         assert int((given >= 0).sum()) == visible
+        assert setup.spec.labelled == (visible > 0)
+        # What probes may use is the same for methods that see it and methods that do not.
+        assert int((setup.known_labels >= 0).sum()) == (80 if fraction == 0 else 80 * fraction)
     assert create("simclr", {}).needs().min_batch == 2
+
+
+@pytest.mark.parametrize("source", ["hsu", "rotation", "joint"])
+def test_every_source_of_shift_leaves_each_client_its_share_of_labels(source: str) -> None:
+    setup = tiny_setup(tiny_config("simclr", data__partition=source, data__label_fraction=0.1))
+    truth = setup.dataset.train_labels
+    for k in range(4):
+        own = setup.partition.client(k)
+        data = setup.client_data(k, "cpu")
+        assert int((data.labels >= 0).sum()) == 2  # a tenth of 20
+        shown = data.labels.numpy() >= 0
+        np.testing.assert_array_equal(data.labels.numpy()[shown], truth[own][shown])
+        moved = (data.images.numpy() != setup.dataset.train_images[own]).any(axis=(1, 2, 3))
+        assert moved.any() == (source != "hsu")
 
 
 def test_rotated_images_are_turned_once_and_are_everyones() -> None:
