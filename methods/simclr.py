@@ -1,16 +1,18 @@
-"""SimCLR on every client, weights averaged."""
+"""SimCLR on every client, weights averaged; with labels, inside each class."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
 from torch import nn
 
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
+from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.labelled import classification, sum_over_classes
 from fedbench.bench.nn.losses import info_nce, nt_xent
 from fedbench.bench.registry import register
 
@@ -23,6 +25,9 @@ class SimCLR(Method):
     al. 2022, https://arxiv.org/abs/2205.11506 (f-SimCLR: 512-512-512 head with batch norm, T = 0.1)
     and Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (Local SimCLR: 512-2048-128
     without norm). The second gives no temperature; its preset takes 0.5.
+
+    With visible labels it is the second one's label-dependent variant (equation 12, algorithm 2):
+    contrast among the unlabelled images and inside each class, and a linear classifier.
     """
 
     temperature: float = Field(0.1, gt=0, description="softmax divisor")
@@ -40,11 +45,15 @@ class SimCLR(Method):
 
     def needs(self) -> Needs:
         """Two views of a kind; a batch of one has no negatives."""
-        return Needs(views=(self.augmentation, self.augmentation), min_batch=2)
+        views = (self.augmentation, self.augmentation)
+        return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and projector."""
-        return Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        """Encoder and projector; with labels, a linear classifier on the encoder."""
+        net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        if data.labelled:
+            net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
+        return net
 
     def _projector(self, backbone: Backbone) -> nn.Module:
         dims = backbone.dim, self.hidden_dim, self.projection_dim
@@ -54,8 +63,13 @@ class SimCLR(Method):
         return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """NT-Xent, or InfoNCE, of the projections."""
+        """NT-Xent, or InfoNCE, of the projections; with labels, inside groups, plus theirs."""
         h = net.views(batch.views, "encoder")  # 2 x (B, D)
         z1, z2 = net.views(h, "projector")  # (B, projection_dim)
-        contrast = nt_xent if self.variant == "nt-xent" else info_nce
-        return Loss(contrast(z1, z2, self.temperature), features=h)
+        variant = nt_xent if self.variant == "nt-xent" else info_nce
+        contrast = partial(variant, temperature=self.temperature)
+        if "classifier" not in net:
+            return Loss(contrast(z1, z2), features=h)
+        total = sum_over_classes(lambda own: contrast(z1[own], z2[own]), batch.labels, min_size=2)
+        y = classification(net.views(h, "classifier"), batch.labels)
+        return Loss(total, features=h).plus("labels", y)

@@ -9,11 +9,22 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedbench.bench.data.clients import ClientData
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs, Server, Upload
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    Server,
+    Upload,
+)
 from fedbench.bench.net import Net
 from fedbench.bench.nn import divergence
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.labelled import classification, sum_over_classes
 from fedbench.bench.nn.prediction import mutual_prediction, spread
 from fedbench.bench.registry import register
 from fedbench.bench.sharing import Sharing
@@ -32,6 +43,10 @@ class SimSiam(Method):
     The first paper's cross-silo rows update the predictor with regard to divergence; the release
     ends up never updating it (`frozen-predictor`), so `fedu` here is FedU's own rule, which its
     authors use with BYOL. Without batch norm the method tends to collapse: see `spread`.
+
+    With visible labels it is the second one's label-dependent variant (equation 12, algorithm 2),
+    which adds a linear classifier. No term compares images, so taking each class by itself only
+    lets every class, and the unlabelled part, weigh the same; kept as it is written.
     """
 
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
@@ -55,10 +70,10 @@ class SimSiam(Method):
 
     def needs(self) -> Needs:
         """Two views of a kind; batch norm in the heads asks for batches of two by itself."""
-        return Needs(views=(self.augmentation, self.augmentation))
+        return Needs(views=(self.augmentation, self.augmentation), labels=Labels.OPTIONAL)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder, projector, predictor, and what divergence-aware clients remember."""
+        """Encoder and heads, with labels a classifier; what divergence-aware clients remember."""
         predictor = self._head(backbone, self.projection_dim, self.predictor_dim)
         net = Net(
             {
@@ -67,6 +82,8 @@ class SimSiam(Method):
                 "predictor": predictor,
             }
         )
+        if data.labelled:
+            net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
         divergence.add_memory(net, self.update, record=False)
         return net
 
@@ -101,12 +118,20 @@ class SimSiam(Method):
         return data
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Negative cosine of predictions and the other view's projections."""
+        """Negative cosine of predictions and the other view's projections, by class if known."""
         h1, h2 = net.views(batch.views, "encoder")  # (B, D)
         z1, z2 = net.views((h1, h2), "projector")  # (B, projection_dim)
         p1, p2 = net.views((z1, z2), "predictor")  # (B, projection_dim)
-        total = mutual_prediction((p1, p2), (z1, z2))
-        return Loss(total, features=(h1, h2), parts={"spread": spread(z1)})
+        parts = {"spread": spread(z1)}
+        if "classifier" not in net:
+            return Loss(mutual_prediction((p1, p2), (z1, z2)), (h1, h2), parts)
+
+        def of_group(own: Tensor) -> Tensor:
+            return mutual_prediction((p1[own], p2[own]), (z1[own], z2[own]))
+
+        total = sum_over_classes(of_group, batch.labels, min_size=1)
+        y = classification(net.views((h1, h2), "classifier"), batch.labels)
+        return Loss(total, (h1, h2), parts).plus("labels", y)
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Keep what the next round needs; nothing goes up besides the averaged tensors."""

@@ -1,4 +1,4 @@
-"""Spectral contrastive learning on every client, weights averaged."""
+"""Spectral contrastive learning on every client; with labels, inside each class."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
+from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.labelled import classification, sum_over_classes
 from fedbench.bench.nn.spectral import clipped_spectral_contrast, spectral_contrast
 from fedbench.bench.registry import register
 
@@ -25,6 +26,9 @@ class Spectral(Method):
     linear layer on its unit-length output, cosines; a weak and a strong view) and Louizos et al.
     2024, https://arxiv.org/abs/2405.02081 (512-2048-128 without norm). The last states no
     norm of the embeddings; its preset clips them as the first source's release does.
+
+    With visible labels it is the last one's label-dependent variant (equation 12, algorithm 2):
+    contrast among the unlabelled images and inside each class, and a linear classifier.
     """
 
     norm: Literal["cos", "clip", "none"] = Field(
@@ -47,13 +51,15 @@ class Spectral(Method):
         """Two views; a batch of one has no negatives."""
         name = self.augmentation
         views = ("spec-o-1", "spec-o-2") if name == "spec-o" else (name, name)
-        return Needs(views=views, min_batch=2)
+        return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder, projector and, if asked for, the output layer."""
+        """Encoder, projector and, if asked for, the output layer; with labels, a classifier."""
         net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
         if self.num_outputs is not None:
             net["output"] = nn.Linear(self.projection_dim, self.num_outputs)
+        if data.labelled:
+            net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
         return net
 
     def _projector(self, backbone: Backbone) -> nn.Module:
@@ -64,13 +70,18 @@ class Spectral(Method):
         return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm, out_bias=False)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """The spectral contrastive loss of the embeddings under their norm."""
+        """The spectral loss of the embeddings under their norm; with labels, inside groups."""
         h = net.views(batch.views, "encoder")  # 2 x (B, D)
         z1, z2 = net.views(h, "projector")  # (B, projection_dim)
         if self.num_outputs is not None:
             unit = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
             z1, z2 = net.views(unit, "output")  # (B, num_outputs)
-        return Loss(self._contrast(z1, z2), features=h)
+        if "classifier" not in net:
+            return Loss(self._contrast(z1, z2), features=h)
+        contrast = self._contrast
+        total = sum_over_classes(lambda own: contrast(z1[own], z2[own]), batch.labels, min_size=2)
+        y = classification(net.views(h, "classifier"), batch.labels)
+        return Loss(total, features=h).plus("labels", y)
 
     def _contrast(self, z1: Tensor, z2: Tensor) -> Tensor:
         if self.norm == "cos":

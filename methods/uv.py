@@ -32,12 +32,16 @@ class UV(AddOn):
     shrink the effective step. The source averages every row's change over the cohort
     (`rows="mean"`, for adaptive server optimizers); with plain averaging that shrinks a
     client's proposal by the cohort's size, so `rows="own"`, the default, takes over the
-    client's row as it is.
+    client's row as it is. With some labels its equations have the term on all images and its
+    algorithm 2 on the unlabelled ones; `uv_on` says which.
     """
 
     weight: float = Field(1.0, ge=0, description="factor of the term; 1 in the source")
     temperature: float = Field(1.0, gt=0, description="softmax divisor; the source has none")
     rows: Literal["own", "mean"] = Field("own", description="how the server treats the rows")
+    uv_on: Literal["all", "unlabelled"] = Field(
+        "all", description="images that the term sees; pseudo-labelled ones count as labelled"
+    )
     hidden_dim: int = Field(
         2048, ge=1, description="width of the client-ID projector's hidden layer"
     )
@@ -61,7 +65,13 @@ class UV(AddOn):
         """The base's loss plus the client's cross entropy, summed over views."""
         out = self.base.loss(net, batch, client)
         rows = net.tensor("uv.weight")  # (K, code_dim)
-        codes = net.views(out.features, "uv_projector")  # per view, (B, code_dim)
+        features = out.features  # per view, (B, D)
+        if self.uv_on == "unlabelled":
+            hidden = batch.labels < 0
+            if not bool(hidden.any()):
+                return out
+            features = tuple(h[hidden] for h in features)
+        codes = net.views(features, "uv_projector")  # per view, (B, code_dim)
         terms = [client_cross_entropy(c, rows, client.id, self.temperature) for c in codes]
         return out.plus("uv", self.weight * torch.stack(terms).sum())
 
