@@ -1,26 +1,22 @@
-"""The named views: which random operations make one augmented version of an image.
+"""The named views: random operations that make one augmented version of an image.
 
-A view is a recipe, and a recipe is data. Parameters are drawn on the CPU for the whole batch, then
-applied on the device of the images, so runs on a CPU and on a GPU share their draws. Names ending
-in `-o` follow the released code of Lubana et al., names ending in `-m` Louizos et al.
-
-Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, and its released transforms;
-Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (the crop of `simclr-m` is not stated there).
+A view is a recipe (`bench.data.recipes`). Parameters are drawn on the CPU for the whole batch, then
+applied on the device of the images, so runs on a CPU and on a GPU share their draws.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from fedbench.bench.data import image_ops
 from fedbench.bench.data.image_ops import rotate, rotate90
+from fedbench.bench.data.recipes import VIEWS, ViewRecipe
+from fedbench.bench.data.strong_ops import RAND_AUGMENT_OPERATIONS, cutout, rand_augment
 from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
 
 __all__ = [
@@ -43,89 +39,6 @@ PADDING: Final = 4
 MIN_SIDE: Final = 4
 # Values per chunk on a CPU: about 2 MB of floats, so that the passes over it stay in the cache.
 _CHUNK_VALUES: Final = 2**19
-
-
-@dataclass(frozen=True)
-class ViewRecipe:
-    """What happens to an image, in the order of the fields; probabilities are per image.
-
-    Attributes:
-        description: one line for people.
-        crop: nothing, a random box resized to the old size, or a window of the padded image.
-        scale: share of the image that a resized crop covers, lowest and highest.
-        interpolation: kernel of the resized crop.
-        flip: probability of a left-right flip.
-        jitter: half-widths (brightness, contrast, saturation, hue), applied with probability 0.8.
-        grayscale: probability.
-        blur: probability of the 3x3 blur with sigma uniform in [0.1, 2].
-        solarize: probability.
-        normalised: shift and scale by the project's one mean and deviation at the end.
-    """
-
-    description: str
-    crop: Literal["none", "resized", "padded"] = "none"
-    scale: tuple[float, float] = (0.08, 1.0)
-    interpolation: image_ops.Interpolation = "bicubic"
-    flip: float = 0.0
-    jitter: tuple[float, float, float, float] | None = None
-    grayscale: float = 0.0
-    blur: float = 0.0
-    solarize: float = 0.0
-    normalised: bool = True
-
-
-_PLAIN = ViewRecipe("the image itself")
-_BASE = ViewRecipe("crop of 50-100 % and flip", "resized", (0.5, 1.0), flip=0.5)
-_SIMCLR_O = replace(
-    _BASE,
-    description="crop of 50-100 %, flip, mild jitter, gray, blur of every second image",
-    jitter=(0.4, 0.4, 0.2, 0.1),
-    grayscale=0.2,
-    blur=0.5,
-)
-_BYOL_O_2 = replace(
-    _SIMCLR_O,
-    description="as simclr-o with little blur, and solarisation",
-    blur=0.1,
-    solarize=0.2,
-)
-_SIMCLR_M = ViewRecipe(
-    "crop of 8-100 %, flip, jitter, gray, no blur",
-    "resized",
-    flip=0.5,
-    jitter=(0.4, 0.4, 0.4, 0.1),
-    grayscale=0.2,
-)
-
-VIEWS: Final[Mapping[str, ViewRecipe]] = MappingProxyType(
-    {
-        "plain": _PLAIN,
-        "unit": replace(
-            _PLAIN, description="the image in [0, 1], not normalised", normalised=False
-        ),
-        "rot": replace(_PLAIN, description="as plain; the method draws the quarter turns"),
-        "base": _BASE,
-        "weak": ViewRecipe("crop of the image padded by 4, and flip", "padded", flip=0.5),
-        "simclr-o": _SIMCLR_O,
-        "byol-o-1": replace(_SIMCLR_O, description="as simclr-o, always blurred", blur=1.0),
-        "byol-o-2": _BYOL_O_2,
-        "orchestra-o-1": _SIMCLR_O,
-        "orchestra-o-2": _BYOL_O_2,
-        "spec-o-1": ViewRecipe(
-            "bilinear crop of 8-100 % and flip", "resized", interpolation="bilinear", flip=0.5
-        ),
-        "spec-o-2": replace(
-            _SIMCLR_M,
-            description="crop of 20-100 %, flip, jitter, gray, blur of every second image",
-            scale=(0.2, 1.0),
-            blur=0.5,
-        ),
-        "simclr-m": _SIMCLR_M,
-        "simclr-m-pad4": replace(
-            _SIMCLR_M, description="as simclr-m with a crop of the padded image", crop="padded"
-        ),
-    }
-)
 
 
 def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -258,6 +171,13 @@ def _draw(
         draws["sigma"] = uniform(*SIGMA_RANGE)
     if recipe.solarize:
         draws["solarize"] = happens(recipe.solarize)
+    if recipe.rand_augment is not None:
+        shape, choices = (batch, recipe.rand_augment[0]), len(RAND_AUGMENT_OPERATIONS)
+        draws["operations"] = torch.randint(choices, shape, generator=generator)
+        draws["backwards"] = torch.rand(shape, generator=generator) < 0.5
+    if recipe.cutout:
+        for key, side in (("row", size[0]), ("column", size[1])):
+            draws[key] = torch.randint(side, (batch,), generator=generator)
     return draws
 
 
@@ -275,6 +195,9 @@ def _apply(recipe: ViewRecipe, images: Tensor, draws: Mapping[str, Tensor]) -> T
             images = image_ops.pad_crop(images, draws["top"], draws["left"], PADDING)
         if flip is not None:
             images = image_ops.hflip(images, flip)
+        if recipe.rand_augment is not None:
+            chosen, magnitude = draws["operations"], recipe.rand_augment[1]
+            images = rand_augment(images, chosen, draws["backwards"], magnitude)
         view = image_ops.to_unit(images)
     if "order" in draws:
         factors = (draws[key] for key in ("order", "brightness", "contrast", "saturation", "hue"))
@@ -286,6 +209,9 @@ def _apply(recipe: ViewRecipe, images: Tensor, draws: Mapping[str, Tensor]) -> T
         _on(view, draws["blur"], lambda chosen, rows: image_ops.gaussian_blur(chosen, sigma[rows]))
     if "solarize" in draws:
         _on(view, draws["solarize"], lambda chosen, _: image_ops.solarize(chosen))
+    if recipe.cutout:
+        side = round(recipe.cutout * min(images.shape[2:]))
+        view = cutout(view, draws["row"], draws["column"], side)
     return view
 
 

@@ -22,7 +22,7 @@ from fedbench.bench.seeding import scope
 
 NAMES = {
     "plain", "unit", "rot", "base", "weak", "simclr-o", "byol-o-1", "byol-o-2", "orchestra-o-1",
-    "orchestra-o-2", "spec-o-1", "spec-o-2", "simclr-m", "simclr-m-pad4",
+    "orchestra-o-2", "spec-o-1", "spec-o-2", "simclr-m", "simclr-m-pad4", "strong",
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_views_are_finite_in_range_and_repeatable(name: str, shape: tuple[int, i
         assert not torch.equal(view, make_view(name, images, seeded(1)))
 
 
-@pytest.mark.parametrize("name", ["weak", "simclr-o", "byol-o-2", "simclr-m"])
+@pytest.mark.parametrize("name", ["weak", "strong", "simclr-o", "byol-o-2", "simclr-m"])
 def test_an_image_does_not_feel_its_neighbours(name: str) -> None:
     images, others = images_of(), images_of(41)[1:].clone()
     others[7] = images[7]
