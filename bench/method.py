@@ -39,19 +39,16 @@ if TYPE_CHECKING:
 
 
 class Labels(StrEnum):
-    """Which labels the data layer lets a method see; every other label arrives as -1."""
+    """Which labels the data layer lets a method see; every other label arrives as -1.
+
+    `OPTIONAL`, `SOME` and `ALL` see the share `data.label_fraction`. Where it is 0, `OPTIONAL` sees
+    none, `ALL` every label, and `SOME` is refused.
+    """
 
     NONE = "none"
-    """None, whatever the configuration says."""
-
     OPTIONAL = "optional"
-    """The share `data.label_fraction`; learns from images alone when it is 0."""
-
     SOME = "some"
-    """The share `data.label_fraction`, which must be above 0."""
-
     ALL = "all"
-    """The share `data.label_fraction` too when it is given, and every label when it is 0."""
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,21 @@ class Rule(Strict):
 
 
 class Preset(Strict):
-    """A preset file."""
+    """A preset file.
+
+    Attributes:
+        preset: its name.
+        description: for people.
+        source: where the setting comes from.
+        extends: another preset; its values hold where this one has none, its rules come first.
+        values: by dotted field.
+        rules: values under conditions.
+    """
 
     preset: str
     description: str
     source: str
+    extends: str | None = None
     values: dict[str, Value]
     rules: tuple[Rule, ...] = ()
 
@@ -113,7 +123,11 @@ def load_preset(name: str) -> Preset:
     preset = check_preset(load_yaml(files[name]), f"presets/{name}.yaml")
     if preset.preset != name:
         raise ConfigError(f"presets/{name}.yaml: preset: must be {name!r} (got {preset.preset!r})")
-    return preset
+    if preset.extends is None:
+        return preset
+    base = load_preset(preset.extends)
+    values, rules = {**base.values, **preset.values}, (*base.rules, *preset.rules)
+    return preset.model_copy(update={"values": values, "rules": rules})
 
 
 def parse_preset(text: str, name: str) -> Preset:

@@ -2,12 +2,14 @@
 
 from fedbench.methods import (
     byol,
+    cbafed,
     central_ae,
     featarc,
     fedavg_ae,
     orchestra,
     pfedae,
     rotpred,
+    semifed,
     simclr,
     simsiam,
     single_ae,
@@ -18,12 +20,14 @@ from fedbench.methods import (
 
 __all__ = [
     "byol",
+    "cbafed",
     "central_ae",
     "featarc",
     "fedavg_ae",
     "orchestra",
     "pfedae",
     "rotpred",
+    "semifed",
     "simclr",
     "simsiam",
     "single_ae",

@@ -52,7 +52,7 @@ class ViewRecipe:
     def __post_init__(self) -> None:
         if self.rand_augment is not None and self.crop == "resized":
             raise ConfigError(
-                f"view {self.description!r}: RandAugment works on whole pixel values, which a resized"
+                f"view {self.description!r}: RandAugment works on 8-bit pixels, which a resized"
                 " crop does not leave; use crop 'padded' or 'none'"
             )
 

@@ -19,7 +19,7 @@ def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
 
 
 def test_names() -> None:
-    shipped = {"demo", "laptop", "cross-device", "cross-silo", "mi", "pfedae"}
+    shipped = {"demo", "laptop", "cross-device", "cross-silo", "mi", "mi-semi", "pfedae"}
     assert shipped <= set(preset_names())
 
 
@@ -55,6 +55,29 @@ def test_cross_device(data: str) -> None:
     assert settle("supervised", "cross-device").client.lr == 0.01
 
 
+def test_mi_semi_is_mi_with_a_tenth_of_the_labels() -> None:
+    for spec in registry.specs():
+        mi, semi = settle(spec, "mi"), settle(spec, "mi-semi")
+        assert semi.data.label_fraction == 0.1
+        same = semi.model_copy(update={"data": mi.data, "method": mi.method})
+        assert same == mi
+    assert settle("semifed", "mi") == settle("semifed", "mi-semi")
+    config = settle("simclr+uv", "mi-semi", data__name="cifar100", data__partition="joint")
+    assert (config.data.num_clients, config.cohort_size, config.data.label_fraction) == (
+        500,
+        10,
+        0.1,
+    )
+
+
+def test_methods_that_need_labels_get_some_everywhere() -> None:
+    for name in preset_names():
+        for spec in ("semifed", "cbafed+uv"):
+            assert settle(spec, name).data.label_fraction == 0.1
+    with pytest.raises(ConfigError, match=r"label_fraction: must be above 0 for 'semifed'.*--set"):
+        settle("semifed", "demo", data__label_fraction=0)
+
+
 def test_cross_silo() -> None:
     config = settle("simclr", "cross-silo")
     assert (config.data.num_clients, config.cohort_size) == (10, 10)
@@ -71,7 +94,8 @@ def test_mi() -> None:
         "temperature": 0.5, "variant": "nt-xent", "augmentation": "simclr-m",
         "hidden_dim": 2048, "projection_dim": 128, "projector_norm": False,
         "uv": {
-            "weight": 1.0, "temperature": 1.0, "rows": "mean", "hidden_dim": 2048, "code_dim": 128,
+            "weight": 1.0, "temperature": 1.0, "rows": "mean", "uv_on": "all",
+            "hidden_dim": 2048, "code_dim": 128,
         },
     }  # fmt: skip
     supervised = settle("supervised", "mi").method
