@@ -21,7 +21,7 @@ BENCHMARK_VERSION = "1"
 Partitioner = Literal[
     "dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological", "rotation", "joint"
 ]
-Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles"]
+Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"]
 
 
 _READ_BY: dict[str, tuple[str, ...]] = {
@@ -73,6 +73,10 @@ class DataConfig(Strict):
         le=1,
         description="share of each client's labels that exist, for methods and probes alike;"
         " 0 = methods see none and probes all",
+    )
+
+    held_out: float = Field(
+        0.0, ge=0, lt=1, description="share of the training images, of all classes, no client gets"
     )
 
     @property
@@ -135,6 +139,9 @@ class EvaluationConfig(Strict):
     """What is measured at the end of a run."""
 
     protocols: tuple[Protocol, ...] = ("knn", "linear")
+    labels_from: Literal["clients", "held-out"] = Field(
+        "clients", description="whose labelled images protocols learn from; see data.held_out"
+    )
     knn_neighbours: int = Field(200, ge=1)
     knn_temperature: float = Field(0.1, gt=0)
     linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")

@@ -186,5 +186,10 @@ def _check_labels(config: RunConfig, sources: Mapping[str, str]) -> None:
     if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
         raise ConfigError(
             f"data.label_fraction: must be above 0 for {config.spec!r}, which learns from some"
-            f" labels (got 0) [{sources['data.label_fraction']}]; try 0.1"
+            f" labels, for example 0.1 (got 0) [{sources['data.label_fraction']}]"
+        )
+    if config.evaluation.labels_from == "held-out" and config.data.held_out == 0:
+        raise ConfigError(
+            "data.held_out: must be above 0, for example 0.1, where evaluation.labels_from is"
+            f" 'held-out' (got 0) [{sources['evaluation.labels_from']}]"
         )

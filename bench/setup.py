@@ -14,7 +14,7 @@ from fedbench.bench import registry
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.clients import ClientData
 from fedbench.bench.data.datasets import Dataset, reopen
-from fedbench.bench.data.labels import hide_all, visible_labels
+from fedbench.bench.data.labels import held_out, hide_all, visible_labels
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.shift import rotated_images
 from fedbench.bench.errors import PluginError
@@ -135,6 +135,19 @@ class Setup:
         images = torch.from_numpy(self.images[chosen])
         labels = torch.from_numpy(self.labels[chosen])
         return ClientData(images.to(device), labels.to(device))
+
+    @property
+    def probed(self) -> np.ndarray:
+        """Positions of the training images that protocols learn from, ascending.
+
+        Those of the clients whose labels exist, as the clients see them, or the held-out ones.
+        """
+        config = self.config
+        if config.evaluation.labels_from == "held-out":
+            return held_out(self.dataset.train_labels, config.data.held_out, config.seed)
+        dealt: np.ndarray = np.sort(self.dealt.indices)
+        known: np.ndarray = dealt[self.known_labels[dealt] >= 0]
+        return known
 
     @property
     def min_batch(self) -> int:

@@ -68,19 +68,55 @@ def hide_all(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.full(len(labels), HIDDEN, dtype=np.int64)
 
 
+def held_out(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> npt.NDArray[np.int64]:
+    """Sorted positions of the examples that no client gets, each class in proportion.
+
+    Args:
+        labels: (N,) classes.
+        fraction: share in [0, 1) of all examples; at least one when it is above 0.
+        seed: seed of the run.
+    """
+    if fraction == 0:
+        return np.zeros(0, dtype=np.int64)
+    return balanced_subset(labels, max(1, round(fraction * len(labels))), "held-out", seed)
+
+
+def few_per_class(
+    labels: npt.NDArray[np.int64], fraction: float, num_classes: int, seed: int
+) -> npt.NDArray[np.int64]:
+    """Sorted positions of equally many random examples of each class, for fine-tuning.
+
+    Each class has ceil(fraction * N / C), or all that there are if these are fewer. The examples at
+    a smaller fraction are among those at a larger one.
+
+    Args:
+        labels: (N,) classes, `HIDDEN` for examples that cannot be taken.
+        fraction: share in (0, 1] of all N examples.
+        num_classes: C.
+        seed: seed of the run.
+    """
+    from fedbench.bench.seeding import numpy_generator
+
+    each = math.ceil(fraction * len(labels) / num_classes - 1e-9)
+    order = numpy_generator(seed, "few-per-class").permutation(len(labels))
+    taken = [order[labels[order] == c][:each] for c in range(num_classes)]
+    return np.sort(np.concatenate(taken)).astype(np.int64)
+
+
 def balanced_subset(
-    labels: npt.NDArray[np.int64], size: int, purpose: str
+    labels: npt.NDArray[np.int64], size: int, purpose: str, seed: int = 0
 ) -> npt.NDArray[np.int64]:
     """Sorted positions of `size` examples in which each class keeps its share of the whole.
 
-    Sizes per class come from the largest remainder, ties going to the lower class. The draw is
-    fixed (seed 0): subsets of a data set do not vary between runs, and a class's examples in a
+    Sizes per class come from the largest remainder, ties going to the lower class. By default the
+    draw is fixed: subsets of a data set do not vary between runs, and a class's examples in a
     smaller subset are among its examples in a larger one whenever the larger has as many of it.
 
     Args:
         labels: (N,) classes.
         size: number of examples, 1..N.
         purpose: name of the draw, such as "train-subset".
+        seed: of the draw.
 
     Raises:
         ConfigError: the size is out of range.
@@ -97,6 +133,6 @@ def balanced_subset(
     quotas, remainders = np.divmod(counts * size, len(labels))
     largest = np.argsort(-remainders, kind="stable")[: size - quotas.sum()]
     quotas[largest] += 1
-    order = numpy_generator(0, purpose).permutation(len(labels))
+    order = numpy_generator(seed, purpose).permutation(len(labels))
     taken = [order[labels[order] == c][:quota] for c, quota in enumerate(quotas)]
     return np.sort(np.concatenate(taken)).astype(np.int64)

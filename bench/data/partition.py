@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fedbench.bench.config import DataConfig
 from fedbench.bench.data.dealers import DEALERS, dirichlet_balanced_legacy
 from fedbench.bench.data.dirichlet import largest_remainder
+from fedbench.bench.data.labels import held_out
 from fedbench.bench.data.rotations import turn
 from fedbench.bench.data.shares import Partition, checked_labels, flatten
 from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
@@ -28,8 +29,9 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
     Fields that the partitioner does not use are ignored. `rotation` is an iid deal whose clients'
     angle bins have concentration `data.alpha` (so a grid over alpha sweeps the shift); `joint` is
     an hsu deal by `data.alpha` with bins by `data.rotation_alpha`, drawn independently.
-    Only `pathological` and `legacy` leave examples unused. Only `iid`, `rotation` and `dirichlet`
-    take more clients than examples and then leave some empty, as `dirichlet` may at any size.
+    The share `data.held_out` is taken away first; besides it only `pathological` and `legacy` leave
+    examples unused. Only `iid`, `rotation` and `dirichlet` take more clients than examples and then
+    leave some empty, as `dirichlet` may at any size.
 
     Args:
         labels: (N,) classes in [0, num_classes).
@@ -41,7 +43,10 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
         ConfigError: The settings cannot be met by these labels.
         DataError: Labels are missing or out of range.
     """
-    labels = checked_labels(labels, num_classes)
+    everything = checked_labels(labels, num_classes)
+    kept = np.ones(len(everything), dtype=np.bool_)
+    kept[held_out(everything, config.held_out, seed)] = False
+    labels = everything[kept]
     name, num_clients = config.partition, config.num_clients
     if name not in DEALERS:
         raise UnknownNameError("partitioner", name, DEALERS)
@@ -58,10 +63,12 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
     legacy = config.legacy and name == "dirichlet-balanced"
     if legacy:
         seed = 0
-        owners = dirichlet_balanced_legacy(labels, num_classes, config)
+        dealt = dirichlet_balanced_legacy(labels, num_classes, config)
     else:
         rng = numpy_generator(seed, "partition")
-        owners = DEALERS[name](labels, num_classes, config, rng)
+        dealt = DEALERS[name](labels, num_classes, config, rng)
+    owners = np.full(len(everything), -1, np.int32)
+    owners[kept] = dealt
     angles, bins = None, None
     if name in ("rotation", "joint"):
         concentration = config.alpha if name == "rotation" else config.rotation_alpha
@@ -70,9 +77,10 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
         angles, bins = turn(owners, num_clients, config.rotation_bins, concentration, seed)
     indices, offsets = flatten(owners, num_clients)
     partition = Partition(
-        name, config.alpha, seed, len(labels), num_classes, indices, offsets, angles, bins
+        name, config.alpha, seed, len(everything), num_classes, indices, offsets, angles, bins
     )
-    _check_deal(partition, config, may_leave=legacy or name == "pathological")
+    may_leave = legacy or name == "pathological" or config.held_out > 0
+    _check_deal(partition, config, may_leave=may_leave)
     return partition
 
 

@@ -87,7 +87,7 @@ def linear_probe_paper(
     test = extract(encode, test_images, device=device)  # (M, D)
     check_finite("paper probe, test features", test)
 
-    weight, bias = _initial_layer(test.shape[1], num_classes, seed)
+    weight, bias = initial_layer(test.shape[1], num_classes, seed)
     weight, bias = weight.to(device).requires_grad_(), bias.to(device).requires_grad_()
     optimizer = torch.optim.SGD([weight, bias], lr=lr, momentum=MOMENTUM)
     batch_size = min(batch_size, len(train_images))
@@ -118,7 +118,7 @@ def cosine(peak: float, progress: float) -> float:
     return 0.5 * peak * (1.0 + math.cos(math.pi * progress))
 
 
-def _initial_layer(num_inputs: int, num_classes: int, seed: int) -> tuple[Tensor, Tensor]:
+def initial_layer(num_inputs: int, num_classes: int, seed: int) -> tuple[Tensor, Tensor]:
     """Weights (C, D) and bias (C,) as torch's Linear draws them, from a generator of our own."""
     draws = seeding.generator(seed, "linear-paper-init")
     bound = 1.0 / math.sqrt(num_inputs)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract, features_are_finite
+from fedbench.bench.evaluation.finetune import finetune_accuracies
 from fedbench.bench.evaluation.geometry import angle_summary
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
@@ -44,8 +45,8 @@ def evaluate(
         setup: the run.
         binding: the net with the server's tensors in it.
         select_client: called before a client's own encoder is looked at.
-        protocols: any of `knn`, `linear`, `linear-paper`, `mlp` (with `linear` beside it), `local`
-            (their accuracies on clients' own test images), `angles`; without them no label is read.
+        protocols: any of `evaluation.protocols`; `mlp` has `linear` beside it, and `local` adds
+            their accuracies on clients' own test images; without any, no label is read.
         device: where the net is.
         one_encoder: the net as it is stands for all clients, as before the first round.
     """
@@ -108,13 +109,12 @@ def _protocols(
     test = extract(encode, dataset.test_images, device=device)
     if not features_are_finite(test):
         return found
-    held = np.sort(setup.dealt.indices)
-    held = held[setup.known_labels[held] >= 0]
-    labels, classes = setup.known_labels[held], dataset.num_classes
+    probed, classes = setup.probed, dataset.num_classes
+    labels = dataset.train_labels[probed]
     if "angles" in protocols:
         found |= angle_summary(test, dataset.test_labels, classes)
     if {"knn", "linear", "mlp", "local"} & set(protocols):
-        train = extract(encode, setup.images[held], device=device)
+        train = extract(encode, setup.images[probed], device=device)
         if not features_are_finite(train):
             return found
     if "knn" in protocols:
@@ -132,7 +132,7 @@ def _protocols(
     if "linear-paper" in protocols:
         found["linear_paper_acc"] = linear_probe_paper(
             encode,
-            setup.images[held],
+            setup.images[probed],
             labels,
             dataset.test_images,
             dataset.test_labels,
@@ -140,6 +140,8 @@ def _protocols(
             seed=setup.config.seed,
             device=device,
         )
+    if "finetune" in protocols:
+        found |= finetune_accuracies(setup, net, device)
     return found
 
 

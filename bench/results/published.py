@@ -161,7 +161,7 @@ def published(row: Row, metric: str) -> Published | None:
     """
     config = flatten(json.loads(row.config_json))
     dataset = DATASETS.get(dataset_name(row.dataset))
-    if dataset is None:
+    if dataset is None or _own_probe(config, row.preset, metric):
         return None
     if row.preset in ("cross-device", "cross-silo"):
         paper, found = "orchestra", _orchestra(row.preset, config, metric)
@@ -182,6 +182,13 @@ def dataset_name(name: str) -> str:
     """`cifar10` for `cifar10`, `CIFAR-10` and `hub:some/folder/cifar-10`."""
     last = name.split(":", 1)[-1].rstrip("/").rsplit("/", 1)[-1]
     return last.lower().replace("-", "").replace("_", "")
+
+
+def _own_probe(config: Mapping[str, Any], preset: str, metric: str) -> bool:
+    """Whether the probe learns from other images than the papers' do."""
+    few_labels = config.get("data.label_fraction", 0) not in (0, 1) and preset != "mi-semi"
+    fewer_images = config.get("data.held_out", 0) > 0 and not metric.startswith("finetune")
+    return few_labels or fewer_images
 
 
 def _fits(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

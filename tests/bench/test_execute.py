@@ -12,6 +12,7 @@ import torch
 
 from fedbench.bench.config import Protocol
 from fedbench.bench.errors import ConfigError, StoreError
+from fedbench.bench.evaluation.finetune import FRACTIONS, FinetuneSettings
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.execute import Origin, Place, execute
 from fedbench.bench.history import RoundRecord
@@ -153,8 +154,10 @@ def test_the_objective_reads_no_label(tmp_path: Path) -> None:
     assert not [name for name in found[0] if name.endswith("_acc")]
 
 
-def test_hidden_labels_reach_no_probe(tmp_path: Path) -> None:
+def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other labels in place of the hidden ones change no weight and no metric of any protocol."""
+    for fraction in FRACTIONS:
+        monkeypatch.setitem(FRACTIONS, fraction, FinetuneSettings(epochs=2, batch_size=8))
     config = tiny_config("simclr", data__label_fraction=0.25)
     setup = tiny_setup(config)
     labels = np.array(setup.dataset.train_labels)
@@ -168,7 +171,7 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path) -> None:
         binding = trainer.binding
         found.append(evaluate(other, binding, lambda k: None, protocols, torch.device("cpu")))
     assert found[0] == found[1]
-    assert {"knn_acc", "linear_acc", "linear_paper_acc"} <= set(found[0])
+    assert {"knn_acc", "linear_acc", "linear_paper_acc", "finetune_1pct_acc"} <= set(found[0])
 
 
 def test_a_run_that_somebody_else_is_at_is_refused(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def test_flatten_and_unflatten_are_inverse() -> None:
         ("evaluation.protocols", "knn", r"must be a list \(got knn\)"),
         ("method.temperature", 0, r"^method\.temperature: must be greater than 0 \(got 0\)"),
         ("data.label_fraction", 1.1, "must be less than or equal to 1"),
+        ("evaluation.labels_from", "held-out", "data.held_out: must be above 0, for example"),
     ],
 )
 def test_bad_overrides(key: str, value: Any, message: str) -> None:

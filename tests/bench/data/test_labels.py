@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbench.bench.data.labels import balanced_subset, hide_all, visible_labels
+from fedbench.bench.data.labels import (
+    balanced_subset,
+    few_per_class,
+    held_out,
+    hide_all,
+    visible_labels,
+)
 from fedbench.bench.errors import ConfigError
 
 LABELS = np.arange(200, dtype=np.int64) % 7
@@ -98,3 +104,28 @@ def test_smaller_subsets_lie_in_larger_ones() -> None:
 def test_subset_size_out_of_range(size: int) -> None:
     with pytest.raises(ConfigError, match=rf"{size} examples was asked for.*1\.\.100"):
         balanced_subset(np.zeros(100, dtype=np.int64), size, "x")
+
+
+def test_held_out_examples_are_a_seeded_share_of_every_class() -> None:
+    labels = np.repeat(np.arange(4), [100, 200, 300, 400])
+    chosen = held_out(labels, 0.1, seed=3)
+    assert np.bincount(labels[chosen]).tolist() == [10, 20, 30, 40]
+    assert (np.diff(chosen) > 0).all()
+    np.testing.assert_array_equal(chosen, held_out(labels, 0.1, seed=3))
+    assert (chosen != held_out(labels, 0.1, seed=4)).any()
+    assert len(held_out(labels, 0.0, seed=3)) == 0
+    assert len(held_out(labels, 1e-6, seed=3)) == 1
+
+
+def test_a_few_of_each_class_nested_and_never_a_hidden_one() -> None:
+    labels = np.repeat(np.arange(4), [100, 300, 300, 299])
+    labels[100:395] = -1  # class 1 has five left
+    # ceil(0.01 * 999 / 4) = 3 and ceil(0.1 * 999 / 4) = 25
+    small, large = (few_per_class(labels, p, 4, seed=1) for p in (0.01, 0.1))
+    assert np.bincount(labels[small]).tolist() == [3, 3, 3, 3]
+    assert np.bincount(labels[large]).tolist() == [25, 5, 25, 25]
+    assert set(small) < set(large)
+    assert (small != few_per_class(labels, 0.01, 4, seed=2)).any()
+    # 0.01 * 50000 / 10 is 50.0 plus nothing: 50 of each class
+    many = few_per_class(np.arange(50_000) % 10, 0.01, 10, seed=0)
+    assert np.bincount(many % 10).tolist() == [50] * 10

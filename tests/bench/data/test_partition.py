@@ -11,6 +11,7 @@ import pytest
 
 from fedbench.bench.config import DataConfig, Partitioner
 from fedbench.bench.data import dealers
+from fedbench.bench.data.labels import held_out
 from fedbench.bench.data.partition import Partition, balanced_labels, deal, deal_test, summary
 from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
 
@@ -51,6 +52,25 @@ def test_every_deal_is_disjoint_complete_and_repeatable(name: str, alpha: float,
     assert partition.hash != deal(labels, 6, settings, seed + 1).hash
     if name in ("dirichlet-balanced", "hsu", "iid", "rotation", "joint"):
         assert np.ptp(partition.sizes) <= 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_held_out_is_nobodys_and_the_rest_is_dealt(name: str) -> None:
+    labels = skewed_labels(997, 6)
+    settings = config(name, num_clients=9, held_out=0.2)
+    partition = deal(labels, 6, settings, 3)
+    chosen = held_out(labels, 0.2, 3)
+    assert len(chosen) == 199  # 0.2 * 997 = 199.4
+    assert partition.num_examples == 997
+    assert (partition.owners()[chosen] == -1).all()
+    assert partition.num_unused == 199
+    if partition.angles is not None:
+        assert np.isnan(partition.angles[chosen]).all()
+        assert np.isfinite(np.delete(partition.angles, chosen)).all()
+    legacy = deal(
+        labels, 6, config("dirichlet-balanced", num_clients=9, held_out=0.2, legacy=True), 3
+    )
+    assert (legacy.owners()[chosen] == -1).all()
 
 
 def test_a_million_clients() -> None:

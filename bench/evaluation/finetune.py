@@ -1,0 +1,162 @@
+"""Fine-tuning accuracy: the whole encoder trained on a few labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedbench.bench import seeding
+from fedbench.bench.data.labels import HIDDEN, few_per_class
+from fedbench.bench.data.views import make_view
+from fedbench.bench.evaluation.features import (
+    EvaluationError,
+    Images,
+    Labels,
+    check_labels,
+    extract,
+    features_are_finite,
+    take_images,
+)
+from fedbench.bench.evaluation.linear_paper import cosine, initial_layer
+from fedbench.bench.net import Net
+from fedbench.bench.setup import Setup
+
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """How long and in which batches; learning rate per 256 examples."""
+
+    epochs: int
+    batch_size: int
+    lr: float = 0.05
+    view: str = "base"
+
+
+FRACTIONS = {
+    0.01: FinetuneSettings(epochs=60, batch_size=64),
+    0.1: FinetuneSettings(epochs=30, batch_size=256),
+}
+"""Shares of the training set's size that are labelled."""
+
+
+def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[str, float]:
+    """Accuracies on the test set after fine-tuning on 1 % and on 10 % of the labels.
+
+    The labelled images are equally many of each class, drawn by the run's seed out of those that
+    protocols learn from (`Setup.probed`), smaller set within larger one.
+
+    Args:
+        setup: the run.
+        net: with the weights to start from; not changed.
+        device: where to train.
+
+    Returns:
+        `finetune_1pct_acc` and `finetune_10pct_acc`, NaN where the training diverged.
+    """
+    dataset, seed = setup.dataset, setup.config.seed
+    labels = np.full(len(dataset.train_labels), HIDDEN, dtype=np.int64)
+    labels[setup.probed] = dataset.train_labels[setup.probed]
+    found = {}
+    for fraction, settings in FRACTIONS.items():
+        chosen = few_per_class(labels, fraction, dataset.num_classes, seed)
+        copy = setup.make_net()
+        # Parts that live for one client's round are in no state_dict, and no encoder needs them.
+        copy.load_state_dict(net.state_dict(), strict=False)
+        found[f"finetune_{fraction:.0%}_acc".replace("%", "pct")] = finetune(
+            copy.to(device),
+            setup.method.encode,
+            setup.images[chosen],
+            labels[chosen],
+            dataset.test_images,
+            dataset.test_labels,
+            num_classes=dataset.num_classes,
+            seed=seed,
+            device=device,
+            settings=settings,
+        )
+    return found
+
+
+def finetune(
+    net: Net,
+    encode: Callable[[Net, Tensor], Tensor],
+    images: Images,
+    labels: Labels,
+    test_images: Images,
+    test_labels: Labels,
+    *,
+    num_classes: int,
+    seed: int,
+    device: torch.device | str,
+    settings: FinetuneSettings,
+) -> float:
+    """Accuracy of an encoder and a linear layer that were trained together by SGD.
+
+    Nesterov momentum 0.9, no weight decay, batch norm in training mode; the learning rate is
+    lr * batch_size / 256, taken to 0 along half a cosine, step by step. An incomplete last batch is
+    left out; where that would leave none, the few images are one batch.
+
+    Source: ours. Lubana et al. 2022, https://arxiv.org/abs/2205.11506, fine-tunes with 1 % and 10 %
+    of the labels without giving settings, on images that were not pre-trained on; so does this with
+    `data.held_out` and `evaluation.labels_from`.
+
+    Args:
+        net: trained in place.
+        encode: (net, normalised images (B, C, H, W)) -> features (B, D).
+        images: uint8 (N, C, H, W).
+        labels: (N,), each in [0, num_classes).
+        test_images: uint8 (M, C, H, W).
+        test_labels: (M,), each in [0, num_classes).
+        num_classes: at least 1.
+        seed: the run's; names the draws of the layer's initial weights, of the order and the views.
+        device: where the net is.
+        settings: length, batch size, learning rate, augmentation.
+
+    Returns:
+        Accuracy on all test images, in [0, 1]; NaN if the training diverged.
+
+    Raises:
+        EvaluationError: if images and labels do not fit together.
+    """
+    if len(images) == 0 or len(test_images) == 0:
+        raise EvaluationError(
+            f"fine-tuning: {len(images)} training and {len(test_images)} test images;"
+            " at least 1 of each is needed"
+        )
+    targets = check_labels("fine-tuning, training", labels, len(images), num_classes)
+    truth = check_labels("fine-tuning, test", test_labels, len(test_images), num_classes)
+    dim = extract(lambda x: encode(net.eval(), x), test_images[:1], device=device).shape[1]
+    weight, bias = (p.to(device).requires_grad_() for p in initial_layer(dim, num_classes, seed))
+    trained = [p for p in net.parameters() if p.requires_grad]
+    lr, batch_size = settings.lr * settings.batch_size / 256, min(settings.batch_size, len(images))
+    optimizer = torch.optim.SGD([*trained, weight, bias], lr=lr, momentum=MOMENTUM, nesterov=True)
+    num_batches = len(images) // batch_size
+    net.train()
+    for epoch in range(settings.epochs):
+        order = torch.randperm(
+            len(images), generator=seeding.generator(seed, "finetune-order", epoch)
+        )
+        views = seeding.generator(seed, "finetune-view", epoch)
+        for index, chosen in enumerate(order[: num_batches * batch_size].split(batch_size)):
+            batch = make_view(settings.view, take_images(images, chosen).to(device), views)
+            progress = (epoch * num_batches + index) / (settings.epochs * num_batches)
+            optimizer.param_groups[0]["lr"] = cosine(lr, progress)
+            optimizer.zero_grad()
+            logits = F.linear(encode(net, batch), weight, bias)  # (B, C)
+            F.cross_entropy(logits, targets[chosen].to(device)).backward()
+            optimizer.step()
+    net.eval()
+    test = extract(lambda x: encode(net, x), test_images, device=device)  # (M, D)
+    if not features_are_finite(test) or not bool(weight.isfinite().all()):
+        return math.nan
+    with torch.no_grad():
+        predicted = F.linear(test.to(device), weight, bias).argmax(dim=1).cpu()
+    return (predicted == truth).double().mean().item()

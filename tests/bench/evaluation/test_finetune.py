@@ -1,0 +1,181 @@
+"""Fine-tuning on few labels: what it learns, on which images, and what it leaves alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench import seeding
+from fedbench.bench.evaluation import suite
+from fedbench.bench.evaluation.features import EvaluationError, extract
+from fedbench.bench.evaluation.finetune import (
+    FRACTIONS,
+    FinetuneSettings,
+    finetune,
+    finetune_accuracies,
+)
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.net import Net
+from fedbench.bench.setup import Setup
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+
+CPU = torch.device("cpu")
+
+
+def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noise whose brightest channel is its class: crops and flips do not change that."""
+    rng = seeding.numpy_generator(seed, "coloured")
+    labels = rng.integers(0, 3, size)
+    images = rng.integers(0, 120, (size, 3, 8, 8), dtype=np.uint8)
+    images[np.arange(size), labels] += 90
+    return images, labels
+
+
+def blind_net() -> Net:
+    """An encoder whose features say nothing about the class before it is trained."""
+    with seeding.scope(0, "init"):
+        linear = nn.Linear(192, 4)
+        nn.init.zeros_(linear.weight)
+        encoder = nn.Sequential(nn.Flatten(), linear, nn.BatchNorm1d(4), nn.Tanh())
+    return Net({"encoder": encoder})
+
+
+def encode(net: Net, images: Tensor) -> Tensor:
+    features: Tensor = net(images, "encoder")
+    return features
+
+
+def tuned(net: Net, *, size: int = 60, seed: int = 0, **settings: Any) -> float:
+    images, labels = coloured(size, 1)
+    test_images, test_labels = coloured(45, 2)
+    given = FinetuneSettings(**{"epochs": 20, "batch_size": 16, "lr": 2.0, **settings})
+    return finetune(
+        net, encode, images, labels, test_images, test_labels,
+        num_classes=3, seed=seed, device="cpu", settings=given,
+    )  # fmt: skip
+
+
+def test_the_encoder_is_trained_as_well() -> None:
+    """A linear layer on constant features would get a third; only the encoder can do better."""
+    net = blind_net()
+    mean = net.tensor("encoder.2.running_mean").clone()
+    assert tuned(net) > 0.9
+    assert net.tensor("encoder.1.weight").any()
+    assert not torch.equal(net.tensor("encoder.2.running_mean"), mean)  # in training mode
+
+
+def test_it_depends_on_the_seed_and_nothing_else() -> None:
+    state = torch.get_rng_state()
+    found = [tuned(blind_net(), seed=seed, epochs=1, lr=0.05) for seed in (0, 0, 1, 2, 3)]
+    assert found[0] == found[1]
+    assert len(set(found)) > 1
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_few_images_are_one_batch() -> None:
+    assert tuned(blind_net(), size=9, batch_size=64, epochs=30) > 0.5
+
+
+def test_a_training_that_diverges_is_not_a_number() -> None:
+    plain = Net({"encoder": nn.Sequential(nn.Flatten(), nn.Linear(192, 4))})
+    assert math.isnan(tuned(plain, lr=1e30))
+
+
+def test_images_are_needed() -> None:
+    images, labels = coloured(3, 1)
+    with pytest.raises(EvaluationError, match="0 training and 3 test images; at least 1"):
+        finetune(
+            blind_net(), encode, images[:0], labels[:0], images, labels,
+            num_classes=3, seed=0, device="cpu", settings=FRACTIONS[0.01],
+        )  # fmt: skip
+
+
+def test_a_run_is_fine_tuned_on_both_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a net with a part that lives for one round, which no state_dict holds."""
+    for fraction in FRACTIONS:
+        monkeypatch.setitem(FRACTIONS, fraction, FinetuneSettings(epochs=2, batch_size=8))
+    setup = tiny_setup(tiny_config("featarc", evaluation__protocols=["finetune"]))
+    trainer = train(setup, tmp_path)
+    before = trainer.vector.clone()
+    found = evaluate(setup, trainer.binding, lambda k: None, ["finetune"], CPU)
+    assert {"finetune_1pct_acc", "finetune_10pct_acc"} <= set(found)
+    assert torch.equal(trainer.vector, before)
+    again = finetune_accuracies(setup, trainer.binding.net, CPU)
+    assert {name: found[name] for name in again} == again
+
+
+@pytest.mark.parametrize(
+    ("values", "probed"),
+    [
+        ({}, 80),
+        ({"data__label_fraction": 0.25}, 20),
+        ({"data__held_out": 0.2}, 64),
+        ({"data__held_out": 0.2, "evaluation__labels_from": "held-out"}, 16),
+    ],
+)
+def test_every_protocol_learns_from_the_same_images(
+    values: dict[str, Any], probed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = tiny_setup(tiny_config("supervised", data__partition="joint", **values))
+    positions = setup.probed
+    assert len(positions) == probed
+    held = np.setdiff1d(np.arange(80), setup.partition.indices)
+    if "evaluation__labels_from" in values:
+        np.testing.assert_array_equal(positions, held)
+    else:
+        assert not set(positions) & set(held)
+    given: dict[str, tuple[int, np.ndarray]] = {}
+
+    def spy(name: str) -> Any:
+        def record(train: Any, labels: Any, *rest: Any, **options: Any) -> Any:
+            given[name] = (len(train), np.array(labels))
+            raise StopIteration
+
+        return record
+
+    trainer = train(setup, tmp_path, rounds=0)
+    for protocol, function in (("knn", "knn_accuracy"), ("linear", "linear_probe")):
+        monkeypatch.setattr(suite, function, spy(protocol))
+        with pytest.raises(StopIteration):
+            evaluate(setup, trainer.binding, lambda k: None, [protocol], CPU)
+        assert given[protocol][0] == probed
+        np.testing.assert_array_equal(given[protocol][1], setup.dataset.train_labels[positions])
+
+
+def seen_by_probe(setup: Setup, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """The images that features are taken of: the test set's, then those that a probe has."""
+    seen: list[np.ndarray] = []
+
+    def record(encode: Any, images: Any, **options: Any) -> Tensor:
+        seen.append(np.array(images))
+        return extract(encode, images, **options)
+
+    monkeypatch.setattr(suite, "extract", record)
+    trainer = train(setup, folder, rounds=0)
+    evaluate(setup, trainer.binding, lambda k: None, ["linear"], CPU)
+    return seen
+
+
+def test_the_probe_learns_from_turned_images_and_is_tested_on_upright_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("simclr", data__partition="rotation", data__label_fraction=0.5)
+    setup = tiny_setup(config)
+    test, learnt = seen_by_probe(setup, tmp_path, monkeypatch)
+    np.testing.assert_array_equal(test, setup.dataset.test_images)
+    at = 0
+    for position in range(80):  # in the order of the data set, half of every client's
+        if setup.known_labels[position] >= 0:
+            np.testing.assert_array_equal(learnt[at], setup.images[position])
+            at += 1
+    assert at == len(learnt) == 40
+    upright = setup.dataset.train_images[setup.probed]
+    assert (learnt != upright).any(axis=(1, 2, 3)).mean() > 0.5
