@@ -110,6 +110,14 @@ class RunProgress:
         return " · ".join(parts)
 
 
+_WITH_GAIN = {
+    "knn_acc": "k-NN",
+    "linear_acc": "linear probe",
+    "finetune_1pct_acc": "fine-tuned 1 %",
+    "finetune_10pct_acc": "fine-tuned 10 %",
+}
+
+
 def summary(result: RunResult) -> str:
     """The outcome of a run in a few lines of plain text."""
     row, metrics = result.row, result.metrics
@@ -120,8 +128,8 @@ def summary(result: RunResult) -> str:
         if metrics["untrained_objective"] is not None:
             objective += f"  (untrained encoder {metrics['untrained_objective']:.4f})"
         lines.append(_entry("objective", objective))
-    for name, label in (("knn_acc", "k-NN"), ("linear_acc", "linear probe")):
-        value, before = metrics[name], metrics.get(f"untrained_{name}")
+    for name, label in _WITH_GAIN.items():
+        value, before = metrics.get(name), metrics.get(f"untrained_{name}")
         if value is not None:
             text = percent(value)
             if before is not None:

@@ -22,6 +22,8 @@ TITLES = {
     "mlp_acc": "MLP %",
     "mlp_local_acc": "MLP, local %",
     "linear_local_acc": "linear, local %",
+    "finetune_1pct_acc": "fine-tuned 1 %",
+    "finetune_10pct_acc": "fine-tuned 10 %",
     "objective": "objective",
 }
 _LATEX = {

@@ -19,7 +19,10 @@ from fedbench.bench.results.published import published as published_number
 from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.statistics import mean, summarize
 
-_SHORT = ("knn", "linear", "linear-paper", "linear-local", "mlp", "mlp-local")
+_SHORT = (
+    *("knn", "linear", "linear-paper", "linear-local", "mlp", "mlp-local"),
+    *("finetune-1pct", "finetune-10pct"),
+)
 _ALIASES = {name: f"{name.replace('-', '_')}_acc" for name in _SHORT}
 _LOWER_IS_BETTER = frozenset({"final_loss"})
 
