@@ -47,7 +47,7 @@ class Strict(BaseModel):
 class DataConfig(Strict):
     """The data set and how its training images are dealt to clients."""
 
-    name: str = Field("digits", description="digits, a torchvision set, hub:PATH or folder:PATH")
+    name: str = Field("digits", description="see `fedbench datasets`; also hub:PATH, folder:PATH")
     train_subset: int | None = Field(
         None, ge=1, description="use this many training images, class-balanced; null = all"
     )
@@ -89,9 +89,14 @@ class DataConfig(Strict):
 class ModelConfig(Strict):
     """The encoder that every method shares."""
 
-    backbone: str = Field("resnet8", description="resnet18 (CIFAR stem) or resnet8 (for CPUs)")
+    backbone: str = Field(
+        "resnet8",
+        description="resnet18 (CIFAR stem), resnet8 (for CPUs) or cct-4-3x2 (transformer)",
+    )
     width: int | None = Field(
-        None, ge=1, description="channels of the first stage; null = the backbone's own"
+        None,
+        ge=1,
+        description="channels of the first stage, or of a token; null = the backbone's own",
     )
     stem_stride: int = Field(
         1, ge=1, le=2, description="stride of the first convolution; 2 costs a quarter"

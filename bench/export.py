@@ -124,11 +124,12 @@ def load_encoder(file: Path | str) -> Encoder:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         if card["format"] != FORMAT:
             raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
-        model, channels = ModelConfig.model_validate(card["model"]), card["image_shape"][0]
+        model = ModelConfig.model_validate(card["model"])
+        channels, height, width = card["image_shape"]
         feature_dim = int(card["feature_dim"])
     except (OSError, SafetensorError, KeyError, ValueError) as err:
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
-    backbone = latent_encoder(make_backbone(model, channels), feature_dim)
+    backbone = latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
     counters = {k: v for k, v in backbone.state_dict().items() if k.endswith("num_batches_tracked")}
     try:
         backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm

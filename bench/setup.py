@@ -72,7 +72,7 @@ class Setup:
             images=rotated_images(dataset, dealt),
             known_labels=known,
             labels=labels,
-            backbone=make_backbone(config.model, channels),
+            backbone=make_backbone(config.model, channels, (height, width)),
             spec=DataSpec(
                 (channels, height, width),
                 dataset.num_classes,

@@ -1,6 +1,7 @@
 """The data sets by name, opened from the cache as read-only memory maps.
 
-`digits`, `hub:PATH` and `folder:PATH` are built into the cache when they are first loaded. The
+`digits`, `tiny-imagenet`, `hub:PATH` and `folder:PATH` are built into the cache when they are first
+loaded; `tiny-imagenet` from its unzipped folder in `data_dir`/raw, or at `tiny-imagenet:PATH`. The
 torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` stands
 for its labelled images (5,000 and 8,000); its unlabelled ones are not used. `svhn` is without its
 "extra" images.
@@ -30,6 +31,7 @@ from fedbench.bench.data.sources import (
     TorchvisionSet,
     prepare_command,
 )
+from fedbench.bench.data.tiny_imagenet import FOLDER, TinyImageNet
 from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
@@ -45,8 +47,13 @@ TORCHVISION = {
         TorchvisionSet("stl10", "STL10", 10, (3, 96, 96), 5_000, 8_000, split_argument=True),
     )
 }
-FROM_PATH: dict[str, Callable[[Path], Source]] = {"hub": HubParquet, "folder": ImageFolders}
-KNOWN = ("digits", *TORCHVISION, "hub:PATH", "folder:PATH")
+TINY = "tiny-imagenet"
+FROM_PATH: dict[str, Callable[[Path], Source]] = {
+    "hub": HubParquet,
+    "folder": ImageFolders,
+    TINY: TinyImageNet,
+}
+KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +109,7 @@ def load_dataset(
     """Open a data set, building its cache first if need be; never uses the network.
 
     Args:
-        name: one of `KNOWN`, with a path for `hub:` and `folder:`.
+        name: one of `KNOWN`, with a path for `hub:` and the like.
         data_dir: folder of all caches; default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench,
             else ~/.cache/fedbench.
         train_subset: this many training images, 1..N, each class with its share (a fixed draw).
@@ -186,12 +193,14 @@ def reopen(path: Path, revision: str | None = None) -> Dataset:
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     """One record per known data set; sizes are null where they depend on a path."""
     root = _root(data_dir)
+    tiny = TinyImageNet(root / "raw" / FOLDER)
     rows: list[tuple[str, int, tuple[int, int, int], int, int, str]] = [
         ("digits", 10, (1, 8, 8), 1442, 355, "built in"),
         *(
             (s.key, s.num_classes, s.image_shape, s.num_train, s.num_test, s.command)
             for s in (_torchvision(key, root, data_dir, download=False) for key in TORCHVISION)
         ),
+        (TINY, 200, (3, 64, 64), 100_000, 10_000, tiny.remedy),
     ]
     records: list[dict[str, Any]] = [
         {
@@ -201,7 +210,7 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
             "num_train": num_train,
             "num_test": num_test,
             "get": get,
-            "cached": (root / name / "meta.json").is_file(),
+            "cached": (root / (tiny.key if name == TINY else name) / "meta.json").is_file(),
         }
         for name, num_classes, shape, num_train, num_test, get in rows
     ]
@@ -244,6 +253,8 @@ def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> 
         return Digits(), name
     if name in TORCHVISION:
         return _torchvision(name, root, data_dir, download=download), name
+    if name == TINY:
+        return TinyImageNet(root / "raw" / FOLDER), name
     kind, colon, text = name.partition(":")
     if not colon or kind not in FROM_PATH:
         raise UnknownNameError("data set", name, KNOWN)

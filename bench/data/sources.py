@@ -12,7 +12,7 @@ import shlex
 import socket
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -227,7 +227,7 @@ class ImageFolders:
 def _labelled(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
     """The images of a split with their labels."""
     found = [
-        (file, label) for label, name in enumerate(classes) for file in _images_below(folder / name)
+        (file, label) for label, name in enumerate(classes) for file in images_in(folder / name)
     ]
     with_images = {label for _, label in found}
     empty = [name for label, name in enumerate(classes) if label not in with_images]
@@ -242,11 +242,14 @@ def _class_folders(folder: Path) -> list[str]:
     return sorted(f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
 
 
-def _images_below(folder: Path) -> Iterator[Path]:
-    for place, _, names in sorted(os.walk(folder, followlinks=True)):
-        for name in sorted(names):
-            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
-                yield Path(place, name)
+def images_in(folder: Path) -> list[Path]:
+    """The image files anywhere below a folder, sorted, without those with a leading dot."""
+    return [
+        Path(place, name)
+        for place, _, names in sorted(os.walk(folder, followlinks=True))
+        for name in sorted(names)
+        if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
+    ]
 
 
 def path_key(kind: str, path: Path) -> str:

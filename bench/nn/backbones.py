@@ -1,4 +1,4 @@
-"""Encoders by name: ResNets for small images, with the norm that the configuration asks for."""
+"""Encoders by name: ResNets for small images, a compact transformer, and the configured norm."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.errors import ConfigError, UnknownNameError
+from fedbench.bench.nn.cct import CCT
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,21 @@ class ResNetShape:
     description: str
 
 
-BACKBONES: Mapping[str, ResNetShape] = {
+@dataclass(frozen=True)
+class CCTShape:
+    """Layers, heads, convolutions and width of a compact convolutional transformer."""
+
+    layers: int
+    heads: int
+    convolutions: int
+    width: int
+    description: str
+
+
+BACKBONES: Mapping[str, ResNetShape | CCTShape] = {
     "resnet18": ResNetShape((2, 2, 2, 2), 64, "ResNet-18 with a 3x3 stem and no max-pool, 512-d"),
     "resnet8": ResNetShape((1, 1, 1), 16, "one block in each of three stages, for CPUs, 64-d"),
+    "cct-4-3x2": CCTShape(4, 2, 2, 128, "CCT-4/3x2, four layers on two convolutions, 128-d"),
 }
 
 
@@ -33,24 +46,29 @@ class Backbone:
     """What `Method.build` gets: makes encoders, and norms that follow the same choice.
 
     Attributes:
-        shape: the ResNet.
-        width: channels of the first stage.
+        shape: the ResNet or transformer.
+        width: channels of the first stage, or of a token.
         stem_stride: stride of the first convolution.
         in_channels: channels of the images.
-        norm_name: `batch`, `batch-local` or `group`.
+        norm_name: `batch`, `batch-local` or `group`; a transformer has layer norm inside, and these
+            in the heads on top of it.
         norm_groups: groups of a group norm.
+        image_size: (H, W); a transformer is made for one.
     """
 
-    shape: ResNetShape
+    shape: ResNetShape | CCTShape
     width: int
     stem_stride: int
     in_channels: int
     norm_name: str
     norm_groups: int
+    image_size: tuple[int, int]
 
     @property
     def dim(self) -> int:
         """Length D of a feature vector."""
+        if isinstance(self.shape, CCTShape):
+            return self.width
         return self.width << (len(self.shape.blocks) - 1)
 
     @property
@@ -60,7 +78,17 @@ class Backbone:
 
     def make(self) -> nn.Module:
         """A new encoder, (B, C, H, W) -> (B, D)."""
-        return ResNet(self)
+        if isinstance(self.shape, CCTShape):
+            return CCT(
+                self.in_channels,
+                self.image_size,
+                width=self.width,
+                num_layers=self.shape.layers,
+                num_heads=self.shape.heads,
+                num_convolutions=self.shape.convolutions,
+                stem_stride=self.stem_stride,
+            )
+        return ResNet(self, self.shape.blocks)
 
     def norm(self, channels: int) -> nn.Module:
         """A norm layer for (B, channels, …)."""
@@ -84,23 +112,45 @@ class Backbone:
         return nn.GroupNorm(self.norm_groups, features, affine=affine)
 
 
-def make_backbone(config: ModelConfig, in_channels: int) -> Backbone:
+def make_backbone(
+    config: ModelConfig, in_channels: int, image_size: tuple[int, int] = (32, 32)
+) -> Backbone:
     """The backbone of a configuration.
+
+    Args:
+        config: its name, width and norm.
+        in_channels: channels of the images, 1 or 3.
+        image_size: (H, W), each at least 4.
 
     Raises:
         UnknownNameError: if there is no backbone of this name.
-        ConfigError: if the channels cannot be divided into `norm_groups` groups.
+        ConfigError: if the channels cannot be divided into `norm_groups` groups, or a transformer's
+            width among its heads.
     """
     if config.backbone not in BACKBONES:
         raise UnknownNameError("backbone", config.backbone, BACKBONES)
     shape = BACKBONES[config.backbone]
     width = config.width or shape.width
-    if config.norm == "group" and width % config.norm_groups:
+    if isinstance(shape, CCTShape):
+        if width % shape.heads:
+            raise ConfigError(
+                f"model.width: must divide among the {shape.heads} heads of {config.backbone}"
+                f" (got {width})"
+            )
+    elif config.norm == "group" and width % config.norm_groups:
         raise ConfigError(
             f"model.norm_groups: must divide the width (got {config.norm_groups} groups for"
             f" {width} channels)"
         )
-    return Backbone(shape, width, config.stem_stride, in_channels, config.norm, config.norm_groups)
+    return Backbone(
+        shape,
+        width,
+        config.stem_stride,
+        in_channels,
+        config.norm,
+        config.norm_groups,
+        image_size,
+    )
 
 
 class ResNet(nn.Module):
@@ -110,13 +160,13 @@ class ResNet(nn.Module):
     released code and most CIFAR work use in place of 7x7 stride 2 and max-pool.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, stages: tuple[int, ...]) -> None:
         super().__init__()
         self.stem = _conv(backbone.in_channels, backbone.width, 3, backbone.stem_stride)
         self.stem_norm = backbone.norm(backbone.width)
         blocks: list[nn.Module] = []
         channels = backbone.width
-        for stage, count in enumerate(backbone.shape.blocks):
+        for stage, count in enumerate(stages):
             out = backbone.width * 2**stage
             for index in range(count):
                 blocks.append(_Block(channels, out, 2 if stage and not index else 1, backbone))

@@ -45,7 +45,12 @@ class Published:
     note: str
 
 
-DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tinyimagenet": "TinyImageNet"}
+DATASETS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tinyimagenet": "TinyImageNet",
+    "tinyimagenet200": "TinyImageNet",
+}
 
 METHODS: dict[str, dict[str, str]] = {
     "orchestra": {

@@ -110,6 +110,14 @@ def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
     assert own.data.num_clients == 50
 
 
+@pytest.mark.parametrize("data", ["tiny-imagenet", "tiny-imagenet:/some/tiny-imagenet-200"])
+def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
+    config = settle("simclr", "mi", data__name=data)
+    assert (config.model.backbone, config.model.width) == ("cct-4-3x2", None)
+    assert (config.data.num_clients, config.cohort_size) == (100, 10)
+    assert config.federation.num_rounds == 50_000
+
+
 def test_laptop_trains_on_150_000_images() -> None:
     config = settle("simclr", "laptop")
     data, rounds = config.data, config.federation.num_rounds

@@ -20,6 +20,13 @@ class TestEveryMethod(MethodContract):
 
 
 @pytest.mark.parametrize("spec", registry.specs())
+def test_every_method_goes_with_a_transformer(spec: str) -> None:
+    contract = MethodContract()
+    contract.spec, contract.fields = spec, {"model__backbone": "cct-4-3x2"}
+    contract.test_the_loss_reaches_every_trained_tensor()
+
+
+@pytest.mark.parametrize("spec", registry.specs())
 def test_every_method_can_be_tuned(spec: str) -> None:
     space = load_space(spec)
     assert set(space.dimensions) <= set(known_keys(spec))

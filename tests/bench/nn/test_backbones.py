@@ -6,12 +6,14 @@ from typing import Literal
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.errors import ConfigError, UnknownNameError
-from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.nn.backbones import BACKBONES, make_backbone
 from fedbench.bench.nn.heads import mlp
+from fedbench.bench.seeding import scope
 
 
 def count(module: nn.Module) -> int:
@@ -50,6 +52,92 @@ def test_features_are_rows_of_non_negative_numbers(
     features = backbone.make()(torch.randn(3, 1, side, side))
     assert features.shape == (3, backbone.dim) == (3, 16)
     assert bool((features >= 0).all())
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES))
+@pytest.mark.parametrize(
+    "shape", [(1, 4, 4), (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 33, 20), (3, 64, 64), (3, 96, 96)]
+)
+@pytest.mark.parametrize("stem_stride", [1, 2])
+def test_every_backbone_takes_images_of_any_size(
+    name: str, shape: tuple[int, int, int], stem_stride: int
+) -> None:
+    config = ModelConfig(backbone=name, width=4, stem_stride=stem_stride)
+    backbone = make_backbone(config, shape[0], shape[1:])
+    images = torch.randn(2, *shape)
+    features = backbone.make()(images)
+    assert features.shape == (2, backbone.dim)
+    assert bool(features.isfinite().all())
+
+
+def cct_parameters(side: int) -> int:
+    """Two convolutions without bias, positions, four layers, a norm and a pool of one row."""
+    total = 3 * 64 * 9 + 64 * 128 * 9 + (side // 4) ** 2 * 128
+    layer = 128 * 3 * 128 + (128 * 128 + 128) + 2 * (128 * 128 + 128) + 2 * 2 * 128
+    return total + 4 * layer + 2 * 128 + 128
+
+
+def test_cct_has_the_papers_size() -> None:
+    """CCT-4/3x2 is printed with 0.48 M parameters for 32x32 images and ten classes."""
+    config = ModelConfig(backbone="cct-4-3x2")
+    for side in (32, 64):
+        backbone = make_backbone(config, 3, (side, side))
+        assert backbone.dim == 128
+        assert count(backbone.make()) == cct_parameters(side)
+    assert cct_parameters(32) + 128 * 10 + 10 == 482_122
+
+
+def test_cct_by_hand() -> None:
+    """One image, token by token, head by head."""
+    with scope(0, "cct"):
+        encoder = make_backbone(ModelConfig(backbone="cct-4-3x2", width=6), 1, (8, 12)).make()
+        image = torch.randn(1, 1, 8, 12)
+    state = {name: value.detach().double() for name, value in encoder.state_dict().items()}
+    x = image.double()
+    for index in (0, 3):
+        x = F.relu(F.conv2d(x, state[f"tokens.{index}.weight"], padding=1))
+        x = F.max_pool2d(x, 3, 2, 1)
+    tokens = [x[0, :, i, j] for i in range(2) for j in range(3)]
+    tokens = [token + state["positions"][t] for t, token in enumerate(tokens)]
+
+    def norm(v: Tensor, name: str) -> Tensor:
+        centred = v - v.mean()
+        scaled = centred / (centred.square().mean() + 1e-5).sqrt()
+        scaled = scaled * state[f"{name}.weight"] + state[f"{name}.bias"]
+        return torch.as_tensor(scaled)
+
+    def linear(v: Tensor, name: str) -> Tensor:
+        bias = state.get(f"{name}.bias", torch.zeros(1).double())
+        return torch.as_tensor(state[f"{name}.weight"] @ v + bias)
+
+    for n in range(4):
+        name = f"layers.{n}"
+        mixed = [
+            linear(norm(t, f"{name}.attention_norm"), f"{name}.queries_keys_values") for t in tokens
+        ]
+        after = []
+        for t, own in zip(tokens, mixed, strict=True):
+            heads = []
+            for h in range(2):
+                at = slice(3 * h, 3 * h + 3)
+                scores = torch.stack([own[:6][at] @ other[6:12][at] / 3**0.5 for other in mixed])
+                values = torch.stack([other[12:][at] for other in mixed])
+                heads.append(scores.softmax(0) @ values)
+            residual = norm(t + linear(torch.cat(heads), f"{name}.mixed"), f"{name}.norm")
+            hidden = F.gelu(linear(residual, f"{name}.hidden"))
+            after.append(residual + linear(hidden, f"{name}.out"))
+        tokens = after
+    final = torch.stack([norm(t, "norm") for t in tokens])
+    expected = (final @ state["pool.weight"][0]).softmax(0) @ final
+    torch.testing.assert_close(encoder(image)[0].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_cct_is_made_for_one_size() -> None:
+    encoder = make_backbone(ModelConfig(backbone="cct-4-3x2", width=4), 3, (64, 64)).make()
+    with pytest.raises(DataError, match="learnt positions for 64x64 images, got 32x32"):
+        encoder(torch.zeros(1, 3, 32, 32))
+    with pytest.raises(ConfigError, match=r"model\.width: must divide among the 2 heads.*got 5"):
+        make_backbone(ModelConfig(backbone="cct-4-3x2", width=5), 3)
 
 
 def test_a_group_norm_does_not_mix_images() -> None:
