@@ -13,7 +13,7 @@ from fedbench.bench.fields import get
 
 
 class Scale(Strict):
-    """How a value follows an axis: times the ratio of the axis to its plain value, or its root.
+    """How a value follows an axis: by the ratio of the axis to its plain value.
 
     Attributes:
         by: `linear`, `sqrt`, or `inverse`: divided by the ratio.

@@ -51,6 +51,38 @@ def test_heterogeneity_elsewhere_has_the_papers_concentrations() -> None:
     assert {cell.config.seed for cell in found} == {0, 1, 2}
 
 
+def test_every_grid_has_cells_under_every_preset() -> None:
+    for name in grid_names():
+        for preset in ("demo", "laptop", "mi", "mi-semi"):
+            assert cells(load_grid(name), preset=preset, methods=["simclr"], seeds=[0])
+
+
+def test_sources_has_the_papers_methods() -> None:
+    found = cells(load_grid("sources"), preset="mi-semi", seeds=[0])
+    assert len(found) == 11 * 3  # methods and sources
+    assert {cell.config.data.label_fraction for cell in found} == {0.1}
+    assert len(cells(load_grid("sources"), preset="mi", seeds=[0])) == 7 * 3
+    assert load_grid("sources").lists("mi")[2] == (0, 1, 2, 3, 4)
+
+
+def test_both_sources_grow_together_in_non_iid() -> None:
+    for cell in cells(load_grid("non-iid"), preset="mi", methods=["simclr"], seeds=[0]):
+        assert cell.config.data.rotation_alpha == cell.config.data.alpha
+
+
+def test_local_epochs_times_rounds_is_constant() -> None:
+    found = cells(load_grid("local-epochs"), preset="mi", methods=["simclr"], seeds=[0])
+    budgets = {c.config.client.local_epochs * c.config.federation.num_rounds for c in found}
+    assert budgets == {50_000}
+    assert found[2].scaled[0].text.endswith("50000 -> 10000: / (local_epochs 5 / 1)")
+
+
+def test_label_fraction_probes_on_images_that_no_client_has() -> None:
+    found = cells(load_grid("label-fraction"), methods=["simclr"], seeds=[0])
+    assert [cell.config.data.label_fraction for cell in found] == [0.1, 0.5, 1.0]
+    assert {cell.config.evaluation.labels_from for cell in found} == {"held-out"}
+
+
 def test_order_is_seed_then_axes_then_method() -> None:
     found = cells(methods=["supervised", "simclr"], seeds=[5, 3])
     seen = [(cell.config.seed, cell.axes["data.alpha"], cell.config.spec) for cell in found]
