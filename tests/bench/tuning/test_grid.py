@@ -70,13 +70,6 @@ def test_both_sources_grow_together_in_non_iid() -> None:
         assert cell.config.data.rotation_alpha == cell.config.data.alpha
 
 
-def test_local_epochs_times_rounds_is_constant() -> None:
-    found = cells(load_grid("local-epochs"), preset="mi", methods=["simclr"], seeds=[0])
-    budgets = {c.config.client.local_epochs * c.config.federation.num_rounds for c in found}
-    assert budgets == {50_000}
-    assert found[2].scaled[0].text.endswith("50000 -> 10000: / (local_epochs 5 / 1)")
-
-
 def test_label_fraction_probes_on_images_that_no_client_has() -> None:
     found = cells(load_grid("label-fraction"), methods=["simclr"], seeds=[0])
     assert [cell.config.data.label_fraction for cell in found] == [0.1, 0.5, 1.0]
