@@ -188,6 +188,10 @@ def _sweep_text(result: SweepResult) -> str:
         diverged = f" ({result.diverged} diverged)" if result.diverged else ""
         parts = [f"{result.skipped} in the store already", f"{result.done} done{diverged}"]
         parts += [f"{result.failed} failed", duration(result.seconds)]
+        if result.predicted is not None:
+            expected = result.predicted.hours * 3600
+            ratio = result.seconds / expected
+            parts[-1] += f" (predicted {duration(expected)}: {ratio:.2f} times as long)"
         return f"grid {result.grid} · {result.planned} cells: {', '.join(parts)}"
     scaled = dict.fromkeys(
         f"  scaled   {cell['method']}: {text}" for cell in result.cells for text in cell["scaled"]
@@ -221,9 +225,25 @@ def _varied(result: SweepResult) -> str:
 def _cost(cost: Cost) -> str:
     return (
         f"  time     about {duration(cost.hours * 3600)} with {cost.concurrency} at a time:"
-        " start, training and evaluation\n"
+        f" start, training and evaluation on {cost.device}\n"
+        f"  devices  {duration(cost.device_hours * 3600)} of one device; {_finish(cost)}\n"
+        f"{_steps(cost)}"
         f"  traffic  {size(cost.bytes_up)} up, {size(cost.bytes_down)} down\n"
         f"  disk     {size(cost.disk_bytes)} at most"
+    )
+
+
+def _finish(cost: Cost) -> str:
+    times = cost.finish_hours.items()
+    return ", ".join(f"{number} at a time: {duration(hours * 3600)}" for number, hours in times)
+
+
+def _steps(cost: Cost) -> str:
+    """What was measured, a line for each method, encoder and batch size."""
+    return "".join(
+        f"  step     {step.method} on {step.backbone}, batch {step.batch_size}:"
+        f" {step.seconds * 1000:.3g} ms × {step.steps:,} in {step.cells} runs\n"
+        for step in cost.steps
     )
 
 

@@ -37,6 +37,8 @@ from fedbench.bench.setup import Setup
 
 _WARM_UP, _MEASURED = 2, 6
 _LONG = 5.0
+_ENOUGH_SECONDS = 4.0
+"""Where steps are slow, two are enough: the first of them warms up."""
 _EVALUATED = (2000, 1000)
 """Training and test images of the evaluation that is measured; more take time in proportion."""
 
@@ -55,6 +57,7 @@ class Estimate:
         disk_bytes: checkpoints and clients' own tensors while it runs.
         num_steps: local steps of the whole run.
         workers: processes that train clients.
+        step_seconds: one local step on one of them.
     """
 
     seconds: float
@@ -66,6 +69,7 @@ class Estimate:
     disk_bytes: int
     num_steps: int
     workers: int
+    step_seconds: float
 
 
 @dataclass
@@ -145,6 +149,7 @@ class Estimator:
             disk_bytes=_disk_bytes(config, layout, setup.partition.num_clients, found.state_bytes),
             num_steps=steps,
             workers=busy,
+            step_seconds=found.step,
         )
 
     def _setup(self, config: RunConfig) -> Setup:
@@ -200,7 +205,8 @@ class Estimator:
                 now = time.perf_counter()
                 times.append(now - last)
                 last = now
-                if len(times) >= _WARM_UP + _MEASURED:
+                slow = len(times) > 1 and sum(times) > _ENOUGH_SECONDS
+                if slow or len(times) >= _WARM_UP + _MEASURED:
                     break
             with _clock() as after, torch.no_grad():
                 found.extras.add_extras(setup.method.after_local(net, data, client))
@@ -210,7 +216,7 @@ class Estimator:
             states = optimizer.state_dict()["state"].values()
             tensors = [v for state in states for v in state.values() if torch.is_tensor(v)]
             found.state_bytes = sum(tensor.nbytes for tensor in tensors)
-        steps = times[_WARM_UP:] or times or [0.0]
+        steps = times[_WARM_UP:] or times[1:] or times or [0.0]
         found.step = sum(steps) / len(steps)
         found.round = self._round_seconds(setup, binding)
         found.evaluation = self._evaluation_seconds(setup)

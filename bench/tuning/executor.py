@@ -71,6 +71,11 @@ def choose_concurrency(concurrency: int | None, need: Share, address: str | None
     return max(1, physical_cores() // need.cpus)
 
 
+def device_at_hand(need: Share) -> str:
+    """Where trials can be tried out: a GPU of this machine if they claim one and it has any."""
+    return "cuda" if need.gpus and local_gpus() else "cpu"
+
+
 def run_source(
     source: Source,
     *,

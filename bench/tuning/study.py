@@ -19,7 +19,12 @@ from fedbench.bench.resolve import Resolved, resolve, user_keys
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import command_line
 from fedbench.bench.tuning.cost import Revisions, estimate_cost
-from fedbench.bench.tuning.executor import choose_concurrency, choose_share, run_source
+from fedbench.bench.tuning.executor import (
+    choose_concurrency,
+    choose_share,
+    device_at_hand,
+    run_source,
+)
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.searcher import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.space import SearchSpace, load_space
@@ -177,7 +182,9 @@ def tune(
     if dry_run:
         at_a_time = choose_concurrency(concurrency, need, address) or physical_cores()
         runs = _runs(base.config, missing, seeds_per_trial)
-        cost = estimate_cost(runs, data_dir, device, at_a_time, keep_cells=False)
+        cost = estimate_cost(
+            runs, data_dir, device_at_hand(need), at_a_time, keep_cells=False, workers=need.cpus
+        )
         return study_result(study, base, "planned", stored, missing, None, began, cost)
     if missing:
         store.check_writable()

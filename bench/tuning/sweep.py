@@ -18,8 +18,13 @@ from fedbench.bench.execute import Origin
 from fedbench.bench.results.row import FINAL_METRICS, Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import catch_up, command_line, keep
-from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost
-from fedbench.bench.tuning.executor import choose_concurrency, choose_share, run_source
+from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost, worth_measuring
+from fedbench.bench.tuning.executor import (
+    choose_concurrency,
+    choose_share,
+    device_at_hand,
+    run_source,
+)
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
@@ -43,6 +48,7 @@ class SweepResult:
             run.
         seconds: wall time.
         estimate: with `dry_run` only.
+        predicted: what a long sweep was predicted to cost, measured before it began.
     """
 
     grid: str
@@ -56,6 +62,7 @@ class SweepResult:
     cells: tuple[Mapping[str, Any], ...] = field(repr=False)
     seconds: float = 0.0
     estimate: Cost | None = None
+    predicted: Cost | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What `fedbench sweep --json` prints."""
@@ -166,11 +173,15 @@ def sweep(
         for identity in waiting
     ]
     source = _Rows(jobs, store, revisions, already=len(named) - len(jobs))
-    estimate = None
-    if dry_run:
+    estimate = predicted = None
+    configs = [job.config for job in jobs]
+    measurable = address is None or need.gpus == 0
+    if dry_run or (measurable and worth_measuring(configs, revisions)):
         at_a_time = choose_concurrency(concurrency, need, address) or physical_cores()
-        estimate = estimate_cost([job.config for job in jobs], data_dir, device, at_a_time)
-    elif jobs:
+        at_hand = device_at_hand(need)
+        cost = estimate_cost(configs, data_dir, at_hand, at_a_time, workers=need.cpus)
+        estimate, predicted = (cost, None) if dry_run else (None, cost)
+    if jobs and not dry_run:
         store.check_writable()
         try:
             run_source(
@@ -184,7 +195,7 @@ def sweep(
         finally:
             if source.outcomes:
                 store.refresh()
-    else:
+    elif not dry_run:
         catch_up(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     fresh = [outcome.status for outcome in source.outcomes]
@@ -203,6 +214,7 @@ def sweep(
         cells=tuple(_record(i, cell, rows.get(i), i in waiting) for i, cell in named.items()),
         seconds=time.monotonic() - began,
         estimate=estimate,
+        predicted=predicted,
     )
 
 

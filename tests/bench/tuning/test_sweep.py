@@ -160,18 +160,6 @@ def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
         small(tmp_path / "s", tuned=[])
 
 
-def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
-    result = small(tmp_path / "s", dry_run=True, seeds=[0, 1], concurrency=2)
-    assert (result.planned, result.to_run, result.skipped) == (8, 8, 0)
-    assert {cell["status"] for cell in result.cells} == {"planned"}
-    assert result.estimate.concurrency == 2
-    assert result.estimate.hours > 0
-    assert result.estimate.bytes_up > 0
-    assert result.estimate.disk_bytes > 0
-    assert not (tmp_path / "s").exists()
-    assert json.dumps(result.as_dict())
-
-
 def job(store: Path, **changes: Any) -> CellJob:
     config = build_config("simclr", {**SMALL, **changes})
     return CellJob("cell", "0" * 20, "label", config, Origin(), store)

@@ -1,0 +1,50 @@
+"""What cells will cost, before they are run and compared with what they took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.cells_report import _sweep_text
+
+from .conftest import InOneProcess
+from .test_sweep import counts, small
+
+Use = Callable[..., InOneProcess]
+
+
+def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
+    result = small(tmp_path / "s", dry_run=True, seeds=[0, 1], concurrency=2)
+    assert (result.planned, result.to_run, result.skipped) == (8, 8, 0)
+    assert {cell["status"] for cell in result.cells} == {"planned"}
+    assert result.estimate.concurrency == 2
+    assert result.estimate.hours > 0
+    assert result.estimate.bytes_up > 0
+    assert result.estimate.disk_bytes > 0
+    assert result.estimate.device == "cpu"
+    # 4 cells of each method, each with one round of one of three clients: a step at least.
+    steps = {step.method: (step.cells, step.steps) for step in result.estimate.steps}
+    assert {method: cells for method, (cells, _) in steps.items()} == {"simclr": 4, "supervised": 4}
+    assert all(count >= 4 for _, count in steps.values())
+    finish = result.estimate.finish_hours
+    assert sorted(finish) == [1, 2, 8, 64]
+    assert finish[1] > finish[2] == result.estimate.hours >= finish[8] >= finish[64]
+    assert finish[1] > result.estimate.device_hours > 0
+    assert not (tmp_path / "s").exists()
+    assert json.dumps(result.as_dict())
+
+
+def test_a_long_sweep_is_compared_with_its_prediction(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_one_process()
+    assert small(tmp_path / "short").predicted is None
+    monkeypatch.setattr("fedbench.bench.tuning.cost._MANY_STEPS", 1)
+    in_one_process()
+    result = small(tmp_path / "long")
+    assert (result.estimate, result.predicted.concurrency > 0) == (None, True)
+    assert "times as long)" in _sweep_text(result)
+    assert counts(small(tmp_path / "long")) == (4, 4, 0, 0, 0)

@@ -1,0 +1,99 @@
+"""`fedbench doctor`: what is there, what is missing, and the exit code that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench import doctor
+from fedbench.bench.doctor import Check
+from fedbench.bench.tuning import nodes
+from fedbench.bench.tuning.nodes import NodeReport
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray takes seconds to start; other tests start it."""
+
+    def here() -> Iterator[Check]:
+        yield Check("ray", "ok", "starts on this machine")
+
+    monkeypatch.setattr(doctor, "_ray_here", here)
+
+
+def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
+    store = tmp_path / "none"
+    document = call("doctor", "--store", store, "--json").json
+    assert document["ok"]
+    found = {check["name"]: check for check in document["checks"]}
+    assert set(found) >= {
+        "python",
+        "packages",
+        "methods",
+        "processor",
+        "gpu",
+        "store",
+        "data",
+        "ray",
+    }
+    assert "simclr" in found["methods"]["detail"]
+    assert f"{store}: 0 rows" in found["store"]["detail"]
+    assert not store.exists()
+    text = call("doctor", "--store", store).out
+    assert text.startswith("ok       python ")
+
+
+def test_what_is_missing_is_a_problem(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "PACKAGES", ("fedbench", "no-such-package"))
+    answer = call("doctor", "--store", tmp_path)
+    assert answer.code == 3
+    assert "problem  packages" in answer.out
+    assert "missing: no-such-package (install fedbench anew)" in answer.out
+    (tmp_path / "file").write_text("")
+    answer = call("doctor", "--store", tmp_path / "file", "--json")
+    assert answer.code == 5
+    assert not answer.json["ok"]
+    nobody = call("doctor", "--store", tmp_path, "--address", "127.0.0.1:1")
+    assert nobody.code == 3
+    assert "no Ray cluster answers at '127.0.0.1:1'" in nobody.out
+
+
+def test_the_nodes_of_a_cluster(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = {"count": 2, "names": ["H100", "H100"], "memory_bytes": [8e10, 8e10]}
+    facts = {"host": "a", "memory_bytes": 64e9, "gpus": gpus}
+    reports = [
+        NodeReport("1", "10.0.0.1", {"CPU": 16, "GPU": 2}, facts),
+        NodeReport(
+            "2", "10.0.0.2", {"CPU": 8}, {**facts, "host": "b"}, ("torch is not installed",)
+        ),
+        NodeReport("3", "10.0.0.3", {"CPU": 8}, {**facts, "host": "c"}, (), ("numpy 1 (here 2)",)),
+        NodeReport("4", "10.0.0.4", {"CPU": 8}, {}, ("does not answer within 60 s",)),
+    ]
+
+    class Session:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("fedbench.bench.tuning.ray_runtime.ray_session", lambda *_: Session())
+    monkeypatch.setattr(nodes, "survey", lambda **_: reports)
+    answer = call("doctor", "--store", tmp_path, "--address", "head:6379")
+    assert answer.code == 3
+    lines = [" ".join(line.split()) for line in answer.out.splitlines() if "node " in line]
+    assert lines == [
+        "ok node a (10.0.0.1) 16 CPU, 2 GPU, 64 GB of memory, H100",
+        "problem node b (10.0.0.2) 8 CPU, 0 GPU, 64 GB of memory, H100; torch is not installed"
+        " (install the same packages as here on every node)",
+        "warning node c (10.0.0.3) 8 CPU, 0 GPU, 64 GB of memory, H100; numpy 1 (here 2)"
+        " (results may differ in their last digits)",
+        "problem node 10.0.0.4 8 CPU, 0 GPU; does not answer within 60 s"
+        " (install the same packages as here on every node)",
+    ]
