@@ -1,6 +1,5 @@
-"""Published tables (`papers/*.csv`) and this project's own results.
+"""Published tables (`papers/*.parquet`) and this project's own results.
 
-Columns of the tables: source, dataset, setting, method, metric, value, spread, n_seeds, all as
-printed (accuracies in percent). `spread` is the standard deviation over seeds in the Orchestra
-tables and the standard error in the mutual-information tables; empty where none is printed.
+`fedbench.bench.results.papers` has the columns of the tables and reads them; README.md says what
+they hold and how to read them with anything else.
 """

@@ -26,7 +26,7 @@ def expected() -> set[str]:
     """What the wheel must hold: the package's own three files, and the linked folders' content."""
     found = {"fedbench/__init__.py", "fedbench/__main__.py", "fedbench/py.typed", "fedbench/cli.py"}
     for path in tracked():
-        if path.parts[0] in SHIPPED and path.suffix in (".py", ".yaml", ".csv"):
+        if path.parts[0] in SHIPPED and path.suffix in (".py", ".yaml", ".parquet"):
             found.add(f"fedbench/{path.as_posix()}")
     return found
 

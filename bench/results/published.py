@@ -1,7 +1,7 @@
 """Published numbers beside ours: the same method, data set, setting and probe, or nothing.
 
-The tables are `leaderboards/papers/*.csv`. Three papers, three kinds of split, norm and probe: a
-published number is shown beside a row of the setting it was measured in, and never ranked.
+The tables are `leaderboards/papers/*.parquet`. Three papers, three kinds of split, norm and probe:
+a published number is shown beside a row of the setting it was measured in, and never ranked.
 
 Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual information, M); Arora 2023
 (personalised autoencoders, A).
@@ -9,16 +9,15 @@ Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual informat
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from fedbench.bench.dotted import flatten
+from fedbench.bench.results.papers import PaperCell, paper_cells
 from fedbench.bench.results.row import Row
 
 
@@ -95,16 +94,14 @@ _TABLES = {
     "mi": tuple(f"mi_table{n}" for n in (1, 2, 3, 4, 5, 6, 7)),
     "pfedae": ("pfedae_table4_1",),
 }
-_SPREADS = {"orchestra": "standard deviation", "mi": "standard error", "pfedae": None}
 
 _ORCHESTRA_METRICS = {
     "linear_paper_acc": ("linear", ""),
     "linear_acc": ("linear", "published with a 50-epoch probe, ours with cached features"),
-    "finetune_1pct_acc": ("finetune_1pct", "settings of the fine-tuning are not published"),
-    "finetune_10pct_acc": ("finetune_10pct", "settings of the fine-tuning are not published"),
+    "finetune_1pct_acc": ("finetune_1pct", ""),
+    "finetune_10pct_acc": ("finetune_10pct", ""),
 }
-_PROBE_NOTE = "optimiser of the published probe is not stated"
-_MLP_NOTE = "unverified: from one thesis, far above what plain autoencoders give"
+_MLP_NOTE = "far above what plain autoencoders give"
 
 _ORCHESTRA: dict[str, Any] = {
     "data.partition": "dirichlet-balanced",
@@ -223,11 +220,8 @@ def _mi(
         return None
     if not row.backbone.startswith(backbone):
         return None
-    note = _PROBE_NOTE
-    if dataset != "TinyImageNet":
-        note += "; number of rounds is not stated"
     column = "linear_probe_10pct_client_labels" if semi else "linear_probe_all_client_labels"
-    return shift, column, note
+    return shift, column, ""
 
 
 def _pfedae(config: Mapping[str, Any], metric: str) -> tuple[str, str, str] | None:
@@ -239,8 +233,7 @@ def _pfedae(config: Mapping[str, Any], metric: str) -> tuple[str, str, str] | No
     if partition in ("dirichlet-balanced", "dirichlet") and config.get("data.alpha") == 0.1:
         return "cross_silo_dirichlet0.1", f"{share}_{scope}_acc", _MLP_NOTE
     if partition == "pathological" and config.get("data.classes_per_client") == 2:
-        note = f"{_MLP_NOTE}; the table does not say global or local"
-        return "cross_silo_pathological_2class", f"{share}_unstated_acc", note
+        return "cross_silo_pathological_2class", f"{share}_unstated_acc", _MLP_NOTE
     return None
 
 
@@ -251,24 +244,18 @@ def _lookup(
         cell = _cells().get((table, dataset, setting, method, column))
         if cell is not None:
             return Published(
-                value=float(cell["value"]) / 100,
-                spread=float(cell["spread"]) / 100 if cell["spread"] else None,
-                spread_kind=_SPREADS[paper] if cell["spread"] else None,
-                n_seeds=int(cell["n_seeds"]) if cell["n_seeds"] else None,
+                value=cell.value,
+                spread=cell.spread,
+                spread_kind=cell.spread_kind,
+                n_seeds=cell.n_seeds,
                 source=table,
                 setting=setting,
-                note=note,
+                note="; ".join(filter(None, (note, cell.note))),
             )
     return None
 
 
 @lru_cache(maxsize=1)
-def _cells() -> dict[tuple[str, str, str, str, str], dict[str, str]]:
+def _cells() -> dict[tuple[str, str, str, str, str], PaperCell]:
     """All printed cells by (table, dataset, setting, method, metric)."""
-    cells = {}
-    for file in resources.files("fedbench.leaderboards").joinpath("papers").iterdir():
-        if file.name.endswith(".csv"):
-            for cell in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-                key = (cell["source"], cell["dataset"], cell["setting"], cell["method"])
-                cells[(*key, cell["metric"])] = cell
-    return cells
+    return {(c.source, c.dataset, c.setting, c.method, c.metric): c for c in paper_cells()}

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.errors import StoreError
+from fedbench.bench.results.papers import PaperCell
 from fedbench.bench.results.row import SCHEMA_VERSION, Record, Row
 from fedbench.bench.results.trial import Trial
 
@@ -62,7 +63,12 @@ def _schema(model: type[Record]) -> pa.Schema:
 
 ROW_SCHEMA = _schema(Row)
 TRIAL_SCHEMA = _schema(Trial)
-_SCHEMAS: dict[type[Record], pa.Schema] = {Row: ROW_SCHEMA, Trial: TRIAL_SCHEMA}
+PAPER_SCHEMA = _schema(PaperCell)
+_SCHEMAS: dict[type[Record], pa.Schema] = {
+    Row: ROW_SCHEMA,
+    Trial: TRIAL_SCHEMA,
+    PaperCell: PAPER_SCHEMA,
+}
 
 
 def encode(records: Sequence[Record], model: type[Record]) -> bytes:
