@@ -18,10 +18,11 @@ from fedbench.bench import cli_options as opt
 from fedbench.bench.cli_doctor import doctor
 from fedbench.bench.cli_figures import add_figures
 from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
+from fedbench.bench.cli_results import results_app
 from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
 
-FAILED = 4
+FAILED, UNREADABLE = 4, 5
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,  # rich would double the time of --help and box every error
     "pretty_exceptions_enable": False,
@@ -186,19 +187,25 @@ def leaderboard(
     metric: opt.Metric = "linear",
     format_: opt.FormatName = None,
     published: opt.Published = True,
+    reach: opt.Reach = None,
+    strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: Output,
 ) -> None:
     """Rank what the store holds."""
-    from fedbench.bench import api, board_report
+    from fedbench.bench import api_results, board_report
 
     form = opt.parse_format(format_, output.json)
-    ranking = api.leaderboard(store, grid=grid, dataset=dataset, metric=metric, published=published)
+    ranking = api_results.leaderboard(
+        store, grid=grid, dataset=dataset, metric=metric, published=published, reach=reach
+    )
     for problem in ranking.problems:
         warn(problem)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     board_report.show(ranking, form, quiet=output.quiet)
+    if strict and ranking.problems:
+        raise typer.Exit(UNREADABLE)
 
 
 @app.command(epilog="Example: fedbench partition --preset cross-device --labels balanced:50000:10")
@@ -267,6 +274,7 @@ def _list(kind: str, output: Output, data_dir: Path | None = None) -> None:
 
 app.command(epilog="Example: fedbench doctor --address auto")(doctor)
 add_figures(app)
+app.add_typer(results_app)
 app.add_typer(data_app, name="data", help="Data sets: download or convert them into the cache.")
 
 
@@ -279,23 +287,6 @@ def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: Outp
     with listings.DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = api.prepare_data(name, data_dir=data_dir, on_progress=progress)
     listings.show_record(prepared, output.json)
-
-
-@app.command(epilog="Example: fedbench export 0123456789abcdef0123 encoder.safetensors")
-@grouped
-def export(
-    run_id: opt.RunId,
-    file: opt.File,
-    *,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
-    output: Output,
-) -> None:
-    """Write a run's encoder as .safetensors, with a JSON card."""
-    from fedbench.bench import api, listings
-
-    exported = api.export_encoder(run_id, file, store=store, data_dir=data_dir)
-    listings.show_record(exported, output.json)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,18 @@ Arguments have the same names and meanings throughout: `preset`, `set` (dotted n
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.errors import ConfigError, StoreError
-from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.records import Deal, RunPlan, RunResult
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.decode import Progress
     from fedbench.bench.execute import OnResume, OnRound, OnStart
-    from fedbench.bench.export import Exported
     from fedbench.bench.resolve import Resolved
     from fedbench.bench.results.store import Store
 
@@ -155,57 +153,6 @@ def plan_run(
     )
 
 
-def leaderboard(
-    store: Store | Path | str | None = None,
-    *,
-    grid: str | None = None,
-    dataset: str | None = None,
-    metric: str = "linear_acc",
-    published: bool = True,
-) -> Ranking:
-    """Rank what a store holds.
-
-    Args:
-        store: see `open_store`; one without runs gives an empty ranking, which says why.
-        grid: only cells of this grid (a name, or a YAML file).
-        dataset: only runs on this data set.
-        metric: column or further metric to rank by; `knn`, `linear`, `linear-paper` are understood.
-        published: look up the published numbers.
-
-    Raises:
-        UnknownNameError: for an unknown grid, metric or data set.
-        StoreError: for a store that is not there or cannot be read.
-    """
-    from fedbench.bench.results.leaderboard import leaderboard as rank
-    from fedbench.bench.tuning.membership import cells_of
-    from fedbench.bench.tuning.tuned import study_budgets
-
-    opened = open_store(store)
-    rows = opened.rows()
-    chosen = None if grid is None else cells_of(rows, grid)
-    budgets = study_budgets(opened, {row.study_id for row in rows if row.study_id})
-    board = rank(
-        rows,
-        row_ids=chosen,
-        dataset=dataset,
-        metric=metric,
-        published=published,
-        budgets=budgets,
-    )
-    if board.groups:
-        return Ranking(board, tuple(opened.problems()))
-    if not opened.root.exists():
-        raise StoreError(
-            f"there is no store at {str(opened.root)!r}; name another with --store, or fill this"
-            f" one: `fedbench run simclr --store {shlex.quote(str(opened.root))}`"
-        )
-    from fedbench.bench.data.datasets import KNOWN
-    from fedbench.bench.results.misses import explain
-
-    why = explain(rows, KNOWN, dataset=dataset, grid=grid)
-    return Ranking(board, tuple(opened.problems()), why)
-
-
 def partition(
     spec: str | None = None,
     *,
@@ -245,24 +192,6 @@ def partition(
         classes, num_classes = balanced_labels(labels)
     dealt = deal(classes, num_classes, config.data, config.seed)
     return Deal(config.data.name, labels, dealt, summary(dealt, classes))
-
-
-def export_encoder(
-    run_id: str,
-    file: Path | str,
-    *,
-    store: Store | Path | str | None = None,
-    data_dir: Path | str | None = None,
-) -> Exported:
-    """Write a run's encoder as `.safetensors`, with a JSON card beside it.
-
-    Raises:
-        StoreError: if the store has no such run, or no checkpoint of it.
-        DataError: for a file name of another ending.
-    """
-    from fedbench.bench.export import export_encoder as export
-
-    return export(open_store(store), run_id, Path(file), data_dir=as_path(data_dir))
 
 
 def prepare_data(

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from fedbench.bench.console import emit, emit_json, show_table
 from fedbench.bench.results.formats import (
-    plain_cells,
+    tables,
     to_csv,
     to_latex,
     to_markdown,
-    visible_columns,
 )
 
 if TYPE_CHECKING:
@@ -36,19 +35,16 @@ def show(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
     elif form == "latex":
         emit(to_latex(board))
     else:
-        for index, group in enumerate(board.groups):
+        for index, table in enumerate(tables(board)):
             if index:
                 emit("\n")
-            _show_group(group)
+            # Where nothing could be tested, the first rank is all there is to stress.
+            bold = table.best if any(table.best) else [row[0] == "1" for row in table.rows]
+            show_table(table.header, table.rows, title=table.title, bold=bold)
+            if table.footer and not quiet:
+                emit(table.footer)
         if board.groups and not quiet and (legend := _legend(ranking)):
-            emit(legend)
-
-
-def _show_group(group: Group) -> None:
-    header = visible_columns(group)
-    rows = [[plain_cells(line)[name] for name in header] for line in group.lines]
-    best = [line.rank == 1 for line in group.lines]
-    show_table(header, rows, title=group.title, bold=best)
+            emit(f"\n{legend}")
 
 
 def _legend(ranking: Ranking) -> str:
@@ -62,6 +58,11 @@ def _legend(ranking: Ranking) -> str:
         parts.append("gain: over the same encoder before training")
     if any(_budgets_differ(group) for group in ranking.board.groups):
         parts.append("tuned in … runs: the methods of a table were tuned with different budgets")
+    if any(line.best for line in lines):
+        parts.append("*: the best, or not to be told from it (paired t-test over seeds, Holm, 5 %)")
+    if ranking.board.reach is not None:
+        target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
+        parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
     return "\n".join(parts)
 
 

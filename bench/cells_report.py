@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -111,7 +111,7 @@ def show_study(result: StudyResult) -> None:
         )
         emit(_cost(result.estimate))
         return
-    _show_trials(result)
+    show_trials(result.trials)
     emit(head)
     if result.best is not None:
         trial, objective = result.best["trial"], result.best["objective"]
@@ -152,9 +152,10 @@ def next_command(result: StudyResult, settings: Settings, places: Places, cluste
     return shlex.join(["fedbench", *words])
 
 
-def _show_trials(result: StudyResult) -> None:
+def show_trials(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print trials, the best first."""
     trials = sorted(
-        result.trials, key=lambda t: (t["objective"] is None, -(t["objective"] or 0), t["number"])
+        found, key=lambda t: (t["objective"] is None, -(t["objective"] or 0), t["number"])
     )
     watched = list(dict.fromkeys(name for trial in trials for name in trial["watched"]))
     header = ["trial", "objective", *watched, "value", "status", "seconds", "notes"]

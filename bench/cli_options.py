@@ -146,6 +146,22 @@ FormatName = Annotated[
 Published = Annotated[
     bool, typer.Option("--published/--no-published", help="Published numbers beside ours.")
 ]
+Reach = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Rounds and GB to this k-NN accuracy, such as 0.6."),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit code 5 if a file of the store cannot be read.")
+]
+StudyId = Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Only this one, in full.")]
+Stores = Annotated[list[Path], typer.Argument(metavar="STORE…", help="Folders of other stores.")]
+DataAt = Annotated[
+    str | None, typer.Option("--data", metavar="NAME", help="Where the data set lies here.")
+]
+Keep = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Store for the new run; default: thrown away.")
+]
+Page = Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .html.")]
 Labels = Annotated[
     str | None,
     typer.Option(metavar="balanced:N:C", help="N examples in C equal classes; needs no images."),

@@ -178,8 +178,9 @@ class Ranking:
     nothing: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench leaderboard --json` prints: `metric` and flat `rows`."""
-        return {**self.board.to_dict(), "problems": list(self.problems)}
+        """What `fedbench leaderboard --json` prints: `metric`, flat `rows`, and `across` cells."""
+        across = [each.as_dict() for each in self.board.across()]
+        return {**self.board.to_dict(), "across": across, "problems": list(self.problems)}
 
     def to_frame(self) -> pd.DataFrame:
         """One line per configuration, numbers unrounded."""
@@ -190,6 +191,29 @@ class Ranking:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return str(self.to_frame().to_html())
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page that was written.
+
+    Attributes:
+        file: the page.
+        num_rows: runs on it.
+        num_studies: tuning studies on it.
+        num_bytes: its size.
+        problems: one line per unreadable file of the store; they are on the page, too.
+    """
+
+    file: Path
+    num_rows: int
+    num_studies: int
+    num_bytes: int
+    problems: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench report --json` prints."""
+        return {**asdict(self), "file": str(self.file), "problems": list(self.problems)}
 
 
 @dataclass(frozen=True)

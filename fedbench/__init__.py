@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbench.bench.api import (
-        export_encoder,
-        leaderboard,
         open_store,
         partition,
         plan_run,
@@ -27,6 +25,14 @@ if TYPE_CHECKING:
         run,
     )
     from fedbench.bench.api_figures import figures
+    from fedbench.bench.api_results import (
+        export_encoder,
+        leaderboard,
+        merge,
+        report,
+        reproduce,
+        studies,
+    )
     from fedbench.bench.api_tuning import sweep, tune
     from fedbench.bench.config import RunConfig
     from fedbench.bench.errors import (
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from fedbench.bench.export import load_encoder
-    from fedbench.bench.records import Deal, Ranking, RunPlan, RunResult
+    from fedbench.bench.records import Deal, Ranking, Report, RunPlan, RunResult
     from fedbench.bench.results.row import Row
     from fedbench.bench.results.store import Store
     from fedbench.bench.tuning.study_result import StudyResult
@@ -48,8 +54,6 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "api": (
-        "export_encoder",
-        "leaderboard",
         "open_store",
         "partition",
         "plan_run",
@@ -58,6 +62,7 @@ _HOMES = {
         "run",
     ),
     "api_figures": ("figures",),
+    "api_results": ("export_encoder", "leaderboard", "merge", "report", "reproduce", "studies"),
     "api_tuning": ("sweep", "tune"),
     "config": ("RunConfig",),
     "errors": (
@@ -69,7 +74,7 @@ _HOMES = {
         "UnknownNameError",
     ),
     "export": ("load_encoder",),
-    "records": ("Deal", "Ranking", "RunPlan", "RunResult"),
+    "records": ("Deal", "Ranking", "Report", "RunPlan", "RunResult"),
     "results.row": ("Row",),
     "results.store": ("Store",),
     "tuning.study_result": ("StudyResult",),
@@ -83,6 +88,7 @@ __all__ = [
     "Deal",
     "FedbenchError",
     "Ranking",
+    "Report",
     "ResourceError",
     "Row",
     "RunConfig",
@@ -98,12 +104,16 @@ __all__ = [
     "figures",
     "leaderboard",
     "load_encoder",
+    "merge",
     "open_store",
     "partition",
     "plan_run",
     "prepare_data",
+    "report",
+    "reproduce",
     "resolve",
     "run",
+    "studies",
     "sweep",
     "tune",
 ]

@@ -28,6 +28,8 @@ def expected() -> set[str]:
     for path in tracked():
         if path.parts[0] in SHIPPED and path.suffix in (".py", ".yaml", ".parquet"):
             found.add(f"fedbench/{path.as_posix()}")
+        if path.is_relative_to("bench/report/assets"):
+            found.add(f"fedbench/{path.as_posix()}")
     return found
 
 

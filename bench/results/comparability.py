@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from fedbench.bench.config import content_id
 from fedbench.bench.dotted import flatten
 from fedbench.bench.results.row import Row
 
@@ -62,6 +63,21 @@ def class_keys(row: Row) -> dict[str, Any]:
         if key.startswith(_SECTIONS) and key not in _IN_COLUMNS | _NO_CLASS
     }
     return {key: getattr(row, key) for key in KEYS} | further
+
+
+_CLASS_SETTINGS = ("client.local_epochs", "federation.num_rounds", "federation.participation")
+
+
+def settings_id(row: Row) -> str:
+    """The same for rows that share their hyperparameters, whatever their class and seed."""
+    config = flatten(json.loads(row.config_json))
+    return content_id(
+        {
+            key: value
+            for key, value in config.items()
+            if key != "seed" and key not in _CLASS_SETTINGS and not key.startswith(_SECTIONS)
+        }
+    )
 
 
 def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.results.leaderboard import Group, Leaderboard, Line
+from fedbench.bench.results.leaderboard import Group, Leaderboard
+from fedbench.bench.results.lines import Line
+from fedbench.bench.results.text_tables import TextTable, across_table, metric_title, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TITLES = {
-    "linear_acc": "linear %",
-    "linear_paper_acc": "linear (paper) %",
-    "knn_acc": "k-NN %",
-    "mlp_acc": "MLP %",
-    "mlp_local_acc": "MLP, local %",
-    "linear_local_acc": "linear, local %",
-    "finetune_1pct_acc": "fine-tuned 1 %",
-    "finetune_10pct_acc": "fine-tuned 10 %",
-    "objective": "objective",
-}
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -46,11 +38,6 @@ _LATEX = {
 }
 
 
-def metric_title(metric: str) -> str:
-    """Heading of a metric's column, with its unit."""
-    return TITLES.get(metric, f"{metric} %" if metric.endswith("_acc") else metric)
-
-
 def plain_cells(line: Line) -> dict[str, str]:
     """What a person reads of a line, by column heading; empty where nothing was measured.
 
@@ -62,8 +49,9 @@ def plain_cells(line: Line) -> dict[str, str]:
         "rank": "" if line.rank is None else str(line.rank),
         "method": f"{line.method} ({line.variant})" if line.variant else line.method,
         metric_title(line.metric): _spread(line, percent),
+        "best": "*" if line.best else "",
         "seeds": str(line.n_seeds),
-        "gain": _number(line.gain, percent, signed=True),
+        "gain": number(line.gain, percent, signed=True),
     }
     others = {
         "linear_acc": line.linear_acc_mean,
@@ -72,18 +60,28 @@ def plain_cells(line: Line) -> dict[str, str]:
     }
     for metric, value in others.items():
         if metric != line.metric:
-            cells[metric_title(metric)] = _number(value, metric != "objective")
+            cells[metric_title(metric)] = number(value, metric != "objective")
+    cells["area %"] = number(line.area, True)
+    cells["rounds to"] = _count(line.rounds_to_reach, line)
+    cells["GB to"] = _count(line.gb_to_reach, line)
     cells["MB"] = "" if line.mb_up_down is None else f"{line.mb_up_down:.3g}"
     if line.mb_up_down is not None and line.mb_up_down >= 1000:
         cells["MB"] = f"{line.mb_up_down:,.0f}"
     cells["minutes"] = "" if line.minutes is None else f"{line.minutes:.1f}"
     cells["published"] = ""
     if line.published is not None:
-        cells["published"] = _number(line.published.value, percent)
+        cells["published"] = number(line.published.value, percent)
         if line.difference is not None:
-            cells["published"] += f" ({_number(line.difference, percent, signed=True)})"
+            cells["published"] += f" ({number(line.difference, percent, signed=True)})"
     cells["notes"] = ", ".join(notes(line))
     return cells
+
+
+def _count(value: float | None, line: Line) -> str:
+    """Rounds or GB to the accuracy asked for; how many seeds got there if not all did."""
+    if line.num_reached is None or not line.n_seeds:
+        return ""
+    return f"{value:.3g}" if value is not None else f"{line.num_reached} of {line.n_seeds} seeds"
 
 
 def notes(line: Line) -> list[str]:
@@ -124,35 +122,38 @@ def to_frame(board: Leaderboard) -> pd.DataFrame:
 
 
 def to_markdown(board: Leaderboard) -> str:
-    """One heading and one table per group."""
+    """One heading and one table per group, then those over several groups; the best in bold."""
     parts = []
-    for group in board.groups:
-        header, body = _table(group)
+    for table in tables(board):
         lines = [
-            f"### {group.title}",
+            f"### {table.title}",
             "",
-            _markdown_row(header),
-            _markdown_row(["---"] * len(header)),
+            _markdown_row(table.header),
+            _markdown_row(["---"] * len(table.header)),
+            *(_markdown_row(cells) for cells in table.stressed(lambda cell: f"**{cell}**")),
         ]
-        parts.append("\n".join([*lines, *map(_markdown_row, body)]) + "\n")
+        if table.footer:
+            lines += ["", table.footer]
+        parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
 def to_latex(board: Leaderboard) -> str:
     r"""One `table` per group; needs `\usepackage{booktabs}` and `\usepackage[T1]{fontenc}`."""
     parts = []
-    for group in board.groups:
-        header, body = _table(group)
-        columns = "".join("l" if name in ("method", "notes") else "r" for name in header)
+    for table in tables(board):
+        columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
+        body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
+        caption = ". ".join(filter(None, (_tex(table.title), _tex(table.footer))))
         lines = [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_tex(group.title)}}}",
+            rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            " & ".join(map(_tex, header)) + r" \\",
+            " & ".join(map(_tex, table.header)) + r" \\",
             r"\midrule",
-            *(" & ".join(map(_tex, cells)) + r" \\" for cells in body),
+            *(" & ".join(cells) + r" \\" for cells in body),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -161,16 +162,29 @@ def to_latex(board: Leaderboard) -> str:
     return "\n".join(parts)
 
 
+def tables(board: Leaderboard) -> list[TextTable]:
+    """The tables of the groups, and those over several groups."""
+    return [*map(group_table, board.groups), *map(across_table, board.across())]
+
+
+def group_table(group: Group) -> TextTable:
+    """A group as text, without the columns that are empty throughout."""
+    header = visible_columns(group)
+    metric = metric_title(group.lines[0].metric)
+    return TextTable(
+        title=group.title,
+        header=header,
+        rows=[[plain_cells(line)[name] for name in header] for line in group.lines],
+        best=[bool(line.best) for line in group.lines],
+        column=header.index(metric) if metric in header else header.index("method"),
+    )
+
+
 def visible_columns(group: Group) -> list[str]:
     """Headings of a group's table without the columns that are empty throughout."""
     rows = [plain_cells(line) for line in group.lines]
     always = {"rank", "method", "seeds"}
     return [name for name in rows[0] if name in always or any(row[name] for row in rows)]
-
-
-def _table(group: Group) -> tuple[list[str], list[list[str]]]:
-    header = visible_columns(group)
-    return header, [[plain_cells(line)[name] for name in header] for line in group.lines]
 
 
 def _spread(line: Line, percent: bool) -> str:
@@ -184,17 +198,10 @@ def _spread(line: Line, percent: bool) -> str:
         digits = next((d for d in range(first, 5) if round(scaled, d) > 0), first)
         mean = line.mean * 100 if percent else line.mean
         return f"{mean:.{digits}f} ± {scaled:.{digits}f}"
-    text = _number(line.mean, percent)
+    text = number(line.mean, percent)
     if line.n_seeds > 1:
-        text += f" ({', '.join(_number(value, percent) for value in line.values)})"
+        text += f" ({', '.join(number(value, percent) for value in line.values)})"
     return text
-
-
-def _number(value: float | None, percent: bool, *, signed: bool = False) -> str:
-    if value is None:
-        return ""
-    sign = "+" if signed else ""
-    return f"{value * 100:{sign}.1f}" if percent else f"{value:{sign}.3f}"
 
 
 def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
@@ -215,7 +222,7 @@ def _empty_names() -> list[str]:
     return ["rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds"]
 
 
-def _markdown_row(cells: list[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 

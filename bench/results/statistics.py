@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MIN_FOR_INTERVAL = 3
-"""With fewer values a spread is only described: no interval, no correlation."""
+"""With fewer values a spread is only described: no interval, no test, no correlation."""
+
+LEVEL = 0.05
+"""Of every test."""
 
 
 @dataclass(frozen=True)
@@ -92,3 +95,89 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     from scipy.stats import spearmanr
 
     return float(spearmanr(x, y).statistic)
+
+
+def pearson_interval(r: float | None, n: int) -> tuple[float, float] | None:
+    """95 % interval of a linear correlation of n pairs by Fisher's z; None below four pairs."""
+    return _fisher(r, n, 1.0)
+
+
+def spearman_interval(r: float | None, n: int) -> tuple[float, float] | None:
+    """The same for a rank correlation, with the wider error of Bonett and Wright 2000."""
+    return None if r is None else _fisher(r, n, 1 + r * r / 2)
+
+
+def _fisher(r: float | None, n: int, factor: float) -> tuple[float, float] | None:
+    if r is None or n < 4 or abs(r) >= 1:
+        return None
+    half = 1.959963984540054 * math.sqrt(factor / (n - 3))  # the normal quantile of 0.975
+    return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
+
+
+def paired_p(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Two-sided p-value of Student's paired test; None below three pairs.
+
+    Raises:
+        ValueError: when the two are of different length.
+    """
+    differences = [a - b for a, b in zip(x, y, strict=True)]
+    if len(differences) < MIN_FOR_INTERVAL:
+        return None
+    centre, std = mean(differences) or 0.0, sample_std(differences) or 0.0
+    rounding = 1e-12 * max(map(abs, (*x, *y)))
+    if std <= rounding:  # all differences are the same one
+        return float(abs(centre) <= rounding)
+    from scipy.special import stdtr
+
+    n = len(differences)
+    return 2 * float(stdtr(n - 1, -abs(centre) / (std / math.sqrt(n))))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number by Holm's step-down rule, in the order given."""
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for position, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def ranks(scores: Sequence[float]) -> list[float]:
+    """Ranks from 1 for the highest score; ties share the mean of their ranks."""
+    from scipy.stats import rankdata
+
+    return [float(rank) for rank in rankdata([-score for score in scores])]
+
+
+def friedman_p(table: Sequence[Sequence[float]]) -> float | None:
+    """p-value of Friedman's test that all methods are alike.
+
+    Args:
+        table: a score for every method (columns) in every task (rows).
+
+    Returns:
+        None with fewer than 3 methods or tasks, or when every task ties all methods.
+    """
+    if len(table) < 3 or len(table[0]) < 3 or all(len(set(row)) == 1 for row in table):
+        return None
+    from scipy.stats import friedmanchisquare
+
+    return float(friedmanchisquare(*zip(*table, strict=True)).pvalue)
+
+
+def nemenyi_difference(num_methods: int, num_tasks: int) -> float:
+    """Mean ranks further apart than this differ at the 5 % level (Demšar 2006, section 3.2.2)."""
+    from scipy.stats import studentized_range
+
+    quantile = float(studentized_range.ppf(1 - LEVEL, num_methods, math.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(num_methods * (num_methods + 1) / (6 * num_tasks))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Least-squares slope of y over x; None unless x has two different values."""
+    if len(set(x)) < 2:
+        return None
+    x0, y0 = mean(x) or 0.0, mean(y) or 0.0
+    products = math.fsum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True))
+    return products / math.fsum((a - x0) ** 2 for a in x)

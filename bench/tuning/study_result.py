@@ -12,6 +12,7 @@ from typing import Any
 from fedbench.bench.resolve import Resolved
 from fedbench.bench.results.statistics import pearson, spearman
 from fedbench.bench.results.store import Store
+from fedbench.bench.results.studies import best_trial
 from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.trials import Plan, failed_trials
 from fedbench.bench.tuning.tuned import best_file, write_best
@@ -63,12 +64,6 @@ class StudyResult:
         """What `fedbench tune --json` prints."""
         file = None if self.config_file is None else str(self.config_file)
         return {**asdict(self), "trials": [dict(t) for t in self.trials], "config_file": file}
-
-
-def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The trial of the highest objective among those that were run to the end; ties: the first."""
-    usable = [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
-    return max(usable, key=lambda t: (t["objective"], -t["number"]), default=None)
 
 
 def finish(

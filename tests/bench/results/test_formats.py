@@ -92,7 +92,9 @@ def test_markdown(board: Leaderboard) -> None:
     assert lines[2].startswith("| rank | method | linear % | seeds | gain | objective | MB |")
     assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) | 2 |")
     assert "published" not in lines[2]  # empty throughout
-    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+    groups = lines[: lines.index("### over alpha · digits · preset demo · linear % · 2 cells")]
+    assert len({line.count("|") for line in groups if line.startswith("|")}) == 1
+    assert lines[-3].startswith("| byol | 20.0 | 20.0 | 20.0 | +0.0 | 2/2 | 3.00 |")
 
 
 def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:

@@ -7,10 +7,18 @@ import pytest
 from scipy import stats
 
 from fedbench.bench.results.statistics import (
+    friedman_p,
+    holm,
     mean,
+    nemenyi_difference,
+    paired_p,
     pearson,
+    pearson_interval,
+    ranks,
     sample_std,
+    slope,
     spearman,
+    spearman_interval,
     summarize,
     t_interval,
 )
@@ -64,3 +72,61 @@ def test_correlations() -> None:
         pearson([1, 2, 3], [1, 2])
     with pytest.raises(ValueError, match="pairs"):
         spearman([1], [1, 2])
+
+
+def test_intervals_of_correlations() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=12)
+    y = x + rng.normal(size=12)
+    found = stats.pearsonr(x, y)
+    expected = found.confidence_interval(0.95)
+    assert pearson_interval(float(found.statistic), 12) == pytest.approx(tuple(expected))
+    # Bonett and Wright: z = 0.5493, se = sqrt(1.125 / 9) = 0.35355, so tanh(0.5493 ± 0.6930).
+    low, high = math.tanh(0.549306 - 0.692951), math.tanh(0.549306 + 0.692951)
+    assert spearman_interval(0.5, 12) == pytest.approx((low, high), abs=1e-5)
+    assert pearson_interval(0.5, 3) is None
+    assert pearson_interval(1.0, 9) is None
+    assert spearman_interval(None, 9) is None
+
+
+def test_paired_test_against_scipy() -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(2, 5)).tolist()
+    assert paired_p(x, y) == pytest.approx(stats.ttest_rel(x, y).pvalue)
+    assert paired_p([1, 2], [3, 4]) is None
+    assert paired_p([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]) == 1
+    assert paired_p([0.11, 0.21, 0.31], [0.1, 0.2, 0.3]) == 0
+    with pytest.raises(ValueError, match="shorter"):
+        paired_p([1, 2, 3], [1, 2])
+
+
+def test_holm_by_hand() -> None:
+    # Sorted 0.01, 0.03, 0.04 times 3, 2, 1 is 0.03, 0.06, 0.04; the last is lifted to 0.06.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_many_tasks() -> None:
+    assert ranks([0.5, 0.9, 0.5]) == [2.5, 1, 2.5]
+    # Demšar 2006, JMLR 7, table 5: q = 2.343, 2.569, 3.164 for 3, 4, 10 methods; with four on 14
+    # sets his critical difference is 1.25.
+    for methods, q in ((3, 2.343), (4, 2.569), (10, 3.164)):
+        expected = q * math.sqrt(methods * (methods + 1) / (6 * 14))
+        assert nemenyi_difference(methods, 14) == pytest.approx(expected, abs=1e-3)
+    assert nemenyi_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
+    # Tasks that agree: chi² = 12 * 5 / (4 * 5) * (1 + 4 + 9 + 16) - 3 * 5 * 5 = 15.
+    agree = [[0.9, 0.5, 0.4, 0.1]] * 5
+    assert friedman_p(agree) == pytest.approx(stats.chi2.sf(15, 3))
+    table = np.random.default_rng(3).normal(size=(8, 4)).tolist()
+    reference = stats.friedmanchisquare(*zip(*table, strict=True))
+    assert friedman_p(table) == pytest.approx(reference.pvalue)
+    assert friedman_p(table[:2]) is None
+    assert friedman_p([[1, 1, 1]] * 5) is None
+
+
+def test_slope() -> None:
+    assert slope([-1, 0, 2], [0.1, 0.2, 0.4]) == pytest.approx(0.1)
+    assert slope([1, 1], [0.1, 0.2]) is None
+    x, y = [-3.0, -1.0, 5.0], [0.3, 0.35, 0.5]
+    assert slope(x, y) == pytest.approx(np.polyfit(x, y, 1)[0])

@@ -34,12 +34,13 @@ def main(store: str, arguments: str) -> None:
 
     from fedbench.bench.results.store import Store
     from fedbench.bench.tuning import sweep as module
+    from fedbench.bench.tuning.executor import run_source
     from fedbench.bench.tuning.grid_file import Grid
     from fedbench.bench.tuning.progress import TrialProgress
 
     given = json.loads(arguments)
     if given["apart"]:  # the mark lies where no trial looks, as if nodes did not see the store
-        run = module.run_source
+        run = run_source
         module.run_source = lambda source, **rest: run(source, **{**rest, "root": folder})
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})

@@ -1,0 +1,125 @@
+"""Commands for what a store holds already; `cli.py` joins them to the others."""
+
+from __future__ import annotations
+
+import typer
+
+from fedbench.bench import cli_options as opt
+from fedbench.bench.cli_groups import Output, Places, grouped
+from fedbench.bench.console import emit, emit_json, size, warn
+
+results_app = typer.Typer()
+DIFFERENT, UNREADABLE = 4, 5
+
+
+@results_app.command(epilog="Example: fedbench report results.html --grid heterogeneity")
+@grouped
+def report(
+    file: opt.Page,
+    *,
+    grid: opt.OfGrid = None,
+    dataset: opt.Dataset = None,
+    strict: opt.Strict = False,
+    store: opt.StoreDir = None,
+    output: Output,
+) -> None:
+    """One web page with tables and charts; needs no network."""
+    from fedbench.bench import api_results
+
+    written = api_results.report(file, store, grid=grid, dataset=dataset)
+    for problem in written.problems:
+        warn(problem)
+    if output.json:
+        emit_json(written.as_dict())
+    else:
+        runs, studies = f"{written.num_rows:,} runs", f"{written.num_studies:,} studies"
+        emit(f"{written.file} · {runs}, {studies}, {size(written.num_bytes)}")
+    if strict and written.problems:
+        raise typer.Exit(UNREADABLE)
+
+
+@results_app.command(epilog="Example: fedbench export 0123456789abcdef0123 encoder.safetensors")
+@grouped
+def export(
+    run_id: opt.RunId,
+    file: opt.File,
+    *,
+    store: opt.StoreDir = None,
+    data_dir: opt.DataDir = None,
+    output: Output,
+) -> None:
+    """Write a run's encoder as .safetensors, with a JSON card."""
+    from fedbench.bench import api_results, listings
+
+    exported = api_results.export_encoder(run_id, file, store=store, data_dir=data_dir)
+    listings.show_record(exported, output.json)
+
+
+@results_app.command(epilog="Example: fedbench studies simclr-810893d84f")
+@grouped
+def studies(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: Output) -> None:
+    """Tuning studies: trials, cost, objective against watched accuracies."""
+    from fedbench.bench import api_results, studies_report
+    from fedbench.bench.errors import UnknownNameError
+
+    views = {view.study_id: view for view in api_results.studies(store)}
+    if study is None:
+        found = [view.as_dict() for view in views.values()]
+        emit_json(found) if output.json else studies_report.show_studies([*views.values()])
+        return
+    if study not in views:
+        raise UnknownNameError("study", study, views)
+    view = views[study]
+    emit_json(view.as_dict()) if output.json else studies_report.show_study(view)
+
+
+@results_app.command(epilog="Example: fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
+@grouped
+def merge(
+    stores: opt.Stores,
+    *,
+    dry_run: opt.DryRun = False,
+    strict: opt.Strict = False,
+    store: opt.StoreDir = None,
+    output: Output,
+) -> None:
+    """Bring other stores into this one; refuses what contradicts."""
+    from fedbench.bench import api_results, studies_report
+
+    merged = api_results.merge(stores, store, dry_run=dry_run)
+    for problem in merged.problems:
+        warn(f"left out: {problem}")
+    if output.json:
+        emit_json(merged.as_dict())
+    else:
+        emit(studies_report.merged_text(merged, dry_run=dry_run))
+    if strict and merged.problems:
+        raise typer.Exit(UNREADABLE)
+
+
+@results_app.command(epilog="Example: fedbench reproduce 0123456789abcdef0123")
+@grouped
+def reproduce(
+    run_id: opt.RunId,
+    *,
+    data: opt.DataAt = None,
+    keep: opt.Keep = None,
+    workers: opt.Workers = None,
+    places: Places,
+    output: Output,
+) -> None:
+    """Run a stored row again from itself and compare every bit."""
+    from fedbench.bench import api_results, run_report, studies_report
+
+    with run_report.RunProgress(f"reproduce {run_id}", **output.loudness) as progress:
+        found = api_results.reproduce(
+            run_id,
+            data_name=data,
+            keep=keep,
+            workers=workers,
+            on_round=progress,
+            **places.values(),
+        )
+    emit_json(found.as_dict()) if output.json else studies_report.show_reproduction(found)
+    if not found.same:
+        raise typer.Exit(DIFFERENT)

@@ -1,0 +1,217 @@
+"""The lines of a leaderboard: a configuration over its seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fedbench.bench.results.comparability import KEYS, settings_id, variants
+from fedbench.bench.results.curves import Curve, area, reached
+from fedbench.bench.results.published import Published
+from fedbench.bench.results.published import published as published_number
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.statistics import mean, summarize
+
+
+@dataclass(frozen=True)
+class Line:
+    """One configuration over its seeds.
+
+    Attributes:
+        rank: 1 is best, ties share a rank; None if not ranked: nothing measured, or hyperparameters
+            chosen with labels (`selection` is `oracle`).
+        variant: the hyperparameters in which configurations of one method differ; else empty.
+        mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
+        values, seeds: the metric of each seed, in the order of seeds.
+        row_ids: the runs of those seeds; `fedbench export` takes one.
+        gain: mean over seeds of (trained - untrained encoder).
+        mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
+        minutes: wall time of one run; mean over seeds.
+        tune_runs: runs of the study that hyperparameters come from; None if untuned or not known.
+        num_diverged, num_failed: runs that ended so; a line with diverged runs ranks last.
+        difference: mean - published value.
+        keys: the comparability class, columns and further settings.
+        settings_id: the same for equal hyperparameters, whatever the class.
+        best: whether it is the first of its class or cannot be told from it (paired t-test over
+            common seeds, Holm); None with fewer than 3 common seeds.
+        p_best: p-value of that test, adjusted.
+        area: mean of k-NN accuracy over the rounds; needs curves, as do the next three.
+        rounds_to_reach: first evaluated round with the k-NN accuracy asked for, mean over seeds.
+        gb_to_reach: the same in bytes of both directions, in units of 1e9.
+        num_reached: seeds that got there; the two means are null unless all did.
+    """
+
+    rank: int | None
+    method: str
+    variant: str
+    config_id: str
+    metric: str
+    mean: float | None
+    std: float | None
+    ci95_low: float | None
+    ci95_high: float | None
+    n_seeds: int
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    row_ids: tuple[str, ...]
+    objective_mean: float | None
+    knn_acc_mean: float | None
+    linear_acc_mean: float | None
+    untrained_mean: float | None
+    gain: float | None
+    mb_up_down: float | None
+    minutes: float | None
+    collapsed: bool
+    num_diverged: int
+    num_failed: int
+    tuned: bool
+    selection: str
+    preset: str
+    published: Published | None
+    difference: float | None
+    class_id: str
+    keys: Mapping[str, Any] = field(repr=False)
+    settings_id: str = ""
+    tune_runs: int | None = None
+    best: bool | None = None
+    p_best: float | None = None
+    area: float | None = None
+    rounds_to_reach: float | None = None
+    gb_to_reach: float | None = None
+    num_reached: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for JSON: the fields, with the columns of the class beside them."""
+        flat = asdict(self)
+        keys = flat.pop("keys")
+        flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
+        return flat | {key: keys[key] for key in KEYS}
+
+
+def metric_value(row: Row, metric: str) -> float | None:
+    """A metric of a row by column name or by key of `metrics_json`; None if not measured."""
+    if metric in Row.model_fields:
+        value = getattr(row, metric)
+    else:
+        value = json.loads(row.metrics_json or "{}").get(metric)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def lines_of(
+    rows: Sequence[Row],
+    metric: str,
+    class_id: str,
+    keys: Mapping[str, Any],
+    look_up: bool,
+    budgets: Mapping[str, int],
+) -> list[Line]:
+    """The lines of one class, not ranked yet.
+
+    Args:
+        rows: of the class.
+        metric: to sum up.
+        class_id: of the class.
+        keys: of the class.
+        look_up: whether to look for the published numbers.
+        budgets: runs of each tuning study, by its id.
+    """
+    configs: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.config_id, row.seed, row.row_id)):
+        configs.setdefault(row.config_id, []).append(row)
+    variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
+    return [
+        replace(
+            _line(runs, metric, variant_of[config_id], class_id, keys, look_up),
+            tune_runs=budgets.get(runs[0].study_id or ""),
+        )
+        for config_id, runs in configs.items()
+    ]
+
+
+def _line(
+    runs: Sequence[Row],
+    metric: str,
+    variant: str,
+    class_id: str,
+    keys: Mapping[str, Any],
+    look_up: bool,
+) -> Line:
+    done = [row for row in runs if row.status == "ok"]
+    measured = [(row, v) for row in done if (v := metric_value(row, metric)) is not None]
+    values = [value for _, value in measured]
+    before = [(value, metric_value(row, f"untrained_{metric}")) for row, value in measured]
+    pairs = [(after, start) for after, start in before if start is not None]
+    summary = summarize(values)
+    found = published_number(runs[0], metric) if look_up else None
+    difference = None
+    if found is not None and summary.mean is not None:
+        difference = summary.mean - found.value
+    return Line(
+        rank=None,
+        method=runs[0].method,
+        variant=variant,
+        config_id=runs[0].config_id,
+        metric=metric,
+        mean=summary.mean,
+        std=summary.std,
+        ci95_low=summary.ci95_low,
+        ci95_high=summary.ci95_high,
+        n_seeds=len(values),
+        seeds=tuple(row.seed for row, _ in measured),
+        values=tuple(values),
+        row_ids=tuple(row.row_id for row, _ in measured),
+        objective_mean=_mean(row.objective for row in done),
+        knn_acc_mean=_mean(row.knn_acc for row in done),
+        linear_acc_mean=_mean(row.linear_acc for row in done),
+        untrained_mean=mean([start for _, start in pairs]),
+        gain=mean([after - start for after, start in pairs]),
+        mb_up_down=_mean(_megabytes(row) for row in done),
+        minutes=_mean(_minutes(row) for row in done),
+        collapsed=any(row.collapsed for row in done),
+        num_diverged=sum(row.status == "diverged" for row in runs),
+        num_failed=sum(row.status == "error" for row in runs),
+        tuned=any(row.tuned for row in runs),
+        selection=runs[0].selection,
+        preset=runs[0].preset,
+        published=found,
+        difference=difference,
+        class_id=class_id,
+        keys=keys,
+        settings_id=settings_id(runs[0]),
+    )
+
+
+def over_rounds(line: Line, curves: Mapping[str, Curve], reach: float | None) -> Line:
+    """The line with the fields that come from the curves of its runs.
+
+    Args:
+        line: without them.
+        curves: by row id; runs without one are left out.
+        reach: k-NN accuracy to look for.
+    """
+    found = [curves[row_id] for row_id in line.row_ids if row_id in curves]
+    there = [] if reach is None else [at for curve in found if (at := reached(curve, reach))]
+    all_there = len(there) == len(found)
+    return replace(
+        line,
+        area=_mean(area(curve) for curve in found),
+        rounds_to_reach=mean([at[0] for at in there]) if all_there else None,
+        gb_to_reach=mean([at[1] / 1e9 for at in there]) if all_there else None,
+        num_reached=None if reach is None else len(there),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    return mean([value for value in values if value is not None])
+
+
+def _megabytes(row: Row) -> float | None:
+    if row.bytes_up is None or row.bytes_down is None:
+        return None
+    return (row.bytes_up + row.bytes_down) / 1e6
+
+
+def _minutes(row: Row) -> float | None:
+    return None if row.wall_seconds is None else row.wall_seconds / 60

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.errors import StoreError
+from fedbench.bench.results.compare import differences
+from fedbench.bench.results.merge import merge
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.store import Store
+
+MakeRow = Callable[..., Row]
+META = {"spec": "simclr", "seed": 0, "space": {}, "sampler": "tpe", "data": "revision"}
+
+
+def trial(objective: float = 0.5) -> dict[str, Any]:
+    return {
+        "status": "ok",
+        "seeds": [0],
+        "params": {"client.lr": 0.1},
+        "objective": objective,
+        "watched": {},
+        "seconds": 1.0,
+    }
+
+
+@pytest.fixture
+def stores(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store]:
+    """Anna has seeds 0 and 1, Ben 1 and 2; both have the same run of seed 1, made apart."""
+    anna, ben = Store(tmp_path / "anna"), Store(tmp_path / "b e n")
+    for store, seeds, hardware in ((anna, (0, 1), "laptop"), (ben, (1, 2), "cluster")):
+        for seed in seeds:
+            row = make_row(RunConfig(seed=seed), linear_acc=0.5 + seed / 10, hardware=hardware)
+            store.write_row(row)
+            store.write_curve(row.row_id, [{"round_index": 0, "loss": 1.0}])
+            (store.cell_dir(row.row_id) / "lock").write_text("")
+    return anna, ben
+
+
+def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    anna, ben = stores
+    target = Store(tmp_path / "both")
+    dry = merge(target, [anna, ben], dry_run=True)
+    assert not target.root.exists()
+    done = merge(target, [anna, ben])
+    assert (done.rows_added, done.rows_same, done.problems) == (3, 1, [])
+    assert done == dry
+    assert [row.seed for row in target.rows()] == [0, 1, 2]
+    assert [row.hardware for row in target.rows()] == ["laptop", "laptop", "cluster"]
+    for row in target.rows():
+        assert target.curve(row.row_id) == [{"round_index": 0, "loss": 1.0}]
+        assert not (target.cell_dir(row.row_id) / "lock").exists()
+    assert (target.root / "leaderboard.parquet").exists()
+    again = merge(target, [anna, ben])
+    assert (again.rows_added, again.rows_same) == (0, 4)
+
+
+def test_a_contradiction_is_refused_and_nothing_written(
+    stores: tuple[Store, Store], make_row: MakeRow
+) -> None:
+    anna, ben = stores
+    row = make_row(RunConfig(seed=3), linear_acc=0.5)
+    anna.write_row(row)
+    ben.write_row(row.model_copy(update={"linear_acc": 0.5 + 1e-16 * 2}))
+    before = sorted(path.name for path in anna.root.rglob("*"))
+    with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.5 and 0.5000"):
+        merge(anna, [ben])
+    assert sorted(path.name for path in anna.root.rglob("*")) == before
+
+
+def test_failed_rows_give_way(tmp_path: Path, make_row: MakeRow) -> None:
+    failed, fine = Store(tmp_path / "failed"), Store(tmp_path / "fine")
+    failed.write_row(make_row(status="error", error="worker died"))
+    fine.write_row(make_row(linear_acc=0.5))
+    assert merge(fine, [failed]).rows_same == 1
+    assert merge(failed, [fine]).rows_replaced == 1
+    assert failed.rows()[0].linear_acc == 0.5
+
+
+def test_unreadable_files_are_named_and_left_out(stores: tuple[Store, Store]) -> None:
+    anna, ben = stores
+    (ben.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
+    done = merge(anna, [ben])
+    assert done.rows_added == 1
+    assert "000.parquet" in done.problems[0]
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        merge(Store(tmp_path / "target"), [Store(tmp_path / "nowhere")])
+
+
+def test_studies_grow_together(tmp_path: Path) -> None:
+    short, long = Store(tmp_path / "short"), Store(tmp_path / "long")
+    for store, count in ((short, 1), (long, 3)):
+        for number in range(count):
+            store.write_trial("study", number, trial(number / 10))
+        store.write_study("study", {**META, "trials": count, "best": {"number": count - 1}})
+    done = merge(short, [long])
+    assert (done.trials_added, done.trials_same) == (2, 1)
+    assert [t["objective"] for t in short.trials("study")] == [0.0, 0.1, 0.2]
+    assert (short.study("study") or {})["trials"] == 3
+    assert merge(long, [short]).trials_added == 0
+
+
+def test_studies_that_contradict(tmp_path: Path) -> None:
+    one, other, third = (Store(tmp_path / name) for name in ("one", "other", "third"))
+    for store, objective, seed in ((one, 0.1, 0), (other, 0.2, 0), (third, 0.1, 1)):
+        store.write_trial("study", 0, trial(objective))
+        store.write_study("study", {**META, "seed": seed})
+    with pytest.raises(StoreError, match="trial 0 of study differs"):
+        merge(one, [other])
+    with pytest.raises(StoreError, match="trial 0 of study differs"):
+        merge(Store(tmp_path / "new"), [one, other])
+    with pytest.raises(StoreError, match="study study has other settings"):
+        merge(one, [third])
+
+
+def test_only_results_are_compared(make_row: MakeRow) -> None:
+    row = make_row(linear_acc=0.5, metrics_json='{"mlp_acc":0.5}')
+    assert differences(row, row.model_copy(update={"wall_seconds": 3.0, "argv": "x"})) == []
+    (found,) = differences(row, row.model_copy(update={"metrics_json": '{"mlp_acc":0.6}'}))
+    assert (found.name, found.first, found.second) == ("mlp_acc", 0.5, 0.6)
+    (found,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
+    assert found.name == "partition_hash"

@@ -1,0 +1,262 @@
+"""The page: its numbers are the store's, it needs nothing else, and it works in a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbench
+from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.errors import ConfigError, StoreError
+from fedbench.bench.report.content import columns
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.store import Store
+
+MakeRow = Callable[..., Row]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+EVIL = "</script><script>document.title='taken'</script><b>&amp;"
+
+
+def fill(store: Store, make_row: MakeRow) -> None:
+    """Three methods, three alphas, three seeds, curves, a study, a failed and a diverged run."""
+    for alpha in (0.1, 1.0, 100.0):
+        for index, spec in enumerate(("simclr", "byol", "supervised")):
+            for seed in range(3):
+                accuracy = 0.3 + 0.1 * index + 0.013 * seed**2 + alpha / 1e4
+                config = RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha))
+                row = make_row(
+                    config,
+                    linear_acc=accuracy,
+                    knn_acc=accuracy - 0.05,
+                    objective=accuracy / 3,
+                    untrained_knn_acc=0.2,
+                    bytes_up=1_234_567,
+                    bytes_down=2_345_678,
+                    wall_seconds=12.34 + seed,
+                    rounds_done=10,
+                    hardware="x86_64, 2 cores",
+                    device="cpu",
+                )
+                store.write_row(row)
+                point = {"round_index": 4, "bytes_up": 5, "bytes_down": 6, "metrics.knn_acc": 0.25}
+                store.write_curve(row.row_id, [point])
+    store.write_row(make_row(RunConfig(spec="shaky"), status="diverged"))
+    store.write_row(make_row(RunConfig(spec="broken"), status="error", error=EVIL))
+    for number in range(5):
+        record = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.1}, "seconds": 2.0}
+        watched = {"knn_acc": 0.5 + 0.01 * number**2}
+        store.write_trial("study", number, {**record, "objective": number / 10, "watched": watched})
+    store.write_study("study", {"spec": "simclr", "preset": "demo", "sampler": "tpe"})
+
+
+@pytest.fixture(scope="module")
+def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
+    root = tmp_path_factory.mktemp("rep ort")
+    store, file = Store(root / "störe"), root / "page.html"
+    fill(store, make_row)
+    assert fedbench.report(file, store).num_rows == 29
+    return store, file
+
+
+def data_of(file: Path) -> dict[str, Any]:
+    text = file.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    data: dict[str, Any] = json.loads(found)
+    return data
+
+
+def unpack(column: Any) -> list[Any]:
+    return column if isinstance(column, list) else [column["d"][place] for place in column["i"]]
+
+
+def test_every_run_is_on_the_page_with_the_stores_numbers(written: tuple[Store, Path]) -> None:
+    store, file = written
+    runs = {name: unpack(column) for name, column in data_of(file)["runs"].items()}
+    rows = store.rows()
+    for name, values in runs.items():
+        if name != "started_at":
+            assert values == [getattr(row, name) for row in rows]
+
+
+def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
+    store, file = written
+    data = data_of(file)
+    for metric in ("linear_acc", "knn_acc", "objective"):
+        board = fedbench.leaderboard(store, metric=metric).board
+        shown = data["boards"][metric]["groups"]
+        assert [group["title"] for group in shown] == [group.title for group in board.groups]
+        for group, expected in zip(shown, board.groups, strict=True):
+            title = {"linear_acc": "linear %", "knn_acc": "k-NN %", "objective": "objective"}
+            place = group["header"].index(title[metric])
+            cells = [row[place] for row in group["rows"]]
+            assert [c[1] for c in cells] == [line.mean for line in expected.lines]
+            assert group["best"] == [bool(line.best) for line in expected.lines]
+    (sweep,) = data["sweeps"]["linear_acc"]
+    assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
+
+
+def test_curves_and_studies(written: tuple[Store, Path]) -> None:
+    data = data_of(written[1])
+    curves = [{k: unpack(v) for k, v in c.items()} for c in data["curves"].values()]
+    knn = [i for i, m in enumerate(curves[0]["metric"]) if m == "knn_acc"]
+    assert [curves[0]["round"][i] for i in knn][:3] == [0, 5, 10]
+    assert [curves[0]["mean"][i] for i in knn][:2] == pytest.approx([0.2, 0.25])
+    (study,) = data["studies"]
+    assert (study["best"], study["best_objective"], study["seconds"]) == (4, 0.4, 10.0)
+    assert study["correlations"][0]["n"] == 5
+    assert study["correlations"][0]["spearman"] == pytest.approx(1.0)
+    assert len(unpack(data["papers"]["printed"])) == 499
+
+
+def test_the_page_needs_nothing_else(written: tuple[Store, Path]) -> None:
+    store, file = written
+    text = file.read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", text)
+    assert len(text) < 1_000_000
+    assert EVIL not in text
+    assert f"{store.root}" not in text
+    before = file.read_bytes()
+    fedbench.report(file, store)
+    assert file.read_bytes() == before
+
+
+def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    store.write_row(make_row(linear_acc=0.5))
+    (store.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
+    assert len(fedbench.report(file, store).problems) == 1
+    assert "not a whole Parquet file" in data_of(file)["problems"][0]
+
+
+def test_wrong_use(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        fedbench.report(tmp_path / "page.html", store)
+    store.root.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"ends in \.html"):
+        fedbench.report(tmp_path / "page.pdf", store)
+    assert fedbench.report(tmp_path / "empty.html", store).num_rows == 0
+
+
+def test_columns_store_texts_once() -> None:
+    found = columns([{"a": "x", "b": 1.5}, {"a": "x", "b": None}, {"a": "x", "b": 2}], ["a", "b"])
+    assert found == {"a": {"d": ["x"], "i": [0, 0, 0]}, "b": [1.5, None, 2]}
+
+
+STEPS = r"""
+const all = (selector) => [...document.querySelectorAll(selector)];
+const texts = (row) => [...row.cells].map((cell) => cell.textContent);
+const rowsOf = (label) => all(`table[aria-label="${label}"] tbody tr`).map(texts);
+const heads = (label) => all(`table[aria-label="${label}"] thead th`);
+const head = (label, title) => heads(label).find((cell) => cell.textContent === title);
+const search = (label, words) => {
+  const input = document.querySelector(`input[aria-label="Filter ${label}"]`);
+  input.value = words; input.dispatchEvent(new Event("input"));
+  const found = rowsOf(label); input.value = ""; input.dispatchEvent(new Event("input"));
+  return found;
+};
+const steps = () => {
+  const out = { title: document.title, runs: rowsOf("Runs"), board: rowsOf("Leaderboard") };
+  out.heads = heads("Runs").map((cell) => cell.textContent);
+  out.filtered = search("Runs", "byol alpha=100").length;
+  out.nothing = search("Runs", "nosuchword").length;
+  head("Leaderboard", "method").querySelector("button").click();
+  out.byMethod = rowsOf("Leaderboard"); out.sort = head("Leaderboard", "method").ariaSort;
+  head("Leaderboard", "linear %").querySelector("button").click();
+  out.byAccuracy = rowsOf("Leaderboard");
+  out.charts = all("figure svg").length;
+  out.marks = all("figure svg path, figure svg circle").length;
+  out.focusable = all("th button, input, select, summary").every((n) => n.tabIndex === 0);
+  out.wide = document.documentElement.scrollWidth - innerWidth;
+  for (const numbers of all("figure details")) numbers.open = true;
+  return out;
+};
+addEventListener("load", () => setTimeout(() => {
+  let out; try { out = steps(); } catch (error) { out = { failed: String(error.stack) }; }
+  const pre = document.createElement("pre"); pre.id = "outcome";
+  const finish = () => { pre.textContent = JSON.stringify({ ...out, errors }); };
+  setTimeout(() => { finish(); document.body.append(pre); }, 100);
+}, 100));
+"""
+WATCH = """<script>const errors = [];
+addEventListener("error", (event) => errors.push(event.message));
+addEventListener("securitypolicyviolation", (event) => errors.push(event.violatedDirective));
+for (const kind of ["error", "warn"]) console[kind] = (...words) => errors.push(words.join(" "));
+</script>"""
+
+
+def in_browser(file: Path, size: str = "1280,900") -> dict[str, Any]:
+    """What the page comes to in headless Chromium after `STEPS`."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    text = file.read_text(encoding="utf-8")
+    text = text.replace("<title>", f"{WATCH}<title>", 1)
+    probe = file.with_name("probe.html")
+    probe.write_text(text.replace("</body>", f"<script>{STEPS}</script></body>"), encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}"]
+    options = ["--virtual-time-budget=5000", "--dump-dom", probe.as_uri()]
+    environment = {**os.environ, "HOME": str(file.parent)}
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=120, env=environment
+    )
+    found = re.search(r'<pre id="outcome">(.*?)</pre>', done.stdout, re.S)
+    assert found, done.stderr[-2000:]
+    outcome: dict[str, Any] = json.loads(html.unescape(found[1]))
+    assert "failed" not in outcome, outcome
+    return outcome
+
+
+@pytest.mark.browser
+def test_in_a_browser(written: tuple[Store, Path]) -> None:
+    store, file = written
+    out = in_browser(file)
+    assert out["errors"] == []
+    assert out["title"].startswith("fedbench")
+    assert (out["filtered"], out["nothing"]) == (3, 0)
+    assert out["charts"] >= 4
+    assert out["marks"] > 40
+    assert out["focusable"]
+    assert out["wide"] <= 0
+    assert out["sort"] == "ascending"
+
+    rows = store.rows()
+    assert len(out["runs"]) == len(rows)
+    place = {name: index for index, name in enumerate(out["heads"])}
+    for row, cells in zip(rows, out["runs"], strict=True):
+        assert cells[place["run"]] == row.row_id
+        assert cells[place["error"]] == (row.error or "")
+        for title, value in (("linear %", row.linear_acc), ("k-NN %", row.knn_acc)):
+            shown = "" if value is None else f"{value * 100:.1f}"
+            assert cells[place[title]] == shown
+
+    titles = [cells for cells in out["board"] if len(cells) == 1]
+    assert len(titles) == 3
+
+    def groups(table: list[list[str]]) -> list[list[str]]:
+        found: list[list[str]] = []
+        for cells in table:
+            if len(cells) == 1:
+                found.append([])
+            elif cells[0]:  # ranked
+                found[-1].append(cells[1])
+        return found
+
+    # Best first; by name; and by accuracy again: always within a class.
+    assert groups(out["board"])[1] == ["supervised", "byol", "simclr"]
+    assert groups(out["byMethod"])[1] == ["byol", "simclr", "supervised"]
+    assert groups(out["byAccuracy"])[1] == ["supervised", "byol", "simclr"]
+
+
+@pytest.mark.browser
+def test_on_a_phone(written: tuple[Store, Path]) -> None:
+    assert in_browser(written[1], "500,900")["wide"] <= 0

@@ -1,0 +1,138 @@
+"""Commands for what a store holds: report, studies, merge, reproduce; and --strict."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.results.row import Row
+from fedbench.bench.results.schema import encode
+from fedbench.bench.results.store import Store
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def copy(finished: Any, store: Path, tmp_path: Path) -> Path:
+    """A copy of the store with one finished run."""
+    assert finished.code == 0, finished.err
+    target = tmp_path / "my cöpy"
+    shutil.copytree(store, target)
+    return target
+
+
+def put(store: Path, row: Row) -> None:
+    """Write a row over the one that is there, as no command would."""
+    (store / "rows" / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+
+
+def test_report(call: Call, copy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out put" / "page.html"
+    answer = call("report", file, "--store", copy)
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith(f"{file} · 1 runs, 0 studies")
+    assert file.read_text().startswith("<!doctype html>")
+    assert call("report", file, "--store", copy, "--json").json["num_rows"] == 1
+    assert call("report", tmp_path / "page.pdf", "--store", copy).code == 2
+    missing = call("report", file, "--store", tmp_path / "nowhere")
+    assert (missing.code, missing.out) == (5, "")
+    assert "no store at" in missing.err
+
+
+def test_strict_names_what_it_cannot_read(call: Call, copy: Path, tmp_path: Path) -> None:
+    torn = copy / "rows" / f"{'0' * 20}.parquet"
+    torn.write_bytes(b"torn")
+    page = tmp_path / "page.html"
+    for words in (("leaderboard",), ("report", page), ("merge", copy)):
+        place = ("--store", tmp_path / "new") if words[0] == "merge" else ("--store", copy)
+        relaxed = call(*words, *place)
+        strict = call(*words, *place, "--strict")
+        assert (relaxed.code, strict.code) == (0, 5), words
+        assert torn.name in relaxed.err
+        assert torn.name in strict.err
+        assert strict.out
+
+
+def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    planned = call("merge", copy, "--store", target, "--dry-run")
+    assert "1 rows would be added" in planned.out
+    assert not target.exists()
+    assert call("merge", copy, "--store", target, "--json").json["rows_added"] == 1
+    assert "0 rows added, 1 were there already" in call("merge", copy, "--store", target).out
+    (row,) = Store(target).rows()
+    put(copy, row.model_copy(update={"knn_acc": 0.123}))
+    refused = call("merge", copy, "--store", target)
+    assert (refused.code, refused.out) == (5, "")
+    assert f"row {row.row_id} has knn_acc" in refused.err
+    assert len(refused.err.splitlines()) <= 2
+
+
+def test_studies(call: Call, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for number in range(6):
+        trial = {
+            "status": "ok",
+            "seeds": [0],
+            "params": {"client.lr": 0.1 * number},
+            "objective": number / 10,
+            "watched": {"knn_acc": (50 + number + number % 2) / 100},
+            "seconds": 30.0,
+            "bytes": 1_000_000,
+        }
+        store.write_trial("simclr-1", number, trial)
+    store.write_study("simclr-1", {"spec": "simclr", "preset": "demo", "sampler": "tpe"})
+    place = ("--store", store.root)
+    listed = call("studies", *place)
+    assert listed.code == 0
+    assert "simclr-1  simclr    demo       6     0.5000  0.97 [0.73, 1.00]" in listed.out
+    one = call("studies", "simclr-1", *place)
+    # x = 0…5, y = 0, 2, 2, 4, 4, 6: r = 19 / sqrt(17.5 * 22) = 0.968; ranks with ties: 0.971.
+    assert "against knn_acc: Pearson 0.97 [0.73, 1.00], Spearman 0.97 [0.63, 1.00]" in one.out
+    assert "cost     3 min 0 s, 6.0 MB sent" in one.out
+    record = call("studies", "simclr-1", *place, "--json").json
+    assert (record["best"], len(record["trials"])) == (5, 6)
+    unknown = call("studies", "simclr-2", *place)
+    assert unknown.code == 2
+    assert "did you mean 'simclr-1'" in unknown.err
+
+
+def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
+    run_id = finished.json["run_id"]
+    place = ("--store", copy, "--workers", "1", "--device", "cpu", "-q")
+    same = call("reproduce", run_id, *place, "--json")
+    assert same.code == 0, same.err
+    assert same.json["same"] is True
+    assert same.json["num_rounds"] == 1
+    assert same.json["num_results"] > 30
+    (row,) = Store(copy).rows()
+    put(copy, row.model_copy(update={"linear_acc": (row.linear_acc or 0) / 2}))
+    keep = copy.parent / "kept"
+    other = call("reproduce", run_id, *place, "--keep", keep)
+    assert other.code == 4
+    assert "not reproduced, 1 values differ" in other.out
+    assert f"linear_acc  {(row.linear_acc or 0) / 2}  {row.linear_acc}" in other.out
+    assert Store(keep).rows()[0].linear_acc == row.linear_acc
+    assert len(Store(copy).rows()) == 1
+
+
+def test_what_cannot_be_reproduced(call: Call, copy: Path) -> None:
+    (row,) = Store(copy).rows()
+    place = ("--store", copy)
+
+    def refused(words: tuple[str, ...], message: str) -> None:
+        answer = call("reproduce", *words, *place)
+        assert (answer.code, answer.out) == (5, "")
+        assert message in answer.err
+
+    refused(("0" * 20,), "no run")
+    put(copy, row.model_copy(update={"benchmark_version": "0"}))
+    refused((row.row_id,), "is of benchmark version 0")
+    put(copy, row.model_copy(update={"dataset_revision": "f" * 64}))
+    config = row.config_json.replace('"train_subset":200', '"train_subset":100')
+    put(copy, row.model_copy(update={"config_json": config}))
+    refused((row.row_id,), "name the right one with --data")
