@@ -13,16 +13,13 @@ from torch import Tensor
 
 from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.clients import ClientData
-from fedbench.bench.ledger import Ledger
+from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.method import Batch, Client, RoundPlan
 from fedbench.bench.net import Wire
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, scope
 from fedbench.bench.setup import Setup
-
-ACTIVATIONS = "activations"
-"""Under this name the ledger counts, and the server gets, what crossed to server-only parts."""
-
+from fedbench.bench.sharing import ACTIVATIONS, check_sent
 
 @dataclass(frozen=True)
 class Task:
@@ -67,7 +64,7 @@ class Trained:
         finite: whether every loss was finite.
         parts: means of the logged terms.
         extras: what `after_local` sends up.
-        wire: extras, activations and gradients that crossed, in bytes.
+        wire: extras, activations and gradients that crossed.
         stored_personal: whether personal tensors or an optimizer's state were stored.
     """
 
@@ -152,11 +149,13 @@ class ClientRunner:
                 sent = method.after_local(net, own, client)
                 # Copies: the net's own memory is overwritten by the next client.
                 extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
+        crossed = bool(net.wire.up or net.wire.down)
+        check_sent(config.spec, needs.extras, extras, activations=crossed)
         wire = Ledger()
-        wire.add_extras(extras)
-        if net.wire.up or net.wire.down:
-            wire.add("up", ACTIVATIONS, net.wire.up)
-            wire.add("down", ACTIVATIONS, net.wire.down)
+        wire.add_extras(extras, needs.extras)
+        if crossed:
+            for direction, size in (("up", net.wire.up), ("down", net.wire.down)):
+                wire.add(direction, ACTIVATIONS, size // BYTES_PER_NUMBER, size=size, smallest=1)
         if net.remote and net.wire.received:  # metered already, when they crossed
             extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
         stored = self._store(task, optimizer if needs.keep_optimizer else None)

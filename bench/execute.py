@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedbench.bench.audit import audit
 from fedbench.bench.client import ClientRunner
 from fedbench.bench.config import RunConfig, canonical_json, row_id
 from fedbench.bench.data.datasets import Dataset, load_dataset, reopen
@@ -126,6 +127,7 @@ def execute(
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)
+    audit(setup)
     devices = choose_devices(place.device, place.workers)
     device = torch.device(devices[0])
     run = _Run(setup, place.folder, identity, device)

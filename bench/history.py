@@ -31,6 +31,8 @@ class RoundRecord:
         collapsed: what the detector says of the two.
         metrics: evaluations made after this round.
         seconds: wall-clock time.
+        traffic: every message of the round, `{direction: {group: {messages, numbers, bytes,
+            revealing, smallest}}}`, as `bench.ledger` counts them.
     """
 
     round_index: int
@@ -47,6 +49,7 @@ class RoundRecord:
     collapsed: bool
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    traffic: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -31,7 +31,7 @@ from torch import Tensor
 from fedbench.bench.data.views import MEAN, STD
 from fedbench.bench.float32 import fitting
 from fedbench.bench.net import Net
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.sharing import Extra, Sharing
 
 if TYPE_CHECKING:
     from fedbench.bench.data.clients import ClientData
@@ -66,6 +66,8 @@ class Needs:
         preparatory_rounds: rounds in front of the configured ones, counted in traffic only.
         single_uploads: hand `server_step` each client's tensors. Costs memory in proportion to the
             cohort; without it they are summed as they arrive and not kept.
+        extras: what `after_local` may send up, by name, and `activations` if the loss computes
+            through server-only parts. Whatever is not named here stops the run.
     """
 
     views: tuple[str, ...]
@@ -77,6 +79,7 @@ class Needs:
     keep_optimizer: bool = False
     preparatory_rounds: int = 0
     single_uploads: bool = False
+    extras: Mapping[str, Extra] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,7 @@ class Method(BaseModel, ABC):
         """After each optimizer step: moving averages, memories. The only hook that edits `net`."""
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """What goes up besides the shared tensors: centroids, class counts, latents."""
+        """What goes up besides the shared tensors: centroids, counts; `Needs.extras` names it."""
         return {}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench import registry
+from fedbench.bench.audit import audit
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.fields import build_config, field_infos
@@ -124,6 +125,10 @@ class MethodContract:
                 for other, value in private.items():
                     same = value.numel() > 1 and _contains(extra, value)
                     assert not same, f"extra {name!r} holds the private tensor {other!r}"
+
+    def test_what_reveals_single_images_is_declared(self) -> None:
+        """No upload holds single samples, unless `needs().extras` says so."""
+        audit(self._setup())
 
     def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
         """Other labels in place of those that the method may not see give the same bits."""

@@ -58,7 +58,8 @@ class Trainer:
         self._method_optimizers: dict[str, torch.optim.Optimizer] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()
-        self._per_client = Ledger.of_client(self.layout)
+        self._declared = setup.method.needs().extras
+        self._per_client = Ledger.of_client(self.layout, self._declared)
         self.personal_rounds: dict[int, int] = {}
         self._previous_personal: dict[int, int] = {}
         self._personal = PersonalStore(folder / "clients")
@@ -208,6 +209,7 @@ class Trainer:
             num_steps=steps,
             bytes_up=exchanged.bytes_up,
             bytes_down=exchanged.bytes_down,
+            traffic=exchanged.as_dict(),
             **found._asdict(),
             metrics=metrics,
             seconds=seconds,
@@ -253,7 +255,7 @@ class Trainer:
             if key.startswith("method-optimizer/"):
                 _, name, parameter, leaf = key.split("/")
                 self._restored[name]["state"].setdefault(int(parameter), {})[leaf] = value
-        self.ledger = Ledger(**state["ledger"])
+        self.ledger = Ledger.from_dict(state["ledger"])
         self.personal_rounds = {int(k): r for k, r in state["personal_rounds"].items()}
         self.resumes = state["resumes"] + 1
         self.train_seconds = state["train_seconds"]

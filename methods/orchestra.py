@@ -68,7 +68,8 @@ class Orchestra(ClusterFields, Method):
         first, second = (self.augmentation + suffix for suffix in suffixes)
         target = first if self.target_view == "view-1" else "plain"
         turned = (first,) if self.degeneracy else ()
-        return Needs(views=(target, second, *turned), preparatory_rounds=1)
+        views = (target, second, *turned)
+        return Needs(views=views, preparatory_rounds=1, extras=self.declared())
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Online parts, their targets, classifier of turns, centroids, and the scratch memory."""

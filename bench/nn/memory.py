@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedbench.bench.errors import PluginError
 from fedbench.bench.net import Net
 from fedbench.bench.nn.clustering import cluster_globally, cluster_locally
+from fedbench.bench.sharing import Extra
 
 
 class Memory(nn.Module):
@@ -78,6 +79,11 @@ class ClusterFields(BaseModel):
     global_lr: float = Field(0.01, gt=0, description="its learning rate")
     global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
     global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
+
+    def declared(self) -> dict[str, Extra]:
+        """What `to_send` sends, for `Needs.extras`."""
+        rows = Extra(group_size="min_cluster_size")
+        return {self.representations: rows, "min_cluster_size": Extra()}
 
     def to_send(self, rows: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
         """What a client sends of its rows (n, d): nothing when there are too few of them.

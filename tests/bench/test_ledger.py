@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ import torch
 from fedbench.bench import registry
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
+from fedbench.bench.ledger import Flow, Ledger
 from fedbench.bench.method import DataSpec
 from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.sharing import Extra
+from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 ENCODER = 11_168_832  # derived in tests/bench/nn/test_backbones.py
 ENCODER_BUFFERS = 9_600
@@ -65,12 +69,60 @@ def test_user_verification_adds_its_projector_all_rows_down_and_one_up(
 
 
 def test_ledgers_add_up() -> None:
+    client = Ledger()
+    client.add("up", "a", 1)
+    client.add("down", "a", 2)
+    client.add("down", "b", 3)
     total = Ledger()
-    total.merge(Ledger({"a": 1}, {"a": 2, "b": 3}), times=4)
+    total.merge(client, times=4)
     total.add_extras({"centroids": torch.zeros(3, 5), "counts": torch.zeros(7, dtype=torch.int64)})
-    assert total.as_dict() == {
-        "up": {"a": 4, "centroids": 60, "counts": 56},
-        "down": {"a": 8, "b": 12},
+    assert total.up == {"a": 4 * 4, "centroids": 60, "counts": 56}
+    assert total.down == {"a": 4 * 8, "b": 4 * 12}
+    assert (total.bytes_up, total.bytes_down) == (132, 80)
+    assert total.flows["up"]["a"] == Flow(messages=4, numbers=4, bytes=16)
+    assert total.flows["up"]["counts"] == Flow(messages=1, numbers=7, bytes=56)
+    assert Ledger.from_dict(json.loads(json.dumps(total.as_dict()))) == total
+
+
+def test_the_ledger_says_which_messages_reveal_single_images() -> None:
+    declared = {
+        "latents": Extra(per_sample=True),
+        "centroids": Extra(group_size="least"),
+        "least": Extra(),
     }
-    assert (total.bytes_up, total.bytes_down) == (120, 20)
-    assert Ledger(**total.as_dict()) == total
+    ledger = Ledger()
+    for least in (5, 1, 3):
+        sent = {"centroids": torch.zeros(2, 4), "least": torch.tensor([float(least)])}
+        ledger.add_extras(sent, declared)
+    assert (ledger.revealing, ledger.smallest) == (1, 1)  # the message in the middle
+    centroids = ledger.flows["up"]["centroids"]
+    assert (centroids.messages, centroids.revealing, centroids.smallest) == (3, 1, 1)
+    assert ledger.flows["up"]["least"] == Flow(messages=3, numbers=3, bytes=12)
+    ledger.add_extras({"latents": torch.zeros(6, 2)}, declared)
+    assert ledger.flows["up"]["latents"] == Flow(1, 12, 48, revealing=1, smallest=1)
+
+
+def test_every_message_of_every_round_is_recorded(tmp_path: Path) -> None:
+    """4 clients, 2 rounds and a round 0; averaged parts go both ways, centroids as they are."""
+    small = {"method__num_global_clusters": 6, "method__global_steps": 5}
+    setup = tiny_setup(tiny_config("orchestra", method__num_local_clusters=3, **small))
+    trainer = train(setup, tmp_path)
+    dim, clients = 16, 4
+    for record in trainer.history:
+        up, down = record.traffic["up"], record.traffic["down"]
+        assert set(up) - set(down) == {"min_cluster_size"}
+        for part in ("encoder", "projector", "target_encoder", "target_projector", "rotation"):
+            numbers = sum(v.numel() for v in setup.make_net()[part].state_dict().values())
+            assert up[part]["numbers"] == down[part]["numbers"] == clients * numbers
+            assert up[part]["bytes"] == 4 * clients * numbers
+            assert (up[part]["messages"], up[part]["revealing"]) == (clients, 0)
+        assert up["centroids"]["bytes"] == 4 * clients * 3 * dim
+        assert down["centroids"]["bytes"] == 4 * clients * 6 * dim
+        assert up["min_cluster_size"]["bytes"] == 4 * clients
+        assert up["centroids"]["smallest"] == record.parts["min_cluster_size"]
+        assert record.bytes_up == sum(flow["bytes"] for flow in up.values())
+        assert record.bytes_down == sum(flow["bytes"] for flow in down.values())
+    total = Ledger()
+    for record in trainer.history:
+        total.merge(Ledger.from_dict(record.traffic))
+    assert total == trainer.ledger

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.data.clients import ClientData
-from fedbench.bench.method import Client, DataSpec, Server, Upload
+from fedbench.bench.method import Client, DataSpec, Needs, Server, Upload
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.setup import Setup
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.sharing import Extra, Sharing
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.tiny import assert_same_run
 from fedbench.methods.supervised import Supervised
@@ -32,6 +32,10 @@ def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any
 
 class Recorder(Supervised):
     """A method that uses every hook of the server and tells what it saw."""
+
+    def needs(self) -> Needs:
+        declared = {"live": Extra(), "draw": Extra()}
+        return dataclasses.replace(super().needs(), extras=declared)
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
         net.tensor("memory").fill_(client.id + 1.0)

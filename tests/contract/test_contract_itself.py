@@ -16,7 +16,7 @@ from fedbench.bench.errors import PluginError
 from fedbench.bench.method import Batch, Client, DataSpec, Loss, Needs
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.sharing import Extra, Sharing
 from fedbench.bench.testing import MethodContract
 from fedbench.methods.simclr import SimCLR
 
@@ -49,11 +49,27 @@ class DeadPattern(SimCLR):
 class Leaky(SimCLR):
     """Sends a tensor up that it declared to be the client's own."""
 
+    def needs(self) -> Needs:
+        return Needs(views=super().needs().views, min_batch=2, extras={"memory": Extra()})
+
     def sharing(self) -> Mapping[str, Sharing]:
         return {"projector.*": Sharing.PERSONAL, "*": Sharing.AVERAGED}
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         return {"memory": net.tensor("projector.0.weight")}
+
+
+class Hoarder(SimCLR):
+    """Averages a buffer in which single projections stand."""
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        net = super().build(backbone, data)
+        net.register_buffer("rows", torch.zeros(64, self.projection_dim))
+        return net
+
+    def after_step(self, net: Net, out: Loss, client: Client) -> None:
+        rows, new = net.tensor("rows"), net(out.features[0], "projector")
+        rows.copy_(torch.cat([new, rows])[: len(rows)])
 
 
 class Random(SimCLR):
@@ -100,6 +116,7 @@ def _count() -> int:
         (Impure, "test_the_loss_is_pure", AssertionError),
         (DeadPattern, "test_the_sharing_table_is_complete", PluginError),
         (Leaky, "test_private_tensors_stay_where_they_are", AssertionError),
+        (Hoarder, "test_what_reveals_single_images_is_declared", PluginError),
         (Random, "test_a_run_is_a_function_of_its_configuration", AssertionError),
         (Forgetful, "test_an_interrupted_run_ends_with_the_same_bits", AssertionError),
         (OneImage, "test_clients_of_any_size_work", ZeroDivisionError),
