@@ -50,7 +50,8 @@ def audit(setup: Setup) -> None:
     declared = setup.method.needs().extras
     for name, count in single_samples(setup).items():
         extra = declared.get(name, Extra())
-        if count > _IMAGES // 2 and not extra.per_sample and extra.group_size is None:
+        vouched = extra.per_sample or extra.group_size is not None or extra.budget is not None
+        if count > _IMAGES // 2 and not vouched:
             raise PluginError(
                 f"method {setup.config.spec!r} uploads {name!r}, in which {count} of {_IMAGES}"
                 " images of a rehearsal have numbers of their own, so it reveals single samples;"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from fedbench.bench.errors import PluginError
+from fedbench.bench.privacy import ClusterBudget
 
 
 class Sharing(StrEnum):
@@ -51,11 +52,13 @@ class Extra:
         group_size: name of the extra that tells of how many images the smallest part of this one
             is made; at 1 a message reveals a single image. None = of all images together.
         summed: the server uses nothing of it but the sum over clients.
+        budget: differential privacy, for an image, that one message is under; None = none.
     """
 
     per_sample: bool = False
     group_size: str | None = None
     summed: bool = False
+    budget: ClusterBudget | None = None
 
 
 def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:

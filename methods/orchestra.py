@@ -45,7 +45,10 @@ class Orchestra(ClusterFields, Method):
     online encoder. Cluster numbers: table 2. Deviations: the memory starts empty, holds no more
     rows than the client has images, and is not uploaded; it is clustered into at most half as many
     clusters as it has rows; round 0 fills it by one batch; the size of the smallest cluster goes
-    up as well (4 bytes), for the log.
+    up as well (4 bytes), for the log. What table 7 calls local-DP is `representations: private`; it
+    clusters one projection of each image, made by the net as it was received: in the memory an
+    image may stand twice, and each row depends on all images that the net was trained on, so that
+    neither could be given an epsilon. It covers the centroids; the weights go up as ever.
     """
 
     num_global_clusters: int = Field(32, ge=2, description="G; the paper: 32, CIFAR-100 256")
@@ -97,13 +100,24 @@ class Orchestra(ClusterFields, Method):
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
         """Empty the memory, which another client may have filled; in round 0 fill it."""
         Memory.of(net).reset(len(data))
-        if client.round == 0 and len(data) >= (2 if has_batch_norm(net) else 1):
+        if self.representations == "private":
+            Memory.of(net).hold(self._all_rows(net, data, client))
+        elif client.round == 0 and len(data) >= (2 if has_batch_norm(net) else 1):
             some = data.keep(torch.randperm(len(data), generator=client.rng)[: self.memory_size])
             views = some.ordered(self.needs().views[0], client.rng, self.memory_size)
             with torch.no_grad(), kept_buffers(net):
                 rows = [self._target(net, x) for x in views]  # one chunk, (n, d)
             Memory.of(net).push(torch.cat(rows))
         return data
+
+    def _all_rows(self, net: Net, data: ClientData, client: Client) -> Tensor:
+        """A row for each image (n, d), which depends on that image and the received net only."""
+        net.eval()
+        views = data.ordered(self.needs().views[0], client.rng)
+        with torch.no_grad():
+            rows = torch.cat([self._target(net, x) for x in views])
+        net.train()
+        return rows
 
     def _target(self, net: Net, x: Tensor) -> Tensor:
         prefix = "target_" if self.target else ""
@@ -142,8 +156,9 @@ class Orchestra(ClusterFields, Method):
         """Cluster what came up, starting from the centroids of the round before."""
         sent = [upload.extras for upload in uploads if upload.extras]
         if sent:
-            points = torch.cat([extras[self.representations] for extras in sent])  # (N, d)
+            points = torch.cat([extras[self.sent_name] for extras in sent])  # (N, d)
             centroids = net.tensor("centroids")
             centroids.copy_(self.moved_centroids(points, centroids, self.temperature))
-            smallest = min(float(extras["min_cluster_size"]) for extras in sent)
-            server.log["min_cluster_size"] = smallest
+            sizes = [float(e["min_cluster_size"]) for e in sent if "min_cluster_size" in e]
+            if sizes:
+                server.log["min_cluster_size"] = min(sizes)

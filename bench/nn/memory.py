@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from fedbench.bench.errors import PluginError
 from fedbench.bench.net import Net
 from fedbench.bench.nn.clustering import cluster_globally, cluster_locally
+from fedbench.bench.nn.private_clustering import cluster_privately, random_units
+from fedbench.bench.privacy import ClusterBudget
 from fedbench.bench.sharing import Extra
 
 
@@ -46,6 +48,11 @@ class Memory(nn.Module):
     def reset(self, capacity: int) -> None:
         """Forget everything; from now on hold at most `capacity` rows, and at most `size`."""
         self.capacity, self._count, self._next = min(capacity, len(self.rows)), 0, 0
+        self._held: Tensor | None = None
+
+    def hold(self, rows: Tensor) -> None:
+        """Hold exactly these rows (n, dim), however many, until the next `reset`."""
+        self._held = rows
 
     def push(self, rows: Tensor) -> None:
         """Add rows (n, dim), the last one being the newest; the oldest make room."""
@@ -58,7 +65,7 @@ class Memory(nn.Module):
 
     def valid(self) -> Tensor:
         """The rows held, (min(pushed, capacity), dim), in no particular order."""
-        return self.rows[: self._count]
+        return self.rows[: self._count] if self._held is None else self._held
 
 
 class ClusterFields(BaseModel):
@@ -67,9 +74,15 @@ class ClusterFields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     num_local_clusters: int = Field(8, ge=1, description="L; the paper: 8, CIFAR-100 16")
-    representations: Literal["centroids", "memory"] = Field(
-        "centroids", description="what goes up; memory: the rows themselves, the ideal case"
+    representations: Literal["centroids", "memory", "private", "random"] = Field(
+        "centroids",
+        description="what goes up; memory: the rows themselves, the ideal case; private: centroids"
+        " under differential privacy; random: unit vectors that know nothing, a control",
     )
+    epsilon: float = Field(
+        1.0, gt=0, le=100, description="private: budget of a client's images in one round"
+    )
+    delta: float = Field(1e-3, gt=0, lt=1, description="private: the same")
     strict_k_anonymity: bool = Field(
         False, description="every centroid stands for n // L >= 2 rows or more, or is not sent"
     )
@@ -82,16 +95,33 @@ class ClusterFields(BaseModel):
 
     def declared(self) -> dict[str, Extra]:
         """What `to_send` sends, for `Needs.extras`."""
-        rows = Extra(group_size="min_cluster_size")
-        return {self.representations: rows, "min_cluster_size": Extra()}
+        if self.representations == "private":
+            return {"centroids": Extra(budget=ClusterBudget(self.epsilon, self.delta))}
+        if self.representations == "random":
+            return {"centroids": Extra()}
+        whole = self.representations == "memory"
+        rows = Extra(per_sample=True) if whole else Extra(group_size="min_cluster_size")
+        return {self.sent_name: rows, "min_cluster_size": Extra()}
+
+    @property
+    def sent_name(self) -> str:
+        """Under which name rows or centroids go up."""
+        return "memory" if self.representations == "memory" else "centroids"
 
     def to_send(self, rows: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
         """What a client sends of its rows (n, d): nothing when there are too few of them.
 
-        Otherwise, under the name that `representations` holds, (L, d) centroids or all rows, and
-        `min_cluster_size` (1,): how many rows the smallest cluster has. L is at most n // 2, but a
-        single row makes one cluster unless `strict_k_anonymity`.
+        Otherwise, as `sent_name`, (L, d) centroids or all rows, and `min_cluster_size` (1,): how
+        many rows the smallest cluster has. L is at most n // 2, but a single row makes one cluster
+        unless `strict_k_anonymity`. Private and random centroids are always L, whatever the client
+        holds, and no size goes with them.
         """
+        if self.representations == "private":
+            budget = ClusterBudget(self.epsilon, self.delta)
+            return {"centroids": cluster_privately(rows, self.num_local_clusters, budget, rng)}
+        if self.representations == "random":
+            units = random_units(self.num_local_clusters, rows.shape[1], rng)
+            return {"centroids": units.to(rows)}
         whole = self.representations == "memory"
         if len(rows) < (2 if self.strict_k_anonymity and not whole else 1):
             return {}

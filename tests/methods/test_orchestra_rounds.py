@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,50 @@ def test_ablations_train(fields: dict[str, bool], tmp_path: Path) -> None:
     parts = set(trainer.binding.net)
     assert ("target_encoder" in parts) is fields.get("target", True)
     assert ("rotation" in parts) is fields.get("degeneracy", True)
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_private_rows_depend_on_one_image_each_and_on_the_received_net(
+    norm: str, tmp_path: Path
+) -> None:
+    setup = setup_of(model__norm=norm, method__representations="private", client__lr=0.1)
+    rows = []
+    for changed in (False, True):
+        images = np.array(setup.images)
+        images[setup.partition.client(0)[3]] ^= 255 if changed else 0
+        runner = ClientRunner(dataclasses.replace(setup, images=images), CPU, tmp_path)
+        run_client(runner, setup, 0, 1, epochs=2)
+        rows.append(Memory.of(runner.binding.net).valid())
+    assert len(rows[0]) == len(setup.partition.client(0))
+    moved = (rows[0] - rows[1]).abs().amax(dim=1)
+    assert moved[3] > 1e-3
+    assert float(moved.sum() - moved[3]) == 0
+
+
+@pytest.mark.parametrize(
+    ("representations", "smallest", "shares"),
+    [("private", None, 8), ("random", None, 8), ("memory", 1, 2), ("centroids", 1, 1)],
+)
+def test_what_goes_up(
+    representations: str, smallest: int | None, shares: int, tmp_path: Path
+) -> None:
+    """Of a client with two images: L centroids in any case, two rows, or one centroid."""
+    setup = setup_of([[0, 1], list(range(2, 40))], method__representations=representations)
+    trained, _ = run_client(ClientRunner(setup, CPU, tmp_path), setup, 0, 0, epochs=0)
+    sent = trained.extras["memory" if representations == "memory" else "centroids"]
+    assert len(sent) == shares
+    torch.testing.assert_close(sent.norm(dim=1), torch.ones(shares))
+    assert ("min_cluster_size" in trained.extras) is (smallest is not None)
+    trainer = train(setup, tmp_path / "run")
+    assert (trainer.ledger.smallest is None) is (smallest is None)
+    assert not torch.equal(trainer.vector, trainer.initial)
+
+
+def test_random_centroids_do_not_depend_on_the_data(tmp_path: Path) -> None:
+    setup = setup_of(method__representations="random")
+    other = dataclasses.replace(setup, images=255 - setup.images)
+    a, b = (
+        run_client(ClientRunner(each, CPU, tmp_path), each, 0, 1, epochs=1)[0].extras["centroids"]
+        for each in (setup, other)
+    )
+    assert torch.equal(a, b)

@@ -262,3 +262,21 @@ def test_a_field_of_one_method_follows_there_only() -> None:
 def test_bad_scaling_is_refused_at_load(scaling: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         small(scaling=scaling)
+
+
+def test_the_privacy_grid_has_table_7_strict_clusters_and_the_control() -> None:
+    def what(cell: Cell) -> tuple[object, ...]:
+        method = cell.config.method
+        names = ("representations", "strict_k_anonymity", "epsilon", "delta")
+        return tuple(method[name] for name in names)
+
+    found = cells(load_grid("privacy"), preset="laptop", seeds=[0])
+    assert [what(cell) for cell in found] == [
+        ("memory", False, 1.0, 1e-3),
+        ("centroids", False, 1.0, 1e-3),
+        ("centroids", True, 1.0, 1e-3),
+        ("private", False, 0.8, 1e-3),
+        ("private", False, 1.0, 1e-3),
+        ("private", False, 10.0, 1e-3),
+        ("random", False, 1.0, 1e-3),
+    ]
