@@ -140,6 +140,18 @@ class ServerConfig(Strict):
     weighting: Literal["uniform", "examples"] = "uniform"
 
 
+class PrivacyConfig(Strict):
+    """Differential privacy of whole clients, for methods whose clients send averages only."""
+
+    clip: float | None = Field(
+        None, gt=0, description="norm that a client's change is cut to; null = no such privacy"
+    )
+    noise_multiplier: float = Field(
+        1.0, ge=0, description="standard deviation of the server's noise on the sum / clip"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="at which epsilon is stated")
+
+
 class EvaluationConfig(Strict):
     """What is measured at the end of a run."""
 
@@ -187,6 +199,7 @@ class RunConfig(Strict):
     client: ClientConfig = ClientConfig()
     federation: FederationConfig = FederationConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @property
@@ -228,6 +241,8 @@ def _identity(config: RunConfig, data_revision: str) -> dict[str, Any]:
     body = config.model_dump(mode="json", exclude={"seed"})
     data = body["data"]
     data["name"] = config.data.name.split(":", 1)[0]  # the revision says which images
+    if config.privacy.clip is None:
+        del body["privacy"]
     for field, readers in _READ_BY.items():
         if config.data.partition not in readers:
             del data[field]

@@ -26,6 +26,7 @@ from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.facts import facts
 from fedbench.bench.files import atomic_write_text
+from fedbench.bench.guarantees import columns
 from fedbench.bench.history import RoundRecord
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.provenance import peak_memory_bytes
@@ -250,6 +251,7 @@ class _Run:
             "train_seconds": trainer.train_seconds,
             "bytes_up": trainer.ledger.bytes_up,
             "bytes_down": trainer.ledger.bytes_down,
+            **columns(trainer),
             "peak_memory_bytes": peak_memory_bytes(),
             "rounds_done": trainer.rounds_done,
             "resumes": trainer.resumes,

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedbench.bench.aggregate import Aggregate, optimized_size
+from fedbench.bench.aggregate import Aggregate, Protection, optimized_size
 from fedbench.bench.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbench.bench.client import Task, Trained
 from fedbench.bench.evaluation.collapse import judge, probe_images
+from fedbench.bench.guarantees import check_client_privacy
 from fedbench.bench.history import History, RoundRecord
 from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import Ledger
@@ -47,6 +48,7 @@ class Trainer:
     """
 
     def __init__(self, setup: Setup, folder: Path, row_id: str, device: torch.device) -> None:
+        check_client_privacy(setup)
         self.setup, self.folder, self.row_id, self.device = setup, folder, row_id, device
         net = setup.make_net()
         self.layout: Layout = setup.layout(net)
@@ -109,9 +111,9 @@ class Trainer:
     ) -> RoundRecord:
         began = time.perf_counter()
         config, method = self.setup.config, self.setup.method
-        plan = method.plan_round(index, RoundPlan(config.client.local_epochs))
+        plan = self._plan(index)
         cohort = self._cohort(index, plan)
-        aggregate = Aggregate(self.layout, self.device)
+        aggregate = Aggregate(self.layout, self.device, self._protection(index))
         exchanged = Ledger()
         exchanged.merge(self._per_client, times=len(cohort))
         uploads: list[Upload] = []
@@ -137,6 +139,8 @@ class Trainer:
                 self._method_optimizers,
                 self._restored,
             )
+            if config.privacy.clip is not None:
+                server.log["clipped"] = aggregate.num_clipped / max(1, len(cohort))
             self.binding.net.train()  # whatever the last evaluation left
             self.binding.personal.data.copy_(self.first_personal)
             with torch.enable_grad():
@@ -150,6 +154,14 @@ class Trainer:
         seconds = time.perf_counter() - began
         return self._record(index, results, exchanged, server.log, metrics, seconds)
 
+    def _plan(self, index: int) -> RoundPlan:
+        default = RoundPlan(self.setup.config.client.local_epochs)
+        return self.setup.method.plan_round(index, default)
+
+    def cohort(self, index: int) -> list[int]:
+        """The clients that take part in a round, whether it is over or not."""
+        return self._cohort(index, self._plan(index))
+
     def _cohort(self, index: int, plan: RoundPlan) -> list[int]:
         pool = self._holders
         if plan.cohort == "labelled":
@@ -157,10 +169,29 @@ class Trainer:
             pool = [k for k in pool if (labels[partition.client(k)] >= 0).any()]
         if plan.cohort == "all":
             return pool
-        drawn = torch.randperm(
-            len(pool), generator=generator(self.setup.config.seed, "cohort", index)
-        )
+        rng = generator(self.setup.config.seed, "cohort", index)
+        if self.setup.config.privacy.clip is not None:  # independent draws are what is accounted
+            taken = torch.rand(len(pool), generator=rng) < self.participation(index)
+            return [k for k, takes_part in zip(pool, taken.tolist(), strict=True) if takes_part]
+        drawn = torch.randperm(len(pool), generator=rng)
         return sorted(pool[i] for i in drawn[: self.setup.config.cohort_size].tolist())
+
+    def participation(self, index: int) -> float:
+        """The probability that a client takes part in a round, under client-level privacy."""
+        everybody = self._plan(index).cohort == "all"
+        return 1.0 if everybody else self.setup.config.federation.participation
+
+    def _protection(self, index: int) -> Protection | None:
+        config, privacy = self.setup.config, self.setup.config.privacy
+        if privacy.clip is None:
+            return None
+        return Protection(
+            before=self.vector,
+            clip=privacy.clip,
+            noise=privacy.noise_multiplier * privacy.clip,
+            expected_clients=self.participation(index) * config.data.num_clients,
+            rng=generator(config.seed, "privacy", index),
+        )
 
     def _weight(self, trained: Trained) -> float:
         if trained.num_steps == 0:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every new column; new columns are nullable, no column ever changes its type."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -155,6 +155,36 @@ class Row(Record):
     rounds_done: Count | None = Field(None, description="rounds finished", json_schema_extra=COUNT)
     resumes: Count | None = Field(
         None, description="times the run was taken up again", json_schema_extra=COUNT
+    )
+
+    # Privacy
+    traffic_json: str | None = Field(
+        None,
+        description="messages, numbers, bytes and what they reveal, by direction and tensor group",
+        json_schema_extra=JSON,
+    )
+    revealing_messages: Count | None = Field(
+        None,
+        description="messages to the server that hold something of a single image",
+        json_schema_extra=COUNT,
+    )
+    smallest_group: Count | None = Field(
+        None,
+        description="images that the smallest part of any message stands for; null = a client's",
+        json_schema_extra=COUNT,
+    )
+    secure_sum: bool | None = Field(
+        None, description="the server needs sums over clients only, no single client's update"
+    )
+    epsilon: float | None = Field(
+        None,
+        ge=0,
+        description="differential privacy of the whole run, all rounds together; null = none",
+    )
+    delta: float | None = Field(None, ge=0, description="of epsilon")
+    epsilon_of: str | None = Field(None, description="what epsilon protects, and where")
+    privacy_json: str | None = Field(
+        None, description="noise and budget per round behind epsilon", json_schema_extra=JSON
     )
 
     # Provenance

@@ -52,3 +52,10 @@ def test_the_seed_is_in_the_run_and_not_in_the_configuration() -> None:
     one, two = RunConfig(seed=1), RunConfig(seed=2)
     assert row_id(one, REVISION) != row_id(two, REVISION)
     assert config_id(one, REVISION) == config_id(two, REVISION)
+
+
+def test_privacy_that_is_off_does_not_count() -> None:
+    plain = RunConfig()
+    off = RunConfig.model_validate({"privacy": {"delta": 1e-3}})
+    on = RunConfig.model_validate({"privacy": {"clip": 1.0}})
+    assert row_id(plain, "r") == row_id(off, "r") != row_id(on, "r")

@@ -21,7 +21,7 @@ from fedbench.bench.results.schema import (
     table_bytes,
 )
 
-# What version 1 is, written out by hand: `!` marks columns that are never null. A change here is a
+# What version 2 is, written out by hand: `!` marks columns that are never null. A change here is a
 # change of every store on earth: add nullable columns only, and raise SCHEMA_VERSION.
 GOLDEN_ROW = """
 row_id string ! | config_id string ! | schema_version int32 ! number | benchmark_version string !
@@ -40,6 +40,8 @@ std_ratio double score | collapsed bool | effective_rank double score | final_lo
 metrics_json string json
 wall_seconds double s | train_seconds double s | bytes_up int64 bytes | bytes_down int64 bytes
 peak_memory_bytes int64 bytes | rounds_done int32 count | resumes int32 count
+traffic_json string json | revealing_messages int32 count | smallest_group int32 count
+secure_sum bool | epsilon double | delta double | epsilon_of string | privacy_json string json
 started_at timestamp[us, tz=UTC] ! | finished_at timestamp[us, tz=UTC] ! | git_sha string
 package_version string ! | env_json string json | hardware string | device string | argv string
 grid string
@@ -66,7 +68,7 @@ def golden(text: str) -> list[str]:
 
 
 def test_the_schema_is_the_golden_one() -> None:
-    assert SCHEMA_VERSION == 1
+    assert SCHEMA_VERSION == 2
     assert spelled(ROW_SCHEMA) == golden(GOLDEN_ROW)
     assert spelled(TRIAL_SCHEMA) == golden(GOLDEN_TRIAL)
 
@@ -88,7 +90,7 @@ def test_a_row_survives_the_round_trip_to_the_microsecond(make_row: Callable[...
 def test_units_are_in_the_files(make_row: Callable[..., Row]) -> None:
     table = read_table(encode([make_row()], Row))
     assert (table.schema.field("bytes_up").metadata or {})[b"unit"] == b"bytes"
-    assert (table.schema.metadata or {})[b"fedbench.schema_version"] == b"1"
+    assert (table.schema.metadata or {})[b"fedbench.schema_version"] == b"2"
 
 
 def test_times_are_stored_in_utc(make_row: Callable[..., Row]) -> None:
@@ -132,8 +134,8 @@ def test_a_newer_or_foreign_file_is_refused_not_truncated(make_row: Callable[...
     with pytest.raises(StoreError, match="unknown columns future"):
         decode(table_bytes(more), Row)
     index = table.schema.names.index("schema_version")
-    newer = more.set_column(index, "schema_version", pa.array([2], pa.int32()))
-    with pytest.raises(StoreError, match=r"newer fedbench \(schema 2, this one knows 1"):
+    newer = more.set_column(index, "schema_version", pa.array([3], pa.int32()))
+    with pytest.raises(StoreError, match=r"newer fedbench \(schema 3, this one knows 2"):
         decode(table_bytes(newer), Row)
     with pytest.raises(StoreError, match="config_id: Field required"):
         decode(table_bytes(table.select(["row_id"])), Row)

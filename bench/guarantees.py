@@ -1,0 +1,124 @@
+"""What a run can promise: who needs which sums, which privacy holds, and what it came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config import canonical_json
+from fedbench.bench.errors import ConfigError
+from fedbench.bench.privacy import ClusterBudget, accountant, client_epsilon
+from fedbench.bench.sharing import ROWS
+
+if TYPE_CHECKING:
+    from fedbench.bench.method import Method
+    from fedbench.bench.setup import Setup
+    from fedbench.bench.trainer import Trainer
+
+
+def not_a_sum(method: Method) -> str:
+    """What of a method's uploads the server needs one by one; empty if sums over clients will do.
+
+    A method of which this is empty works under secure aggregation: the server needs no single
+    client's update. It follows from what the method declares: its table and its `needs()`.
+    """
+    needs, table = method.needs(), method.sharing()
+    if needs.single_uploads:
+        return "single uploads"
+    rows = [pattern for pattern, rule in table.items() if rule in ROWS]
+    extras = [name for name, extra in needs.extras.items() if not extra.summed]
+    return ", ".join([*rows, *extras])
+
+
+def check_client_privacy(setup: Setup) -> None:
+    """Refuse client-level privacy where clipping and noise on the sum would not give it.
+
+    Raises:
+        ConfigError: naming what stands in the way.
+        ResourceError: if the accountant is not installed.
+    """
+    config = setup.config
+    if config.privacy.clip is None:
+        return
+    single = not_a_sum(setup.method)
+    summed = ", ".join(setup.method.needs().extras)
+    if single or summed:
+        raise ConfigError(
+            f"privacy.clip: clients of {config.spec!r} also send {single or summed}, which is"
+            " neither clipped nor noised; choose a method that sends averages only, or leave"
+            " privacy.clip unset"
+        )
+    if config.model.norm == "batch":
+        raise ConfigError(
+            "privacy.clip: averaged batch norm statistics may not get noise, a variance could turn"
+            " negative; set model.norm=group, or batch-local"
+        )
+    if config.server.weighting != "uniform":
+        raise ConfigError(
+            f"privacy.clip: server.weighting must be uniform (got {config.server.weighting!r}): the"
+            " bound on a client's influence does not hold for weights by size"
+        )
+    accountant("")
+
+
+def columns(trainer: Trainer) -> dict[str, Any]:
+    """The privacy columns of a finished run's row."""
+    ledger, method = trainer.ledger, trainer.setup.method
+    return {
+        "traffic_json": canonical_json(ledger.as_dict()),
+        "revealing_messages": ledger.revealing,
+        "smallest_group": ledger.smallest,
+        "secure_sum": not not_a_sum(method),
+        **(_of_clients(trainer) or _of_images(trainer) or {}),
+    }
+
+
+def _of_clients(trainer: Trainer) -> dict[str, Any]:
+    privacy = trainer.setup.config.privacy
+    if privacy.clip is None:
+        return {}
+    rounds = Counter(trainer.participation(index) for index in range(trainer.rounds_done))
+    return {
+        "epsilon": client_epsilon(privacy.noise_multiplier, privacy.delta, rounds),
+        "delta": privacy.delta,
+        "epsilon_of": "a client, in all it sends",
+        "privacy_json": canonical_json(
+            {
+                "noise_std": privacy.noise_multiplier * privacy.clip,
+                "rounds": {f"{share:g}": times for share, times in sorted(rounds.items())},
+            }
+        ),
+    }
+
+
+def _of_images(trainer: Trainer) -> dict[str, Any]:
+    """Of the client that took part most often: extras are all that these budgets cover."""
+    extras = trainer.setup.method.needs().extras
+    budgets = {name: extra.budget for name, extra in extras.items() if extra.budget is not None}
+    if not budgets:
+        return {}
+    counts = Counter(k for index in range(trainer.rounds_done) for k in trainer.cohort(index))
+    times = max(counts.values(), default=0)
+    return {
+        "epsilon": sum(_composed(each, times) for each in budgets.values()),
+        "delta": sum(each.delta for each in budgets.values()),
+        "epsilon_of": f"an image, in {' and '.join(budgets)} only",
+        "privacy_json": canonical_json(
+            {
+                "rounds": times,
+                **{
+                    name: {
+                        "epsilon_per_round": each.epsilon,
+                        "delta_per_round": each.delta,
+                        "sum_std": each.sum_std,
+                        "count_parameter": each.count_parameter,
+                    }
+                    for name, each in budgets.items()
+                },
+            }
+        ),
+    }
+
+
+def _composed(budget: ClusterBudget, times: int) -> float:
+    return budget.composed(times) if times else 0.0
