@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.clients import ClientData
-from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
+from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import Batch, Client, RoundPlan
 from fedbench.bench.net import Wire
 from fedbench.bench.personal import PersonalStore
@@ -149,13 +149,9 @@ class ClientRunner:
                 sent = method.after_local(net, own, client)
                 # Copies: the net's own memory is overwritten by the next client.
                 extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
-        crossed = bool(net.wire.up or net.wire.down)
-        check_sent(config.spec, needs.extras, extras, activations=crossed)
-        wire = Ledger()
+        wire = Ledger.of_wire(net.wire)
+        check_sent(config.spec, needs.extras, extras, activations=bool(wire.bytes_up))
         wire.add_extras(extras, needs.extras)
-        if crossed:
-            for direction, size in (("up", net.wire.up), ("down", net.wire.down)):
-                wire.add(direction, ACTIVATIONS, size // BYTES_PER_NUMBER, size=size, smallest=1)
         if net.remote and net.wire.received:  # metered already, when they crossed
             extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
         stored = self._store(task, optimizer if needs.keep_optimizer else None)

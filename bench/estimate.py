@@ -211,7 +211,7 @@ class Estimator:
             with _clock() as after, torch.no_grad():
                 found.extras.add_extras(setup.method.after_local(net, data, client))
         found.visit = before[0] + after[0]
-        found.wire = Ledger({"activations": net.wire.up}, {"activations": net.wire.down})
+        found.wire = Ledger.of_wire(net.wire)
         if needs.keep_optimizer:
             states = optimizer.state_dict()["state"].values()
             tensors = [v for state in states for v in state.values() if torch.is_tensor(v)]

@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from fedbench.bench.layout import Layout, Slot
-from fedbench.bench.sharing import ROWS, SENT_DOWN, UPLOADED, Extra
+from fedbench.bench.net import Wire
+from fedbench.bench.sharing import ACTIVATIONS, ROWS, SENT_DOWN, UPLOADED, Extra
 
 BYTES_PER_NUMBER = 4  # tensors travel as float32
 
@@ -76,6 +77,16 @@ class Ledger:
                 numbers = sum(_numbers(slot, one_row=row and slot.rule in ROWS) for slot in slots)
                 single = any(declared.get(slot.name, Extra()).per_sample for slot in slots)
                 ledger.add(direction, group, numbers, smallest=1 if single and row else None)
+        return ledger
+
+    @classmethod
+    def of_wire(cls, wire: Wire) -> Ledger:
+        """Activations and gradients that crossed between a client and server-only parts."""
+        ledger = cls()
+        if wire.up or wire.down:
+            for direction, size in (("up", wire.up), ("down", wire.down)):
+                numbers = size // BYTES_PER_NUMBER
+                ledger.add(direction, ACTIVATIONS, numbers, size=size, smallest=1)
         return ledger
 
     @classmethod

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.row import per_gigabyte
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedbench.bench.data.partition import Partition
     from fedbench.bench.estimate import Estimate
+    from fedbench.bench.registry import Entry
     from fedbench.bench.results.leaderboard import Leaderboard
     from fedbench.bench.results.row import Row
     from fedbench.bench.runs import Finished
@@ -43,6 +45,7 @@ _COST = (
     "rounds_done",
     "resumes",
 )
+_PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,11 @@ class RunResult:
         preset: the preset that the configuration started from.
         seed: the run's seed.
         metrics: accuracies in [0, 1]; None = not measured.
-        cost: seconds, bytes and counts; keys as in the columns of the store.
+        cost: seconds, bytes and counts; keys as in the columns of the store, and
+            `linear_acc_per_gb`, the linear-probe accuracy over 1e9 bytes in both directions.
+        traffic: `{direction: {group: {messages, numbers, bytes, revealing, smallest}}}`.
+        privacy: what messages reveal and what holds of it; keys as in the columns of the store,
+            and what stands behind epsilon.
         paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
         collapsed: the detector's verdict on the final features.
         stored_before: whether the store had it already, so that nothing was executed.
@@ -71,6 +78,8 @@ class RunResult:
     seed: int
     metrics: Mapping[str, float | None]
     cost: Mapping[str, float | int | None]
+    traffic: Mapping[str, Any]
+    privacy: Mapping[str, Any]
     paths: Mapping[str, str | None]
     collapsed: bool
     stored_before: bool
@@ -98,7 +107,11 @@ class RunResult:
             seed=row.seed,
             metrics={name: getattr(row, name) for name in _MEASURED}
             | json.loads(row.metrics_json or "{}"),
-            cost={name: getattr(row, name) for name in _COST},
+            cost={name: getattr(row, name) for name in _COST}
+            | {"linear_acc_per_gb": per_gigabyte(row, row.linear_acc)},
+            traffic=json.loads(row.traffic_json or "{}"),
+            privacy={name: getattr(row, name) for name in _PRIVACY}
+            | json.loads(row.privacy_json or "{}"),
             paths={"store": str(store), **paths},
             collapsed=bool(row.collapsed),
             stored_before=finished.stored_before,
@@ -117,6 +130,8 @@ class RunResult:
             "config": self.config.model_dump(mode="json"),
             "metrics": dict(self.metrics),
             "cost": dict(self.cost),
+            "traffic": dict(self.traffic),
+            "privacy": dict(self.privacy),
             "paths": dict(self.paths),
             "collapsed": self.collapsed,
             "stored_before": self.stored_before,
@@ -263,6 +278,25 @@ def method_records() -> list[dict[str, Any]]:
                 for name, info in entry.cls.model_fields.items()
                 if name != "base"
             },
+            **_uploads(entry, methods),
         }
         for entry in known.values()
     ]
+
+
+def _uploads(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
+    """What clients send besides averages, under default fields; an add-on's on its first base."""
+    from fedbench.bench import registry
+    from fedbench.bench.guarantees import not_a_sum
+
+    bases = [name for name in methods if entry.bases is None or name in entry.bases]
+    spec = f"{bases[0]}+{entry.name}" if entry.is_addon and bases else entry.name
+    if entry.is_addon and not bases:
+        return {}
+    method = registry.create(spec, {})
+    single = not_a_sum(method)
+    return {
+        "extras": {name: asdict(extra) for name, extra in method.needs().extras.items()},
+        "secure_sum": not single,
+        "not_summed": single.split(", ") if single else [],
+    }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedbench.bench.config import RunConfig
     from fedbench.bench.history import RoundRecord
     from fedbench.bench.records import RunPlan, RunResult
+    from fedbench.bench.results.row import Row
 
 _EVERY_LINE = 20  # up to so many rounds, each gets its line in a pipe
 _SECONDS = 5.0  # beyond, one line per so many seconds
@@ -140,7 +141,10 @@ def summary(result: RunResult) -> str:
     if metrics["linear_paper_acc"] is not None:
         lines.append(_entry("linear (paper)", percent(metrics["linear_paper_acc"])))
     up, down = row.bytes_up or 0, row.bytes_down or 0
-    lines.append(_entry("traffic", f"{size(up)} up, {size(down)} down"))
+    per_gb = result.cost["linear_acc_per_gb"]
+    worth = "" if per_gb is None else f"  (linear probe per GB: {per_gb * 100:,.0f} points)"
+    lines.append(_entry("traffic", f"{size(up)} up, {size(down)} down{worth}"))
+    lines += [_entry("privacy", text) for text in _privacy(row)]
     lines.append(_entry("time", f"{duration(row.wall_seconds or 0)} on {row.device}"))
     lines.append(_entry("run id", result.run_id))
     lines.append(_entry("stored in", result.paths["run"] or result.paths["store"] or ""))
@@ -167,6 +171,19 @@ def _client_lines(metrics: Mapping[str, float | None]) -> list[str]:
             text += f"  (untrained encoder {percent(before)})"
         lines.append(_entry(label, text))
     return lines
+
+
+def _privacy(row: Row) -> list[str]:
+    """What messages reveal, and what epsilon holds."""
+    found = []
+    if row.revealing_messages:
+        found.append(f"{row.revealing_messages:,} messages to the server show single images")
+    elif row.smallest_group is not None:
+        found.append(f"every message stands for {row.smallest_group} images or more")
+    if row.epsilon_of is not None:
+        holds = "no epsilon" if row.epsilon is None else f"epsilon {row.epsilon:.3g}"
+        found.append(f"{holds} for {row.epsilon_of}, at delta {row.delta:g}, all rounds together")
+    return found
 
 
 def warnings(result: RunResult) -> list[str]:

@@ -29,8 +29,9 @@ from fedbench.bench.audit import audit
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.fields import build_config, field_infos
+from fedbench.bench.guarantees import not_a_sum
 from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, Labels, Loss, RoundPlan
+from fedbench.bench.method import Batch, Client, Labels, Loss, RoundPlan, Server, Upload
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import SENT_DOWN, Sharing
@@ -129,6 +130,27 @@ class MethodContract:
     def test_what_reveals_single_images_is_declared(self) -> None:
         """No upload holds single samples, unless `needs().extras` says so."""
         audit(self._setup())
+
+    def test_declared_sums_are_all_that_the_server_needs(self, tmp_path: Path) -> None:
+        """Where `needs()` and the table declare sums only, the server's step sees nothing else."""
+        setup = self._setup()
+        if not_a_sum(setup.method):
+            return
+        runner = ClientRunner(setup, _CPU, tmp_path)
+        vector = runner.binding.server.data.clone()
+        last = setup.method.needs().preparatory_rounds + setup.config.federation.num_rounds - 1
+        uploads = []
+        for k in range(setup.partition.num_clients):
+            out = torch.empty(runner.layout.upload_size)
+            trained = runner.run(Task(k, last, 1, None), vector, out)
+            uploads.append(Upload(k, trained.num_examples, trained.extras))
+        results = []
+        for given in (uploads, _pooled(uploads)):
+            net = setup.make_net()
+            binding = setup.layout(net).bind(net)
+            setup.method.server_step(net, given, Server(last, generator(0, "server"), {}))
+            results.append(binding.server.data)
+        torch.testing.assert_close(*results)
 
     def test_hidden_labels_change_nothing(self, tmp_path: Path) -> None:
         """Other labels in place of those that the method may not see give the same bits."""
@@ -256,6 +278,15 @@ class _Local:
 
     def loss(self, batch: Batch) -> Loss:
         return self.setup.method.loss(self.runner.binding.net, batch, self.client)
+
+
+def _pooled(uploads: Sequence[Upload]) -> list[Upload]:
+    """The sums over clients in the first upload, zeros in the others."""
+    names = list(uploads[0].extras)
+    sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
+    first = Upload(uploads[0].client_id, sum(u.num_examples for u in uploads), sums)
+    zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
+    return [first, *(Upload(u.client_id, 0, zeros) for u in uploads[1:])]
 
 
 def _contains(extra: Tensor, value: Tensor) -> bool:

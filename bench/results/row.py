@@ -216,3 +216,9 @@ class Row(Record):
         if (self.status == "error") != (self.error is not None):
             raise ValueError("error is the text of a row of status 'error', and null otherwise")
         return self
+
+
+def per_gigabyte(row: Row, value: float | None) -> float | None:
+    """A metric over the bytes that the run moved, in both directions, in units of 1e9."""
+    moved = (row.bytes_up or 0) + (row.bytes_down or 0)
+    return None if value is None or not moved else value / (moved / 1e9)

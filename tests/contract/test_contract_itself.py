@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbench.bench import registry
 from fedbench.bench.data.clients import ClientData
 from fedbench.bench.errors import PluginError
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Needs
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Needs, Server, Upload
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.sharing import Extra, Sharing
@@ -72,6 +72,20 @@ class Hoarder(SimCLR):
         rows.copy_(torch.cat([new, rows])[: len(rows)])
 
 
+class NoSum(SimCLR):
+    """Declares a sum, and looks at the largest."""
+
+    def needs(self) -> Needs:
+        declared = {"size": Extra(summed=True)}
+        return Needs(views=super().needs().views, min_batch=2, extras=declared)
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        return {"size": torch.tensor([client.id + 1.0])}
+
+    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
+        net.tensor("projector.0.weight").add_(max(float(u.extras["size"]) for u in uploads))
+
+
 class Random(SimCLR):
     """Draws from a generator that nobody seeded."""
 
@@ -117,6 +131,7 @@ def _count() -> int:
         (DeadPattern, "test_the_sharing_table_is_complete", PluginError),
         (Leaky, "test_private_tensors_stay_where_they_are", AssertionError),
         (Hoarder, "test_what_reveals_single_images_is_declared", PluginError),
+        (NoSum, "test_declared_sums_are_all_that_the_server_needs", AssertionError),
         (Random, "test_a_run_is_a_function_of_its_configuration", AssertionError),
         (Forgetful, "test_an_interrupted_run_ends_with_the_same_bits", AssertionError),
         (OneImage, "test_clients_of_any_size_work", ZeroDivisionError),
