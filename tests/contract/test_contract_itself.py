@@ -83,7 +83,7 @@ class NoSum(SimCLR):
         return {"size": torch.tensor([client.id + 1.0])}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        net.tensor("projector.0.weight").add_(max(float(u.extras["size"]) for u in uploads))
+        net.tensor("projector.0.weight").data.add_(max(float(u.extras["size"]) for u in uploads))
 
 
 class Random(SimCLR):
