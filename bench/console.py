@@ -30,7 +30,18 @@ WORDS = frozenset(
 )
 """Headings of columns that are aligned to the left; all others hold numbers."""
 
-_DROPPED_FIRST = ("minutes", "MB", "objective", "k-NN %", "published", "gain", "notes")
+_DROPPED_FIRST = (
+    "% / GB",
+    "per GB",
+    "minutes",
+    "MB down",
+    "MB up",
+    "objective",
+    "k-NN %",
+    "published",
+    "gain",
+    "notes",
+)
 
 
 def emit(text: str) -> None:

@@ -59,7 +59,10 @@ _SORTED_BY = {
     "k-NN %": "knn_acc_mean",
     "objective": "objective_mean",
     "area %": "area",
-    "MB": "mb_up_down",
+    "MB up": "mb_up",
+    "MB down": "mb_down",
+    "% / GB": "per_gb",
+    "per GB": "per_gb",
     "minutes": "minutes",
     "published": "difference",
 }

@@ -35,6 +35,7 @@ _LATEX = {
     "–": "--",
     "μ": r"$\mu$",
     "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
 }
 
 
@@ -64,9 +65,9 @@ def plain_cells(line: Line) -> dict[str, str]:
     cells["area %"] = number(line.area, True)
     cells["rounds to"] = _count(line.rounds_to_reach, line)
     cells["GB to"] = _count(line.gb_to_reach, line)
-    cells["MB"] = "" if line.mb_up_down is None else f"{line.mb_up_down:.3g}"
-    if line.mb_up_down is not None and line.mb_up_down >= 1000:
-        cells["MB"] = f"{line.mb_up_down:,.0f}"
+    cells["MB up"], cells["MB down"] = _short(line.mb_up), _short(line.mb_down)
+    per_gb = None if line.per_gb is None else line.per_gb * (100 if percent else 1)
+    cells["% / GB" if percent else "per GB"] = _short(per_gb)
     cells["minutes"] = "" if line.minutes is None else f"{line.minutes:.1f}"
     cells["published"] = ""
     if line.published is not None:
@@ -97,6 +98,10 @@ def notes(line: Line) -> list[str]:
         found.append("tuned" if line.tune_runs is None else f"tuned in {line.tune_runs} runs")
     if line.selection == "oracle":
         found.append("tuned with labels, not ranked")
+    if line.epsilon is not None:
+        found.append(f"ε {line.epsilon:.3g} for {line.epsilon_of}")
+    if line.revealing_messages:
+        found.append("shows single images")
     if 0 < line.n_seeds < 3:
         found.append("descriptive")
     return found
@@ -202,6 +207,12 @@ def _spread(line: Line, percent: bool) -> str:
     if line.n_seeds > 1:
         text += f" ({', '.join(number(value, percent) for value in line.values)})"
     return text
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedbench.bench.results.comparability import KEYS, settings_id, variants
+from fedbench.bench.results.costs import costs
 from fedbench.bench.results.curves import Curve, area, reached
 from fedbench.bench.results.published import Published
 from fedbench.bench.results.published import published as published_number
@@ -41,6 +42,12 @@ class Line:
         rounds_to_reach: first evaluated round with the k-NN accuracy asked for, mean over seeds.
         gb_to_reach: the same in bytes of both directions, in units of 1e9.
         num_reached: seeds that got there; the two means are null unless all did.
+        mb_up, mb_down: the two parts of `mb_up_down`.
+        per_gb: the metric over the bytes of one run in both directions, in units of 1e9.
+        epsilon, epsilon_of: differential privacy of a run, the largest over seeds, and of what;
+            None unless every run has it.
+        revealing_messages: messages to the server that hold something of a single image, the most
+            of any seed.
     """
 
     rank: int | None
@@ -81,6 +88,12 @@ class Line:
     rounds_to_reach: float | None = None
     gb_to_reach: float | None = None
     num_reached: int | None = None
+    mb_up: float | None = None
+    mb_down: float | None = None
+    per_gb: float | None = None
+    epsilon: float | None = None
+    epsilon_of: str | None = None
+    revealing_messages: int | None = None
 
     def record(self) -> dict[str, Any]:
         """Plain values for JSON: the fields, with the columns of the class beside them."""
@@ -180,6 +193,7 @@ def _line(
         class_id=class_id,
         keys=keys,
         settings_id=settings_id(runs[0]),
+        **costs(done, summary.mean),
     )
 
 

@@ -67,7 +67,7 @@
     ];
   }
 
-  const ORDER = ["rank", "method", "", "best", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB", "minutes", "published", "notes"];
+  const ORDER = ["rank", "method", "", "best", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
   const place = (name, metric) => (name === metric ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
   const asNumber = (cell) => (cell !== "" && !Number.isNaN(Number(cell)) ? [cell, Number(cell)] : cell);
 

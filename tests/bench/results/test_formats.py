@@ -49,7 +49,9 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert cells["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
     assert cells["byol"]["linear %"] == "20.0"
     assert cells["simclr"]["gain"] == "+4.4"
-    assert (cells["simclr"]["MB"], cells["simclr"]["minutes"]) == ("2", "0.8")
+    assert (cells["simclr"]["MB up"], cells["simclr"]["MB down"]) == ("1.5", "0.5")
+    assert cells["simclr"]["% / GB"] == "19,700"  # 39.4 % for 2 MB
+    assert cells["simclr"]["minutes"] == "0.8"
     assert cells["simclr"]["objective"] == "0.812"
     assert (cells["simclr"]["notes"], cells["byol"]["notes"]) == ("", "descriptive")
 
@@ -89,7 +91,9 @@ def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
 def test_markdown(board: Leaderboard) -> None:
     lines = to_markdown(board).splitlines()
     assert lines[0] == "### digits · preset demo · alpha 0.1"
-    assert lines[2].startswith("| rank | method | linear % | seeds | gain | objective | MB |")
+    assert lines[2].startswith(
+        "| rank | method | linear % | seeds | gain | objective | MB up | MB down | % / GB |"
+    )
     assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) | 2 |")
     assert "published" not in lines[2]  # empty throughout
     groups = lines[: lines.index("### over alpha · digits · preset demo · linear % · 2 cells")]

@@ -11,6 +11,7 @@ import pytest
 
 from fedbench.bench.config import DataConfig, EvaluationConfig, RunConfig
 from fedbench.bench.errors import UnknownNameError
+from fedbench.bench.results.formats import plain_cells
 from fedbench.bench.results.leaderboard import Line, leaderboard
 from fedbench.bench.results.row import Row
 
@@ -64,6 +65,8 @@ def test_a_line_sums_up_its_seeds(rows: list[Row]) -> None:
     assert line.untrained_mean == pytest.approx(0.26)
     assert line.gain == pytest.approx(0.06)
     assert line.mb_up_down == pytest.approx(2.0)
+    assert (line.mb_up, line.mb_down) == (pytest.approx(1.5), pytest.approx(0.5))
+    assert line.per_gb == pytest.approx(0.32 / 0.002)
     assert line.minutes == pytest.approx(1.0)  # (30 + 60 + 90) / 3 s
     assert line.objective_mean == pytest.approx(0.8)
     assert (line.published, line.difference) == (None, None)
@@ -200,3 +203,28 @@ def test_importing_it_loads_no_heavy_package() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
     assert out.strip() == "set()"
+
+
+def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:
+    of = "an image, in centroids only"
+    given = [("private", 5.0, 0), ("private", 6.5, 0), ("memory", None, 12), ("memory", None, 9)]
+    rows = [
+        make_row(
+            RunConfig(spec="orchestra", seed=seed, method={"representations": what}),
+            linear_acc=0.3,
+            epsilon=epsilon,
+            delta=None if epsilon is None else 1e-3,
+            epsilon_of=None if epsilon is None else of,
+            revealing_messages=revealing,
+        )
+        for seed, (what, epsilon, revealing) in enumerate(given)
+    ]
+    lines = {line.variant.partition("=")[2]: line for line in leaderboard(rows).lines}
+    assert (lines["private"].epsilon, lines["private"].epsilon_of) == (6.5, of)
+    assert (lines["memory"].epsilon, lines["memory"].epsilon_of) == (None, None)
+    assert [lines[name].revealing_messages for name in ("private", "memory")] == [0, 12]
+    found = {name: plain_cells(line)["notes"] for name, line in lines.items()}
+    assert found["private"] == f"ε 6.5 for {of}, descriptive"
+    assert found["memory"] == "shows single images, descriptive"
+    half = [rows[0], rows[1].model_copy(update={"epsilon": None, "epsilon_of": None})]
+    assert leaderboard(half).lines[0].epsilon is None
