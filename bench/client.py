@@ -21,6 +21,7 @@ from fedbench.bench.seeding import generator, scope
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import ACTIVATIONS, check_sent
 
+
 @dataclass(frozen=True)
 class Task:
     """One client's part of a round.

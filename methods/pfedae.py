@@ -21,7 +21,7 @@ from fedbench.bench.nn.autoencoder import (
 )
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.sharing import ACTIVATIONS, Extra, Sharing
 
 SERVED = ("decoder", "surrogate_encoder")
 
@@ -61,8 +61,14 @@ class PFedAE(Method):
     server_batch_size: int = Field(256, ge=1, description="latents per step of an epoch")
 
     def needs(self) -> Needs:
-        """The image itself, in [0, 1]; every client's encoder is evaluated."""
-        return Needs(views=("unit",), pixels="unit", evaluate_on="clients", keep_optimizer=True)
+        """The image itself, in [0, 1]; each client's encoder is evaluated; latents go up."""
+        return Needs(
+            views=("unit",),
+            pixels="unit",
+            evaluate_on="clients",
+            keep_optimizer=True,
+            extras={ACTIVATIONS: Extra(per_sample=True)},
+        )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """The client's encoder and surrogate decoder, the server's two counterparts."""
@@ -106,11 +112,11 @@ class PFedAE(Method):
         """The latents of the last local epoch, unless the server has them already."""
         if self.gradient != "ship" or not net.wire.received:
             return {}
-        return {"activations": torch.cat(net.wire.received)}
+        return {ACTIVATIONS: torch.cat(net.wire.received)}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
         """Train the server's two parts to return the latents that they are given."""
-        sent = [u.extras["activations"] for u in uploads if "activations" in u.extras]
+        sent = [u.extras[ACTIVATIONS] for u in uploads if ACTIVATIONS in u.extras]
         if not sent:
             return
         latents = torch.cat(sent)  # (N, L)
