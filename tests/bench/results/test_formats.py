@@ -67,7 +67,8 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
         board = leaderboard(rows, budgets=budgets)
         show(Ranking(board, ()), "table")
         notes = {line.method: plain_cells(line)["notes"] for line in board.lines}
-        return notes, capsys.readouterr().err
+        said = capsys.readouterr()
+        return notes, said.out + said.err
 
     notes, legend = shown({"s-24": 24, "b-4": 4})
     assert notes["simclr"] == "tuned in 24 runs, descriptive"
