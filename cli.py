@@ -72,6 +72,7 @@ def run(
     *,
     settings: Settings,
     workers: opt.Workers = None,
+    track: opt.Track = None,
     dry_run: opt.DryRun = False,
     places: Places,
     output: Output,
@@ -85,8 +86,8 @@ def run(
         emit_json(plan.as_dict()) if output.json else emit(run_report.plan_text(plan))
         return
     with run_report.RunProgress(f"run {spec}", **output.loudness) as progress:
-        common |= {"on_start": progress.start, "on_resume": progress.resume}
-        result = api.run(spec, on_round=progress, **common)
+        watch = {"on_start": progress.start, "on_resume": progress.resume, "on_round": progress}
+        result = api.run(spec, track=opt.parse_names(track) or (), **watch, **common)
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
     for text in run_report.warnings(result):
@@ -149,6 +150,7 @@ def sweep(
     seeds: opt.Seeds = None,
     tuned: opt.Tuned = None,
     retry_failed: opt.RetryFailed = False,
+    track: opt.Track = None,
     dry_run: opt.DryRun = False,
     settings: Settings,
     cluster: Cluster,
@@ -165,6 +167,7 @@ def sweep(
             seeds=opt.parse_seeds(seeds, settings.seed),
             tuned=opt.parse_tuned(tuned),
             retry_failed=retry_failed,
+            track=opt.parse_names(track) or (),
             on_progress=progress,
             dry_run=dry_run,
             **settings.without_seed(),

@@ -73,6 +73,7 @@ def run(
     data_dir: Path | str | None = None,
     workers: int | None = None,
     device: str = "auto",
+    track: Sequence[str] = (),
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
     on_round: OnRound | None = None,
@@ -91,6 +92,7 @@ def run(
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
         on_start: called before a run is executed with its configuration and each worker's device.
+        track: viewers to hand the row to: `tensorboard`, `wandb`.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
 
@@ -99,9 +101,11 @@ def run(
     """
     from fedbench.bench import runs
     from fedbench.bench.execute import Origin
+    from fedbench.bench.tracking import Tracking
 
     config, origin = _configuration(spec, preset, set, config_files, seed)
     opened = open_store(store)
+    tracking = Tracking(track, opened)
     finished = runs.run(
         config,
         store=opened,
@@ -113,6 +117,7 @@ def run(
         on_resume=on_resume,
         on_round=on_round,
     )
+    tracking(finished.row.row_id)
     return RunResult.of(finished, opened.root)
 
 

@@ -10,7 +10,7 @@ from fedbench.bench.api import as_path, open_store
 
 if TYPE_CHECKING:
     from fedbench.bench.results.store import Store
-    from fedbench.bench.tuning.progress import OnProgress
+    from fedbench.bench.tuning.progress import Event, OnProgress
     from fedbench.bench.tuning.study_result import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
@@ -120,6 +120,7 @@ def sweep(
     cpus_per_trial: int = 1,
     address: str | None = None,
     checkpoint_dir: Path | str | None = None,
+    track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> SweepResult:
@@ -144,6 +145,7 @@ def sweep(
         address: of a Ray cluster; None = this machine.
         checkpoint_dir: where runs keep their checkpoints while they last; None = the store. Runs of
             a node that is lost go on elsewhere if all nodes see this folder.
+        track: viewers to hand every finished row to: `tensorboard`, `wandb`.
         on_progress: called with every event (`fedbench.bench.tuning.progress`).
         dry_run: count and estimate only.
 
@@ -151,11 +153,22 @@ def sweep(
         FedbenchError: for configuration, data, resource or store problems; a cell that fails is
             counted, and no exception.
     """
+    from fedbench.bench.tracking import Tracking
+    from fedbench.bench.tuning.progress import TrialDone
     from fedbench.bench.tuning.sweep import sweep as sweep_cells
+
+    opened = open_store(store)
+    tracking = Tracking(track, opened)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, TrialDone):
+            tracking(event.id)
+        if on_progress is not None:
+            on_progress(event)
 
     return sweep_cells(
         grid,
-        store=open_store(store),
+        store=opened,
         preset=preset,
         methods=methods,
         seeds=seeds,
@@ -170,6 +183,6 @@ def sweep(
         checkpoint_dir=as_path(checkpoint_dir),
         data_dir=as_path(data_dir),
         device=device,
-        on_progress=on_progress,
+        on_progress=watch,
         dry_run=dry_run,
     )

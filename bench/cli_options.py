@@ -161,6 +161,14 @@ DataAt = Annotated[
 Keep = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Store for the new run; default: thrown away.")
 ]
+Track = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,…", help="Show finished runs in tensorboard, wandb or both."),
+]
+Port = Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Of the web server.")]
+MirrorOnly = Annotated[
+    bool, typer.Option("--mirror-only", help="Write Optuna's journal, start no server.")
+]
 Page = Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .html.")]
 Labels = Annotated[
     str | None,

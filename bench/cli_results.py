@@ -123,3 +123,29 @@ def reproduce(
     emit_json(found.as_dict()) if output.json else studies_report.show_reproduction(found)
     if not found.same:
         raise typer.Exit(DIFFERENT)
+
+
+@results_app.command(epilog="Example: fedbench dashboard simclr-810893d84f")
+@grouped
+def dashboard(
+    study: opt.StudyId = None,
+    *,
+    port: opt.Port = 8080,
+    mirror_only: opt.MirrorOnly = False,
+    store: opt.StoreDir = None,
+    output: Output,
+) -> None:
+    """Show tuning studies in optuna-dashboard."""
+    from fedbench.bench import dashboard as board
+    from fedbench.bench.api import open_store
+    from fedbench.bench.console import note
+
+    mirrored = board.mirror(open_store(store), study)
+    if output.json:
+        emit_json(mirrored.as_dict())
+    else:
+        emit(f"{mirrored.file} · {len(mirrored.studies)} studies, {mirrored.num_trials} trials")
+    if not mirror_only:
+        board.check_installed(mirrored)
+        note(f"http://127.0.0.1:{port} · Ctrl-C ends it")
+        board.serve(mirrored, port)
