@@ -86,8 +86,8 @@ def run(
         emit_json(plan.as_dict()) if output.json else emit(run_report.plan_text(plan))
         return
     with run_report.RunProgress(f"run {spec}", **output.loudness) as progress:
-        watch = {"on_start": progress.start, "on_resume": progress.resume, "on_round": progress}
-        result = api.run(spec, track=opt.parse_names(track) or (), **watch, **common)
+        common |= {"on_start": progress.start, "on_resume": progress.resume}
+        result = api.run(spec, track=opt.parse_names(track) or (), on_round=progress, **common)
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
     for text in run_report.warnings(result):

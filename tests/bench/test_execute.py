@@ -164,7 +164,7 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.Monkey
     hidden = setup.known_labels < 0
     assert hidden.sum() == 60
     labels[hidden] = (labels[hidden] + 1 + np.arange(60) % 8) % 10
-    protocols = get_args(Protocol)
+    protocols = [name for name in get_args(Protocol) if name != "local"]  # it deals test images
     found = []
     for index, other in enumerate((setup, tiny_setup(config, train_labels=labels))):
         trainer = train(other, tmp_path / str(index), rounds=1)

@@ -52,7 +52,7 @@ def test_aliases_stand_for_specs() -> None:
         ("simclr+supervised", "unknown add-on 'supervised'"),
         (
             "supervised+uv",
-            "'uv' does not go with 'supervised' .it goes with simclr, simsiam, spectral.",
+            r"'uv' does not go with 'supervised' .it goes with cbafed, semifed, simclr, simsiam, spec",
         ),
         ("simclr+uv+uv", "'uv' stands twice"),
         ("fed-simclr+uv", "'uv' stands twice"),

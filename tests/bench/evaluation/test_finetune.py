@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench import seeding
-from fedbench.bench.evaluation import suite
+from fedbench.bench.evaluation import probes, suite
 from fedbench.bench.evaluation.features import EvaluationError, extract
 from fedbench.bench.evaluation.finetune import (
     FRACTIONS,
@@ -142,8 +142,11 @@ def test_every_protocol_learns_from_the_same_images(
         return record
 
     trainer = train(setup, tmp_path, rounds=0)
-    for protocol, function in (("knn", "knn_accuracy"), ("linear", "linear_probe")):
-        monkeypatch.setattr(suite, function, spy(protocol))
+    for protocol, home, function in (
+        ("knn", suite, "knn_accuracy"),
+        ("linear", probes, "linear_probe"),
+    ):
+        monkeypatch.setattr(home, function, spy(protocol))
         with pytest.raises(StopIteration):
             evaluate(setup, trainer.binding, lambda k: None, [protocol], CPU)
         assert given[protocol][0] == probed
