@@ -52,7 +52,7 @@ def test_aliases_stand_for_specs() -> None:
         ("simclr+supervised", "unknown add-on 'supervised'"),
         (
             "supervised+uv",
-            r"'uv' does not go with 'supervised' .it goes with cbafed, semifed, simclr, simsiam, spec",
+            r"'uv' does not go with 'supervised' .it goes with cbafed, semifed, simclr",
         ),
         ("simclr+uv+uv", "'uv' stands twice"),
         ("fed-simclr+uv", "'uv' stands twice"),
