@@ -29,6 +29,7 @@ from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import Extra
 
 _IMAGES, _BATCH = 8, 4
+_WIDTH = 16  # with 8 channels or fewer, oneDNN overruns its buffers at 64 x 64 pixels (torch 2.14)
 _STANDSTILL = 1e-30  # a learning rate at which no weight of ordinary size moves in float32
 _MOVED = 1e-12
 _audited: set[str] = set()
@@ -77,7 +78,7 @@ class _Rehearsal:
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         config, shape = setup.config, setup.spec.image_shape
-        model = ModelConfig(backbone="resnet8", width=4, norm="group")
+        model = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
         client = config.client.model_copy(
             update={"lr": _STANDSTILL, "batch_size": _BATCH, "keep_last_batch": True}
         )
