@@ -90,7 +90,8 @@ METHODS: dict[str, dict[str, str]] = {
 """Our method spec to the name printed in each paper's tables."""
 
 _TABLES = {
-    "orchestra": ("orchestra_table5", "orchestra_table1"),  # the same means; 5 has the spreads
+    # 5 and 1 have the same means; 5 has the spreads. 7 has what clients send.
+    "orchestra": ("orchestra_table5", "orchestra_table1", "orchestra_table7"),
     "mi": tuple(f"mi_table{n}" for n in (1, 2, 3, 4, 5, 6, 7)),
     "pfedae": ("pfedae_table4_1",),
 }
@@ -165,6 +166,8 @@ def published(row: Row, metric: str) -> Published | None:
     dataset = DATASETS.get(dataset_name(row.dataset))
     if dataset is None or _own_probe(config, row.preset, metric):
         return None
+    if config.get("privacy.clip") is not None:  # no paper has clipped changes
+        return None
     if row.preset in ("cross-device", "cross-silo"):
         paper, found = "orchestra", _orchestra(row.preset, config, metric)
     elif row.preset in ("mi", "mi-semi"):
@@ -174,6 +177,8 @@ def published(row: Row, metric: str) -> Published | None:
     else:
         return None
     printed = METHODS[paper].get(row.method)
+    if printed == "Orchestra":
+        printed = _sent_by_orchestra(config)
     if found is None or printed is None:
         return None
     setting, column, note = found
@@ -202,6 +207,15 @@ def _orchestra(preset: str, config: Mapping[str, Any], metric: str) -> tuple[str
     if metric not in _ORCHESTRA_METRICS or not _fits(config, wanted):
         return None
     return (preset.replace("-", "_"), *_ORCHESTRA_METRICS[metric])
+
+
+def _sent_by_orchestra(config: Mapping[str, Any]) -> str | None:
+    """The method's printed name, which depends on what its clients send; None for the control."""
+    sent = config.get("method.representations", "centroids")
+    budget = f"Orchestra(local-DP eps={config.get('method.epsilon')})"
+    private = budget if config.get("method.delta") == 1e-3 else None
+    names = {"centroids": "Orchestra", "memory": "Orchestra(no privacy / Reps)"}
+    return private if sent == "private" else names.get(sent)
 
 
 def _mi(

@@ -10,6 +10,7 @@ from fedbench.bench.config import (
     DataConfig,
     FederationConfig,
     ModelConfig,
+    PrivacyConfig,
     RunConfig,
     ServerConfig,
 )
@@ -169,3 +170,33 @@ def test_the_line_has_the_difference(make_row: MakeRow) -> None:
     line = leaderboard(rows).lines[0]
     assert line.difference == pytest.approx(0.6 - 0.5836)
     assert leaderboard(rows, published=False).lines[0].published is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "value", "source"),
+    [
+        ({}, 0.7158, "orchestra_table5"),
+        ({"representations": "memory"}, 0.7195, "orchestra_table7"),
+        ({"representations": "private", "epsilon": 0.8, "delta": 1e-3}, 0.6946, "orchestra_table7"),
+        (
+            {"representations": "private", "epsilon": 10.0, "delta": 1e-3},
+            0.6963,
+            "orchestra_table7",
+        ),
+        ({"representations": "private", "epsilon": 2.0, "delta": 1e-3}, None, ""),
+        ({"representations": "private", "epsilon": 1.0, "delta": 1e-5}, None, ""),
+        ({"representations": "random"}, None, ""),
+    ],
+)
+def test_what_orchestras_clients_send_is_compared_with_its_own_row(
+    make_row: MakeRow, sent: dict[str, Any], value: float | None, source: str
+) -> None:
+    config = device("orchestra").model_copy(update={"method": sent})
+    found = published(make_row(config, preset="cross-device"), "linear_paper_acc")
+    assert (None if found is None else found.value) == pytest.approx(value)
+    assert found is None or found.source == source
+
+
+def test_clipped_runs_have_no_published_counterpart(make_row: MakeRow) -> None:
+    config = device().model_copy(update={"privacy": PrivacyConfig(clip=1.0)})
+    assert published(make_row(config, preset="cross-device"), "linear_paper_acc") is None
