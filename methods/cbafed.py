@@ -26,7 +26,7 @@ from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.pseudo_labels import accept, balanced_thresholds
 from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.sharing import Extra, Sharing
 
 
 @register("cbafed")
@@ -57,8 +57,9 @@ class CBAFed(Method):
     num_views: int = Field(2, ge=1, le=2, description="views per image; losses are averaged")
 
     def needs(self) -> Needs:
-        """Weak views."""
-        return Needs(views=(self.augmentation,) * self.num_views, labels=Labels.SOME)
+        """Weak views; counts go up."""
+        views = (self.augmentation,) * self.num_views
+        return Needs(views=views, labels=Labels.SOME, extras={"class_counts": Extra()})
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Encoder and linear classifier; the server's counts, and the shares that it sends."""
