@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import canonical_json
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.privacy import ClusterBudget, accountant, client_epsilon
+from fedbench.bench.registry import create
 from fedbench.bench.sharing import ROWS
 
 if TYPE_CHECKING:
     from fedbench.bench.method import Method
+    from fedbench.bench.registry import Entry
     from fedbench.bench.setup import Setup
     from fedbench.bench.trainer import Trainer
 
@@ -28,6 +32,20 @@ def not_a_sum(method: Method) -> str:
     rows = [pattern for pattern, rule in table.items() if rule in ROWS]
     extras = [name for name, extra in needs.extras.items() if not extra.summed]
     return ", ".join([*rows, *extras])
+
+
+def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
+    """What clients send besides averages, under default fields; an add-on's on its first base."""
+    bases = [name for name in methods if entry.bases is None or name in entry.bases]
+    if entry.is_addon and not bases:
+        return {}
+    method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
+    single = not_a_sum(method)
+    return {
+        "extras": {name: asdict(extra) for name, extra in method.needs().extras.items()},
+        "secure_sum": not single,
+        "not_summed": single.split(", ") if single else [],
+    }
 
 
 def check_client_privacy(setup: Setup) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from fedbench.bench.data.partition import Partition
     from fedbench.bench.estimate import Estimate
-    from fedbench.bench.registry import Entry
     from fedbench.bench.results.leaderboard import Leaderboard
     from fedbench.bench.results.row import Row
     from fedbench.bench.runs import Finished
@@ -256,6 +255,7 @@ class Deal:
 def method_records() -> list[dict[str, Any]]:
     """Every registered method and add-on with its fields, for listing."""
     from fedbench.bench import registry
+    from fedbench.bench.guarantees import declared
 
     known = registry.entries()
     methods = [name for name, entry in known.items() if not entry.is_addon]
@@ -278,25 +278,7 @@ def method_records() -> list[dict[str, Any]]:
                 for name, info in entry.cls.model_fields.items()
                 if name != "base"
             },
-            **_uploads(entry, methods),
+            **declared(entry, methods),
         }
         for entry in known.values()
     ]
-
-
-def _uploads(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
-    """What clients send besides averages, under default fields; an add-on's on its first base."""
-    from fedbench.bench import registry
-    from fedbench.bench.guarantees import not_a_sum
-
-    bases = [name for name in methods if entry.bases is None or name in entry.bases]
-    spec = f"{bases[0]}+{entry.name}" if entry.is_addon and bases else entry.name
-    if entry.is_addon and not bases:
-        return {}
-    method = registry.create(spec, {})
-    single = not_a_sum(method)
-    return {
-        "extras": {name: asdict(extra) for name, extra in method.needs().extras.items()},
-        "secure_sum": not single,
-        "not_summed": single.split(", ") if single else [],
-    }

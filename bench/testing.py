@@ -39,6 +39,8 @@ from fedbench.bench.tiny import (
     all_tensors,
     assert_same_run,
     hand_partition,
+    out_of_range,
+    pooled,
     tiny_config,
     tiny_setup,
     train,
@@ -145,7 +147,7 @@ class MethodContract:
             trained = runner.run(Task(k, last, 1, None), vector, out)
             uploads.append(Upload(k, trained.num_examples, trained.extras))
         results = []
-        for given in (uploads, _pooled(uploads)):
+        for given in (uploads, pooled(uploads)):
             net = setup.make_net()
             binding = setup.layout(net).bind(net)
             setup.method.server_step(net, given, Server(last, generator(0, "server"), {}))
@@ -203,7 +205,7 @@ class MethodContract:
             if not name.startswith("method."):
                 continue
             assert info.description, f"{name} has no description"
-            for value in _out_of_range(info.metadata):
+            for value in out_of_range(info.metadata):
                 _refused(self.spec, {name: value}, name)
 
     def test_clients_of_any_size_work(self, tmp_path: Path) -> None:
@@ -280,27 +282,8 @@ class _Local:
         return self.setup.method.loss(self.runner.binding.net, batch, self.client)
 
 
-def _pooled(uploads: Sequence[Upload]) -> list[Upload]:
-    """The sums over clients in the first upload, zeros in the others."""
-    names = list(uploads[0].extras)
-    sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
-    first = Upload(uploads[0].client_id, sum(u.num_examples for u in uploads), sums)
-    zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
-    return [first, *(Upload(u.client_id, 0, zeros) for u in uploads[1:])]
-
-
 def _contains(extra: Tensor, value: Tensor) -> bool:
     return extra.numel() == value.numel() and torch.equal(extra.flatten(), value.flatten())
-
-
-def _out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
-    """Values that the constraints of a field forbid."""
-    shifts = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
-    for rule in metadata:
-        for name, shift in shifts.items():
-            bound = getattr(rule, name, None)
-            if isinstance(bound, int | float):
-                yield bound + shift
 
 
 def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:

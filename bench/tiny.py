@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import Partition, deal
 from fedbench.bench.fields import build_config, field_infos
+from fedbench.bench.method import Upload
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import single_thread
 from fedbench.bench.setup import Setup
@@ -127,3 +128,22 @@ def assert_same_run(a: Trainer, b: Trainer) -> None:
 
 def _untimed(record: Any) -> Any:
     return dataclasses.replace(record, seconds=0.0)
+
+
+def pooled(uploads: Sequence[Upload]) -> list[Upload]:
+    """The sums over clients in the first upload, zeros in the others."""
+    names = list(uploads[0].extras)
+    sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
+    first = Upload(uploads[0].client_id, sum(u.num_examples for u in uploads), sums)
+    zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
+    return [first, *(Upload(u.client_id, 0, zeros) for u in uploads[1:])]
+
+
+def out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
+    """Values that the constraints of a field forbid."""
+    shifts = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
+    for rule in metadata:
+        for name, shift in shifts.items():
+            bound = getattr(rule, name, None)
+            if isinstance(bound, int | float):
+                yield bound + shift

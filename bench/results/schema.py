@@ -56,14 +56,14 @@ def _arrow_field(name: str, info: FieldInfo) -> pa.Field[Any]:
     return pa.field(name, kinds[plain], nullable=nullable, metadata=metadata)
 
 
-def _schema(model: type[Record]) -> pa.Schema:
+def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
     fields = [_arrow_field(name, info) for name, info in model.model_fields.items()]
-    return pa.schema(fields, metadata={"fedbench.schema_version": str(SCHEMA_VERSION)})
+    return pa.schema(fields, metadata={"fedbench.schema_version": str(version)})
 
 
 ROW_SCHEMA = _schema(Row)
 TRIAL_SCHEMA = _schema(Trial)
-PAPER_SCHEMA = _schema(PaperCell)
+PAPER_SCHEMA = _schema(PaperCell, version=1)  # of its own: shipped files do not change
 _SCHEMAS: dict[type[Record], pa.Schema] = {
     Row: ROW_SCHEMA,
     Trial: TRIAL_SCHEMA,

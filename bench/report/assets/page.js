@@ -76,7 +76,8 @@
     alpha: ["alpha", String], num_clients: ["clients", String], participation: ["participation", String], num_rounds: ["rounds", String],
     local_epochs: ["epochs", String], seed: ["seed", String], linear_acc: ["linear %", percent], knn_acc: ["k-NN %", percent],
     objective: ["objective", plain], untrained_linear_acc: ["untrained linear %", percent], untrained_knn_acc: ["untrained k-NN %", percent],
-    collapsed: ["collapsed"], bytes_up: ["MB up", mega], bytes_down: ["MB down", mega], wall_seconds: ["seconds", (v) => v.toFixed(1)],
+    collapsed: ["collapsed"], bytes_up: ["MB up", mega], bytes_down: ["MB down", mega],
+    revealing_messages: ["show single images", String], epsilon: ["ε", (v) => v.toPrecision(3)], epsilon_of: ["ε of"], wall_seconds: ["seconds", (v) => v.toFixed(1)],
     peak_memory_bytes: ["peak MB", mega], device: ["device"], grid: ["grid"], study_id: ["study"], started_at: ["started"], error: ["error"],
   };
   function mega(value) { return (value / 1e6).toFixed(1); }
