@@ -56,6 +56,8 @@ def _legend(ranking: Ranking) -> str:
         parts.append("descriptive: fewer than 3 seeds, no interval")
     if any(line.gain is not None for line in lines):
         parts.append("gain: over the same encoder before training")
+    if any(line.local_acc_mean is not None for line in lines):
+        parts.append("local: on each client's own test images, mean and sd over clients")
     if any(_budgets_differ(group) for group in ranking.board.groups):
         parts.append("tuned in … runs: the methods of a table were tuned with different budgets")
     if any(line.best for line in lines):

@@ -54,6 +54,11 @@ def plain_cells(line: Line) -> dict[str, str]:
         "seeds": str(line.n_seeds),
         "gain": number(line.gain, percent, signed=True),
     }
+    cells["local %"] = ""
+    if line.local_acc_mean is not None and not line.metric.endswith("_local_acc"):
+        cells["local %"] = number(line.local_acc_mean, True)
+        if line.local_acc_std is not None:
+            cells["local %"] += f" (sd {number(line.local_acc_std, True)})"
     others = {
         "linear_acc": line.linear_acc_mean,
         "knn_acc": line.knn_acc_mean,

@@ -27,6 +27,8 @@ class Line:
         mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
         values, seeds: the metric of each seed, in the order of seeds.
         row_ids: the runs of those seeds; `fedbench export` takes one.
+        local_acc_mean, local_acc_std: the metric's probe on clients' own test images: mean over
+            clients and standard deviation over them, each a mean over seeds.
         gain: mean over seeds of (trained - untrained encoder).
         mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
         minutes: wall time of one run; mean over seeds.
@@ -66,6 +68,8 @@ class Line:
     objective_mean: float | None
     knn_acc_mean: float | None
     linear_acc_mean: float | None
+    local_acc_mean: float | None
+    local_acc_std: float | None
     untrained_mean: float | None
     gain: float | None
     mb_up_down: float | None
@@ -157,6 +161,7 @@ def _line(
     before = [(value, metric_value(row, f"untrained_{metric}")) for row, value in measured]
     pairs = [(after, start) for after, start in before if start is not None]
     summary = summarize(values)
+    local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
     found = published_number(runs[0], metric) if look_up else None
     difference = None
     if found is not None and summary.mean is not None:
@@ -178,6 +183,8 @@ def _line(
         objective_mean=_mean(row.objective for row in done),
         knn_acc_mean=_mean(row.knn_acc for row in done),
         linear_acc_mean=_mean(row.linear_acc for row in done),
+        local_acc_mean=_mean(metric_value(row, local) for row in done),
+        local_acc_std=_mean(metric_value(row, f"{local}_std") for row in done),
         untrained_mean=mean([start for _, start in pairs]),
         gain=mean([after - start for after, start in pairs]),
         mb_up_down=_mean(_megabytes(row) for row in done),

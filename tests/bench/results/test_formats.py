@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 
 import pytest
@@ -54,6 +55,34 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert cells["simclr"]["minutes"] == "0.8"
     assert cells["simclr"]["objective"] == "0.812"
     assert (cells["simclr"]["notes"], cells["byol"]["notes"]) == ("", "descriptive")
+
+
+def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
+    make_row: MakeRow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two seeds: 0.6 and 0.7 over clients, with deviations 0.02 and 0.04."""
+    local = {
+        seed: {
+            "mlp_acc": 0.5, "mlp_local_acc": mean, "mlp_local_acc_std": sd,
+            "untrained_mlp_acc": 0.4,
+        }
+        for seed, mean, sd in ((0, 0.6, 0.02), (1, 0.7, 0.04))
+    }  # fmt: skip
+    rows = [
+        make_row(RunConfig(spec="simclr", seed=seed), linear_acc=0.3, metrics_json=json.dumps(each))
+        for seed, each in local.items()
+    ]
+    board = leaderboard(rows, metric="mlp")
+    (line,) = board.lines
+    assert (line.local_acc_mean, line.local_acc_std) == pytest.approx((0.65, 0.03))
+    assert line.gain == pytest.approx(0.1)  # before training the metric is in the same place
+    assert plain_cells(line)["MLP %"] == "50.0 (50.0, 50.0)"
+    assert plain_cells(line)["local %"] == "65.0 (sd 3.0)"
+    show(Ranking(board, ()), "table")
+    assert "local: on each client's own test images" in capsys.readouterr().out
+    (local_line,) = leaderboard(rows, metric="mlp-local").lines
+    assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
+    assert plain_cells(leaderboard(rows).lines[0])["local %"] == ""
 
 
 def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFixture[str]) -> None:
