@@ -19,7 +19,7 @@ class TestEveryMethod(MethodContract):
         self.spec = request.param
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", [spec for spec in registry.specs() if "+" not in spec])
 def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract = MethodContract()
     contract.spec, contract.fields = spec, {"model__backbone": "cct-4-3x2"}
