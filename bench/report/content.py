@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fedbench.bench.config import content_id
+from fedbench.bench.report.series import columns, curves_of, scatter, sweeps
 from fedbench.bench.results.comparability import class_keys
-from fedbench.bench.results.curves import METRICS, Curve
+from fedbench.bench.results.curves import Curve
 from fedbench.bench.results.formats import plain_cells, visible_columns
 from fedbench.bench.results.leaderboard import Group, Leaderboard, leaderboard
 from fedbench.bench.results.lines import Line, metric_value
 from fedbench.bench.results.papers import paper_cells, paper_ranks
 from fedbench.bench.results.row import Row
-from fedbench.bench.results.statistics import summarize
-from fedbench.bench.results.studies import StudyView, correlate
+from fedbench.bench.results.studies import StudyView
 from fedbench.bench.results.text_tables import across_table, metric_title
 
 _FIRST = ("linear_acc", "knn_acc", "linear_paper_acc", "objective")
@@ -101,28 +102,14 @@ def content(
         ],
         "classes": {group.class_id: group.title for group in groups},
         "boards": {metric: _board(board) for metric, board in boards.items()},
-        "sweeps": {metric: _sweeps(board) for metric, board in boards.items()},
-        "curves": {group.class_id: _curves(group, curves) for group in groups},
-        "scatter": _scatter(rows, class_of, [m for m in metrics if m != "objective"]),
+        "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
+        "curves": {group.class_id: curves_of(group, curves) for group in groups},
+        "scatter": scatter(rows, class_of, [m for m in metrics if m != "objective"]),
         "runs": columns([_run(row) for row in rows], _RUN_COLUMNS),
         "machines": _machines(rows),
         "studies": [_study(study) for study in studies],
         "papers": _papers(),
     }
-
-
-def columns(records: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    """Records by column; texts that repeat are stored once, as `{"d": texts, "i": places}`."""
-    found: dict[str, Any] = {}
-    for name in names:
-        values = [record[name] for record in records]
-        distinct = dict.fromkeys(values) if all(isinstance(v, str | None) for v in values) else {}
-        if values and len(distinct) <= len(values) // 2 and distinct:
-            place = {value: index for index, value in enumerate(distinct)}
-            found[name] = {"d": list(distinct), "i": [place[value] for value in values]}
-        else:
-            found[name] = values
-    return found
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
@@ -185,94 +172,6 @@ def _across(table: Any) -> dict[str, Any]:
     }
 
 
-def _sweeps(board: Leaderboard) -> list[dict[str, Any]]:
-    """Along each axis the means with their intervals."""
-    groups = {group.class_id: group for group in board.groups}
-    found = []
-    for each in board.across():
-        if each.axis is None:
-            continue
-        points = [
-            {
-                "name": _name(line),
-                "x": value,
-                "mean": line.mean,
-                "low": line.ci95_low,
-                "high": line.ci95_high,
-                "n": line.n_seeds,
-            }
-            for value, class_id in zip(each.values, each.class_ids, strict=True)
-            for line in groups[class_id].lines
-            if line.mean is not None
-        ]
-        found.append({"title": each.title, "axis": each.axis, "points": points})
-    return found
-
-
-def _name(line: Line) -> str:
-    return f"{line.method} ({line.variant})" if line.variant else line.method
-
-
-def _curves(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
-    """Of each line the mean over its seeds at every evaluation, with the interval."""
-    found: list[dict[str, Any]] = []
-    for line in group.lines:
-        own = [curves[row_id] for row_id in line.row_ids if row_id in curves]
-        for metric in METRICS:
-            at: dict[int, list[tuple[float, int]]] = {}
-            for curve in own:
-                for done, sent, value in zip(
-                    curve.rounds, curve.num_bytes, getattr(curve, metric), strict=True
-                ):
-                    if value is not None:
-                        at.setdefault(done, []).append((value, sent))
-            for done, pairs in sorted(at.items()):
-                summary = summarize([value for value, _ in pairs])
-                found.append(
-                    {
-                        "name": _name(line),
-                        "metric": metric,
-                        "round": done,
-                        "gb": sum(sent for _, sent in pairs) / len(pairs) / 1e9,
-                        "mean": summary.mean,
-                        "low": summary.ci95_low,
-                        "high": summary.ci95_high,
-                        "n": summary.n,
-                    }
-                )
-    return columns(found, found[0] if found else ())
-
-
-def _scatter(
-    rows: Sequence[Row], class_of: Mapping[str, str], metrics: Sequence[str]
-) -> dict[str, Any]:
-    """Objective against every other metric by class, and how they go together by method."""
-    found: dict[str, Any] = {}
-    for metric in metrics:
-        by_class: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        for row in rows:
-            value = metric_value(row, metric)
-            if row.objective is not None and value is not None:
-                methods = by_class.setdefault(class_of[row.row_id], {})
-                methods.setdefault(row.method, []).append((row.objective, value))
-        found[metric] = {
-            class_id: [
-                {
-                    "name": method,
-                    "points": pairs,
-                    **_interval(correlate(metric, pairs).__dict__),
-                }
-                for method, pairs in sorted(methods.items())
-            ]
-            for class_id, methods in by_class.items()
-        }
-    return found
-
-
-def _interval(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "metric"}
-
-
 def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """What ran on what, and for how long."""
     found: dict[tuple[str, ...], list[Row]] = {}
@@ -303,7 +202,7 @@ def _study(study: StudyView) -> dict[str, Any]:
     keys = ("number", "status", "objective", "seconds", "error")
     return {
         **{k: v for k, v in study.as_dict().items() if k not in ("trials", "correlations")},
-        "correlations": [_interval(c.__dict__) | {"metric": c.metric} for c in study.correlations],
+        "correlations": [asdict(c) for c in study.correlations],
         "trials": [
             {key: trial[key] for key in keys}
             | {"watched": trial["watched"], "params": trial["params"], "seeds": len(trial["seeds"])}

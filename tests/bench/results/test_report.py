@@ -17,7 +17,7 @@ import pytest
 import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.errors import ConfigError, StoreError
-from fedbench.bench.report.content import columns
+from fedbench.bench.report.series import columns
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 

@@ -121,6 +121,10 @@ def test_many_tasks() -> None:
     table = np.random.default_rng(3).normal(size=(8, 4)).tolist()
     reference = stats.friedmanchisquare(*zip(*table, strict=True))
     assert friedman_p(table) == pytest.approx(reference.pvalue)
+    tied = np.random.default_rng(4).integers(0, 3, size=(7, 4)).astype(float).tolist()
+    with_ties = stats.friedmanchisquare(*zip(*tied, strict=True))
+    assert friedman_p(tied) == pytest.approx(with_ties.pvalue)
+    assert [ranks(row) for row in tied] == [stats.rankdata([-v for v in r]).tolist() for r in tied]
     assert friedman_p(table[:2]) is None
     assert friedman_p([[1, 1, 1]] * 5) is None
 
