@@ -102,6 +102,7 @@ def report(
         StoreError: for a store that is not there or cannot be read.
     """
     from fedbench.bench.report.content import content
+    from fedbench.bench.report.geometry import geometries
     from fedbench.bench.report.page import write_page
     from fedbench.bench.results.curves import load_curves
     from fedbench.bench.results.published import dataset_name
@@ -118,9 +119,11 @@ def report(
     if dataset is not None:
         rows = [row for row in rows if dataset_name(row.dataset) == dataset_name(dataset)]
     curves, unreadable = load_curves(opened, rows)
-    studies, problems = study_views(opened), (*opened.problems(), *unreadable)
+    geometry, torn = geometries(opened, rows)
+    studies, problems = study_views(opened), (*opened.problems(), *unreadable, *torn)
     shown = " · ".join(filter(None, ("fedbench", opened.root.resolve().name, grid, dataset)))
-    write_page(content(rows, curves, studies, problems, title=shown), path)
+    shown_data = content(rows, curves, studies, problems, geometry=geometry, title=shown)
+    write_page(shown_data, path)
     return Report(path, len(rows), len(studies), path.stat().st_size, problems)
 
 

@@ -79,6 +79,7 @@ def content(
     studies: Sequence[StudyView],
     problems: Sequence[str],
     *,
+    geometry: Sequence[Mapping[str, Any]] = (),
     title: str,
 ) -> dict[str, Any]:
     """Everything on the page.
@@ -88,6 +89,7 @@ def content(
         curves: by row id.
         studies: of the store.
         problems: a line for every file that could not be read.
+        geometry: angles between classes and maps of features, one record a run.
         title: of the page.
     """
     metrics = _metrics(rows)
@@ -105,6 +107,7 @@ def content(
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
         "curves": {group.class_id: curves_of(group, curves) for group in groups},
         "scatter": scatter(rows, class_of, [m for m in metrics if m != "objective"]),
+        "geometry": list(geometry),
         "runs": columns([_run(row) for row in rows], _RUN_COLUMNS),
         "machines": _machines(rows),
         "studies": [_study(study) for study in studies],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -54,9 +55,15 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
+@lru_cache(maxsize=1 << 14)
+def settings_of(config_json: str) -> Mapping[str, Any]:
+    """A row's configuration by dotted name; shared, so not to be changed."""
+    return flatten(json.loads(config_json))
+
+
 def class_keys(row: Row) -> dict[str, Any]:
     """Everything that two rows must share to be ranked together, by name."""
-    config = flatten(json.loads(row.config_json))
+    config = settings_of(row.config_json)
     further = {
         key: config[key]
         for key in sorted(config)
@@ -70,7 +77,7 @@ _CLASS_SETTINGS = ("client.local_epochs", "federation.num_rounds", "federation.p
 
 def settings_id(row: Row) -> str:
     """The same for rows that share their hyperparameters, whatever their class and seed."""
-    config = flatten(json.loads(row.config_json))
+    config = settings_of(row.config_json)
     return content_id(
         {
             key: value
@@ -177,7 +184,7 @@ def variants(rows: Mapping[str, Row]) -> dict[str, str]:
     """
     by_method: dict[str, dict[str, dict[str, Any]]] = {}
     for config_id, row in rows.items():
-        config = flatten(json.loads(row.config_json))
+        config = {**settings_of(row.config_json)}
         config.pop("seed", None)
         by_method.setdefault(row.method, {})[config_id] = config
     texts = {}
@@ -190,7 +197,8 @@ def variants(rows: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _differs(name: str, values: Mapping[str, Mapping[str, Any]]) -> bool:
-    return len({json.dumps(value.get(name)) for value in values.values()}) > 1
+    first, *others = [value.get(name) for value in values.values()] or [None]
+    return any(type(other) is not type(first) or other != first for other in others)
 
 
 def _text(value: Any) -> str:

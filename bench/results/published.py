@@ -9,14 +9,13 @@ Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual informat
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fedbench.bench.dotted import flatten
+from fedbench.bench.results.comparability import settings_of
 from fedbench.bench.results.papers import PaperCell, paper_cells
 from fedbench.bench.results.row import Row
 
@@ -162,7 +161,7 @@ def published(row: Row, metric: str) -> Published | None:
         row: any row; its `hub:` or `folder:` data set is known by the name of its folder.
         metric: column or key of `metrics_json`, for example `linear_acc`.
     """
-    config = flatten(json.loads(row.config_json))
+    config = settings_of(row.config_json)
     dataset = DATASETS.get(dataset_name(row.dataset))
     if dataset is None or _own_probe(config, row.preset, metric):
         return None

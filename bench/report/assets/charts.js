@@ -177,3 +177,53 @@ function scatterChart(data) {
   });
   return view;
 }
+
+function angleChart(data) {
+  let view;
+  const again = () => view.redraw();
+  const found = data.geometry;
+  const run = choice("Run", found.map((g, i) => [i, `${g.title} · ${g.setting} · ${g.run_id.slice(0, 8)}`]), again);
+  const kinds = found.length ? Object.keys(found[0].angles).sort() : [];
+  const kind = choice("Angles", kinds.map((name) => [name, name]), again);
+  if (!found.length) return null;
+  view = chart({
+    label: "Angles between classes", controls: [run, kind],
+    draw() {
+      const { edges, counts, median } = found[run.value].angles[kind.value];
+      const bars = counts.map((count, i) => ({ count, from: edges[i], to: edges[i + 1] }));
+      return {
+        options: {
+          x: { label: "angle between mean features of two classes, degrees" }, y: { label: "pairs of classes", grid: true },
+          marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: INKS[0], tip: true }), Plot.ruleX(median == null ? [] : [median], { strokeDasharray: "4 3" }), Plot.ruleY([0])],
+        },
+        caption: median == null ? "" : `The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`,
+        header: ["from", "to", "pairs"],
+        rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => [`${v}`, v])),
+      };
+    },
+  });
+  return view;
+}
+
+function mapChart(data) {
+  let view;
+  const found = data.geometry.filter((g) => g.map);
+  const run = choice("Run", found.map((g, i) => [i, `${g.title} · ${g.setting} · ${g.run_id.slice(0, 8)}`]), () => view.redraw());
+  if (!found.length) return null;
+  view = chart({
+    label: "Map of test features", controls: [run],
+    draw() {
+      const { points, labels, class_names: names } = found[run.value].map;
+      const dots = points.map(([x, y], i) => ({ x, y, class: names[labels[i]] }));
+      return {
+        options: {
+          ...scales(dots.map((dot) => dot.class)), x: { axis: null }, y: { axis: null }, height: 460,
+          marks: [Plot.dot(dots, { x: "x", y: "y", stroke: "class", symbol: "class", r: 2.5, tip: true })],
+        },
+        caption: "t-SNE of features of test images; distances between clusters mean little.",
+        header: [], rows: [],
+      };
+    },
+  });
+  return view;
+}

@@ -149,6 +149,7 @@
   section("axes", "Along the axes", swept ? drawn(sweepChart(data)) : null);
   section("curves", "Over rounds and bytes", drawn(curveChart(data)));
   section("objective", "Objective against accuracy", drawn(scatterChart(data)));
+  section("geometry", "Angles and maps", drawn(angleChart(data)), drawn(mapChart(data)));
   section("studies", "Tuning studies", ...data.studies.flatMap(study));
   section("runs", "What ran", ...(runs.length ? [machines(), el("h3", {}, "Runs"), runTable()] : []));
   section("papers", "Published tables", ...papers());

@@ -51,6 +51,8 @@ def fill(store: Store, make_row: MakeRow) -> None:
                 store.write_curve(row.row_id, [point])
     store.write_row(make_row(RunConfig(spec="shaky"), status="diverged"))
     store.write_row(make_row(RunConfig(spec="broken"), status="error", error=EVIL))
+    folder = store.cell_dir(row.row_id)
+    (folder / "geometry.json").write_text(json.dumps(geometry(row)))
     for number in range(5):
         record = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.1}, "seconds": 2.0}
         watched = {"knn_acc": 0.5 + 0.01 * number**2}
@@ -138,6 +140,29 @@ def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_p
     assert "not a whole Parquet file" in data_of(file)["problems"][0]
 
 
+def geometry(row: Row) -> dict[str, Any]:
+    histogram = {"median": 80.0, "mean": 81.0, "edges": [0.0, 90.0, 180.0], "counts": [3, 1]}
+    points = {"points": [[0.5, 1.5], [2.0, 3.0]], "labels": [0, 1], "class_names": ["a", "b"]}
+    kinds = {"plain": histogram, "centred": histogram}
+    named = {"run_id": row.row_id, "title": row.method, "setting": "demo", "clients": []}
+    return {**named, "angles": kinds, "map": points}
+
+
+def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    for seed in range(2):
+        row = make_row(RunConfig(seed=seed), linear_acc=0.5)
+        store.write_row(row)
+        text = json.dumps(geometry(row)) if seed == 0 else "{}"
+        store.cell_dir(row.row_id).mkdir(parents=True)
+        (store.cell_dir(row.row_id) / "geometry.json").write_text(text)
+    (problem,) = fedbench.report(file, store).problems
+    assert "geometry.json" in problem
+    (found,) = data_of(file)["geometry"]
+    assert found["angles"]["plain"]["counts"] == [3, 1]
+    assert found["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
+
+
 def test_wrong_use(store: Store, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store at"):
         fedbench.report(tmp_path / "page.html", store)
@@ -223,7 +248,7 @@ def test_in_a_browser(written: tuple[Store, Path]) -> None:
     assert out["errors"] == []
     assert out["title"].startswith("fedbench")
     assert (out["filtered"], out["nothing"]) == (3, 0)
-    assert out["charts"] >= 4
+    assert out["charts"] >= 6
     assert out["marks"] > 40
     assert out["focusable"]
     assert out["wide"] <= 0
