@@ -58,7 +58,7 @@ def export(
 @results_app.command(epilog="Example: fedbench studies simclr-810893d84f")
 @grouped
 def studies(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: Output) -> None:
-    """Tuning studies: trials, cost, objective against watched accuracies."""
+    """Tuning studies: trials, cost, what the objective foretold."""
     from fedbench.bench import api_results, studies_report
     from fedbench.bench.errors import UnknownNameError
 

@@ -83,7 +83,7 @@ function sweepChart(data) {
             Plot.tip(points, Plot.pointer({ x: "x", y: "mean", stroke: "name", channels: { seeds: "n" } })),
           ],
         },
-        caption: "Means over seeds; bars are 95 % t-intervals, drawn from 3 seeds on.",
+        caption: `${sweep.title}. Means over seeds; bars are 95 % t-intervals, drawn from 3 seeds on.`,
         header: ["method", sweep.axis, m.title, "low", "high", "seeds"],
         rows: points.map((p) => [p.name, [`${p.x}`, p.x], ...numbers(p, m.percent), [`${p.n}`, p.n]]),
       };
@@ -124,7 +124,7 @@ function curveChart(data) {
             Plot.tip(points, Plot.pointer({ x, y: "mean", stroke: "name", channels: { seeds: "n" } })),
           ],
         },
-        caption: "Means over seeds with 95 % t-intervals; round 0 is the untrained encoder. evaluation.every adds points in between.",
+        caption: `${data.classes[cell.value]}. Means over seeds with 95 % t-intervals; round 0 is the untrained encoder. evaluation.every adds points in between.`,
         header: ["method", "round", "GB", title, "low", "high", "seeds"],
         rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], ...numbers(p, true), [`${p.n}`, p.n]]),
       };
@@ -169,7 +169,7 @@ function scatterChart(data) {
       const title = metrics.find((m) => m.name === metric.value).title;
       return {
         options: points.length ? scatterOptions(points, title) : null,
-        caption: "One mark a run; tuning maximises the objective without seeing an accuracy. Below: correlations with 95 % intervals.",
+        caption: `${data.classes[cell.value]}. One mark a run; tuning maximises the objective without seeing an accuracy. Below: correlations with 95 % intervals.`,
         header: ["method", "runs", "Pearson", "Spearman"],
         rows: found.map((s) => [s.name, [`${s.n}`, s.n], ...correlationText(s)]),
       };
@@ -189,14 +189,14 @@ function angleChart(data) {
   view = chart({
     label: "Angles between classes", controls: [run, kind],
     draw() {
-      const { edges, counts, median } = found[run.value].angles[kind.value];
+      const shown = found[run.value], { edges, counts, median } = shown.angles[kind.value];
       const bars = counts.map((count, i) => ({ count, from: edges[i], to: edges[i + 1] }));
       return {
         options: {
           x: { label: "angle between mean features of two classes, degrees" }, y: { label: "pairs of classes", grid: true },
           marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: INKS[0], tip: true }), Plot.ruleX(median == null ? [] : [median], { strokeDasharray: "4 3" }), Plot.ruleY([0])],
         },
-        caption: median == null ? "" : `The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`,
+        caption: `${shown.title}, ${shown.setting}.` + (median == null ? "" : ` The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`),
         header: ["from", "to", "pairs"],
         rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => [`${v}`, v])),
       };
@@ -213,14 +213,14 @@ function mapChart(data) {
   view = chart({
     label: "Map of test features", controls: [run],
     draw() {
-      const { points, labels, class_names: names } = found[run.value].map;
+      const shown = found[run.value], { points, labels, class_names: names } = shown.map;
       const dots = points.map(([x, y], i) => ({ x, y, class: names[labels[i]] }));
       return {
         options: {
           ...scales(dots.map((dot) => dot.class)), x: { axis: null }, y: { axis: null }, height: 460,
           marks: [Plot.dot(dots, { x: "x", y: "y", stroke: "class", symbol: "class", r: 2.5, tip: true })],
         },
-        caption: "t-SNE of features of test images; distances between clusters mean little.",
+        caption: `${shown.title}, ${shown.setting}. t-SNE of features of test images; distances between clusters mean little.`,
         header: [], rows: [],
       };
     },

@@ -57,7 +57,7 @@
     }
     function over(each, several) {
       const rows = each.rows.map((cells, i) => ({ cells: cells.map(asNumber), best: each.best[i] }));
-      return [...(several ? [] : [text(each.title)]), table({ label: each.title, columns: asColumns(each.header), groups: [{ rows }] }), text(each.footer)];
+      return [el("p", { class: several ? "legend printed" : "legend" }, each.title), table({ label: each.title, columns: asColumns(each.header), groups: [{ rows }] }), text(each.footer)];
     }
     if (!data.metrics.length) return [];
     fill();
