@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from fedbench.bench.devices import choose_devices, physical_cores
 from fedbench.bench.errors import ConfigError
@@ -149,7 +152,11 @@ def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
         return
     import ray
 
-    mark = root / "cells" / f".driver-{os.getpid()}-{secrets.token_hex(8)}"
+    here = f".driver-{socket.gethostname()}-"
+    for path in (root / "cells").glob(f"{here}*"):  # of drivers that were killed
+        if not psutil.pid_exists(int(path.name.removeprefix(here).partition("-")[0])):
+            path.unlink(missing_ok=True)
+    mark = root / "cells" / f"{here}{os.getpid()}-{secrets.token_hex(8)}"
     atomic_write_text(mark, "while a fedbench command runs\n")
     try:
         yield {"node": str(ray.get_runtime_context().get_node_id()), "mark": mark.name}

@@ -7,8 +7,8 @@ else in a folder of its own, where a later attempt on the same node finds them.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
+import os
 import shutil
 import socket
 import tempfile
@@ -95,9 +95,18 @@ def limit_memory(gpus: float) -> None:
 
 
 def _scratch() -> Path:
-    with suppress(OSError, KeyError, ImportError):  # a user id without a name
-        return Path(tempfile.gettempdir()) / f"fedbench-{getpass.getuser()}"
-    return Path(tempfile.gettempdir()) / "fedbench"
+    """The user's own folder on this node.
+
+    Raises:
+        ResourceError: if somebody else has made it, who could then change what lies in it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"fedbench-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ResourceError(
+            f"node {socket.gethostname()}: {str(folder)!r} is another user's; set TMPDIR there"
+        )
+    return folder
 
 
 def _images(path: Path, revision: str, name: str, home: Home) -> Path:

@@ -95,6 +95,20 @@ def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
     assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
 
 
+def test_somebody_elses_folder_is_not_used(
+    tmp_path: Path, own_scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.settle(job(tmp_path / "unseen"), HOME)
+    (folder,) = own_scratch.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("os.getuid", lambda: int(folder.name.split("-")[1]))
+    monkeypatch.setattr(
+        Path, "stat", lambda *_, **__: os.stat_result([0o40700, *[0] * 3, 12345, *[0] * 5])
+    )
+    with pytest.raises(ResourceError, match="is another user's; set TMPDIR there"):
+        remote.settle(job(tmp_path / "unseen"), HOME)
+
+
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
