@@ -73,8 +73,8 @@ def _grid(record: Mapping[str, Any]) -> Iterator[list[str]]:
     for index, (preset, lists) in enumerate(variants):
         first = index == 0
         text = describe_cells(lists["axes"], lists["seeds"], lists["methods"])
-        if any(record["points"]):
-            text += f" × {len(record['points'])} settings"
+        if len(lists["points"]) > 1:
+            text += f" × {len(lists['points'])} settings"
         yield [
             record["name"] if first else "",
             preset,

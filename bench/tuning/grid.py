@@ -199,21 +199,15 @@ def _located(points: Sequence[Point], place: str) -> list[Point]:
     Raises:
         ConfigError: if there are none.
     """
-    wanted = _base_name(place)
-    found = [
-        {**each, _DATA: place} for each in points if _base_name(str(each.get(_DATA))) == wanted
-    ]
+    kind, _, path = place.partition(":")
+    wanted = {kind, PurePosixPath(path).name}
+    found = [{**each, _DATA: place} for each in points if each.get(_DATA) in wanted]
     if not found:
         names = ", ".join(dict.fromkeys(str(each.get(_DATA)) for each in points))
         raise ConfigError(
             f"{_DATA}: this grid is about {names} (got {place}); name the folder after one of them"
         )
     return found
-
-
-def _base_name(name: str) -> str:
-    """`cifar10` for `hub:/some/where/cifar10`."""
-    return PurePosixPath(name.partition(":")[2] or name).name
 
 
 def _followers(

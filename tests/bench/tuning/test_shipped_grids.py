@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.config import canonical_json
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.presets import preset_names
-from fedbench.bench.results.published import DATASETS, METHODS
+from fedbench.bench.results.papers import paper_cells
+from fedbench.bench.results.published import DATASETS, METHODS, dataset_name
 from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan, presets_for
 
 SPECS = {paper: {printed: spec for spec, printed in of.items()} for paper, of in METHODS.items()}
@@ -31,10 +30,8 @@ def whole(name: str) -> list[Cell]:
 
 def printed(table: str) -> set[tuple[str, str, str]]:
     """(data set, setting, method) of every row of a published table."""
-    file = resources.files("fedbench.leaderboards").joinpath("papers", f"{table}.parquet")
-    with file.open("rb") as opened:
-        found = pq.read_table(opened, columns=["dataset", "setting", "method"])
-    return {tuple(row.values()) for row in found.to_pylist()}
+    cells = [cell for cell in paper_cells() if cell.source == table]
+    return {(cell.dataset, cell.setting, cell.method) for cell in cells}
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -92,15 +89,43 @@ def test_orchestra_without_its_parts() -> None:
     assert seen == printed("orchestra_table6")
 
 
-@pytest.mark.parametrize(
-    ("name", "table"), [("mi-table1", "mi_table1"), ("mi-table3", "mi_table3")]
-)
-def test_tables_of_methods_under_three_shifts(name: str, table: str) -> None:
-    seen = {
-        (DATASETS[c.config.data.name], SHIFTS[c.config.data.partition], c.config.spec)
-        for c in whole(name)
+def data_set(cell: Cell) -> str:
+    return DATASETS[dataset_name(cell.config.data.name)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
+def test_tables_of_methods_under_three_shifts(number: int) -> None:
+    found = whole(f"mi-table{number}")
+    seen = {(data_set(c), SHIFTS[c.config.data.partition], c.config.spec) for c in found}
+    rows = printed(f"mi_table{number}")
+    assert seen == {(data, shift, SPECS["mi"][name]) for data, shift, name in rows}
+    fraction = 0.1 if number in (2, 5, 6, 7) else 0.0
+    assert {cell.config.data.label_fraction for cell in found} == {fraction}
+    tiny = number in (4, 7)
+    assert {cell.config.model.backbone.startswith("cct") for cell in found} == {tiny}
+
+
+def test_what_orchestras_clients_send() -> None:
+    def text(cell: Cell) -> str:
+        fields = cell.config.method
+        sent = {"memory": "no privacy / Reps", "centroids": "K-anonymity"}
+        private = f"local-DP eps={fields['epsilon']}"
+        return f"Orchestra({sent.get(str(fields['representations']), private)})"
+
+    seen = {(data_set(c), c.preset.replace("-", "_"), text(c)) for c in whole("orchestra-table7")}
+    assert seen == printed("orchestra_table7")
+
+
+def test_autoencoders_and_the_others() -> None:
+    settings = {
+        "dirichlet-balanced": "cross_silo_dirichlet0.1",
+        "pathological": "cross_silo_pathological_2class",
     }
-    assert seen == {(data, shift, SPECS["mi"][spec]) for data, shift, spec in printed(table)}
+    seen = {
+        (data_set(c), settings[c.config.data.partition], METHODS["pfedae"][c.config.spec])
+        for c in whole("pfedae-table4-1")
+    }
+    assert seen == printed("pfedae_table4_1")
 
 
 def test_presets_of_a_table_give_way_to_a_given_one(tmp_path: Path) -> None:
@@ -121,6 +146,8 @@ def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
     # Rules of the preset go by the folder's name: CIFAR-100 has 256 global clusters.
     (orchestra, *_) = [cell for cell in found if cell.config.spec == "orchestra"]
     assert orchestra.config.method["num_global_clusters"] == 256
+    tiny = {"data.name": "tiny-imagenet:/some/where/tiny-imagenet-200"}
+    assert len(cells("mi-table4", preset="mi", overrides=tiny)) == 7 * 3 * 5
     message = r"data\.name: this grid is about cifar10, cifar100 \(got hub:/some/where/mnist\)"
     with pytest.raises(ConfigError, match=message):
         cells("orchestra-table1", preset="mi", overrides={"data.name": "hub:/some/where/mnist"})
