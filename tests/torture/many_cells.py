@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from fedbench.bench.api import leaderboard
+from fedbench.bench.api_results import leaderboard
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.schema import encode
 from fedbench.bench.results.store import Store
