@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,7 @@ class Setup:
     def make_net(self) -> Net:
         """The net at the start of the run, on the CPU; the same weights in every process."""
         with scope(self.config.seed, "init"):
-            net = self.method.build(self.backbone, self.spec)
+            net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
         if "encoder" not in net:
             raise PluginError(f"method {self.method.name!r}: build() returned no part 'encoder'")
         net.drop_counters()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.errors import ConfigError, UnknownNameError
 from fedbench.bench.nn.cct import CCT
+from fedbench.bench.seeding import scope
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Backbone:
             in the heads on top of it.
         norm_groups: groups of a group norm.
         image_size: (H, W); a transformer is made for one.
+        seed: of a run: encoders draw their weights from it alone, so that all methods start from
+            the same one; None = from the global generator, as everything else in a net.
     """
 
     shape: ResNetShape | CCTShape
@@ -63,6 +66,7 @@ class Backbone:
     norm_name: str
     norm_groups: int
     image_size: tuple[int, int]
+    seed: int | None = None
 
     @property
     def dim(self) -> int:
@@ -78,6 +82,12 @@ class Backbone:
 
     def make(self) -> nn.Module:
         """A new encoder, (B, C, H, W) -> (B, D)."""
+        if self.seed is None:
+            return self._make()
+        with scope(self.seed, "encoder"):
+            return self._make()
+
+    def _make(self) -> nn.Module:
         if isinstance(self.shape, CCTShape):
             return CCT(
                 self.in_channels,

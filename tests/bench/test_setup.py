@@ -16,7 +16,7 @@ from fedbench.bench.errors import PluginError
 from fedbench.bench.method import DataSpec
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.registry import create
+from fedbench.bench.registry import create, specs
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import Sharing
 from fedbench.bench.testing import tiny_config, tiny_setup, train
@@ -130,4 +130,20 @@ def test_rotated_images_are_turned_once_and_are_everyones() -> None:
         chosen = first.partition.client(k)
         assert torch.equal(
             first.client_data(k, "cpu").images, torch.from_numpy(np.array(first.images[chosen]))
+        )
+
+
+@pytest.mark.parametrize("spec", specs())
+def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
+    """So a gain over the untrained encoder, and a difference of two methods, is paired by seed."""
+    labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}
+    seed = {"seed": 3}
+    setup = tiny_setup(tiny_config(spec, **labels, **seed))
+    encoder = setup.make_net()["encoder"].state_dict()
+    plain = tiny_setup(tiny_config("simclr", **seed)).make_net()["encoder"].state_dict()
+    shared = [name for name in encoder if name.removeprefix("backbone.") in plain]
+    assert len(shared) >= len(plain)
+    for name in shared:
+        torch.testing.assert_close(
+            encoder[name], plain[name.removeprefix("backbone.")], rtol=0, atol=0
         )
