@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from fedbench.bench.errors import StoreError
+from fedbench.bench.files import atomic_write_bytes
+from fedbench.bench.results.index import INDEX, Mark, pack, unpack
 from fedbench.bench.results.row import Record, Row
 from fedbench.bench.results.schema import decode
 
 R = TypeVar("R", bound=Record)
 
-_MANY = 64  # files from which threads pay
+_MANY = 64  # files from which threads and an index pay
 _THREADS = 4
 
 
@@ -46,19 +49,46 @@ class Reader:
     """Loads files of one record and remembers them by inode, size and time of change."""
 
     def __init__(self) -> None:
-        self._cache: dict[Path, tuple[tuple[int, int, int], Record | str]] = {}
+        self._cache: dict[Path, tuple[Mark, Record | str]] = {}
+        self._indexed: dict[Path, set[Path]] = {}
 
     def forget(self, path: Path) -> None:
         """Read `path` anew next time."""
         self._cache.pop(path, None)
 
     def load_all(self, paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
-        """`load` of many, in threads where that pays."""
+        """`load` of many files of one folder, by its index or in threads where that pays."""
         fresh = [path for path in paths if path not in self._cache]
+        if len(fresh) >= _MANY and paths[0].parent not in self._indexed:
+            fresh = self._use_index(paths[0].parent, fresh, model)
         if len(fresh) < _MANY:
             return {path: self.load(path, model) for path in paths}
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(paths, threads.map(lambda p: self.load(p, model), paths), strict=True))
+
+    def _use_index(self, folder: Path, fresh: Sequence[Path], model: type[R]) -> list[Path]:
+        """Takes over what the folder's index knows; returns the files that it does not."""
+        known: dict[str, tuple[Mark, R]] = {}
+        with suppress(OSError, StoreError, ValueError):  # it only saves time
+            known = unpack((folder / INDEX).read_bytes(), model)
+        found = {path for path in fresh if path.stem in known}
+        self._cache.update({path: known[path.stem] for path in found})
+        self._indexed[folder] = found
+        return [path for path in fresh if path not in found]
+
+    def save_index(self, folder: Path, model: type[Record]) -> None:
+        """Write the folder's index, if many of the files that were read are not in it."""
+        held = {
+            path: (mark, record)
+            for path, (mark, record) in self._cache.items()
+            if path.parent == folder and isinstance(record, model)
+        }
+        if len(held.keys() - self._indexed.get(folder, set())) < _MANY:
+            return
+        with suppress(StoreError):  # it only saves time
+            entries = {path.stem: entry for path, entry in held.items()}
+            atomic_write_bytes(folder / INDEX, pack(entries, model))
+            self._indexed[folder] = set(held)
 
     def load(self, path: Path, model: type[R]) -> R | str | None:
         """The record, or what is wrong with the file, or None if it has just gone."""

@@ -1,7 +1,7 @@
 """The result store: one immutable Parquet file per finished run, everything else derived.
 
 ```
-rows/<row_id>.parquet              the truth, one file per finished cell
+rows/<row_id>.parquet              the truth, one file per finished cell; an index beside many
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
 leaderboard.parquet                all rows, sorted; derived, may be deleted
@@ -118,6 +118,7 @@ class Store:
             data = encode(rows, Row)
             try:
                 if path.exists() and path.read_bytes() == data:
+                    self._reader.save_index(self.root / "rows", Row)
                     return path
             except OSError as cause:
                 raise read_error(path, cause) from cause

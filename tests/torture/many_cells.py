@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from fedbench.bench.api_results import leaderboard
+from fedbench import leaderboard
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.schema import encode
 from fedbench.bench.results.store import Store
@@ -29,7 +29,7 @@ TRIVIAL = {
     "data.test_subset": 10,
     "data.num_clients": 2,
     "federation.num_rounds": 0,
-    "model.width": 1,
+    "model.width": 2,
     "evaluation.protocols": [],
     "evaluation.objective_max_examples": 2,
     "evaluation.untrained": False,
