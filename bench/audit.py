@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import ModelConfig, canonical_json
 from fedbench.bench.data.partition import Partition
-from fedbench.bench.errors import PluginError
+from fedbench.bench.errors import ConfigError, PluginError
 from fedbench.bench.method import Labels, RoundPlan
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.registry import dump
@@ -78,7 +79,11 @@ class _Rehearsal:
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         config, shape = setup.config, setup.spec.image_shape
-        model = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
+        model, backbone = config.model, setup.backbone
+        narrow = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
+        with suppress(ConfigError):  # of a method whose widths follow the encoder's
+            setup.method.build(make_backbone(narrow, shape[0]), setup.spec)
+            model, backbone = narrow, make_backbone(narrow, shape[0])
         client = config.client.model_copy(
             update={"lr": _STANDSTILL, "batch_size": _BATCH, "keep_last_batch": True}
         )
@@ -94,7 +99,7 @@ class _Rehearsal:
             partition=Partition(
                 "iid", 1.0, 0, _IMAGES, 2, everybody, np.array([0, _IMAGES], dtype=np.int64)
             ),
-            backbone=make_backbone(model, shape[0]),
+            backbone=backbone,
         )
         self._runner = ClientRunner(self._setup, torch.device("cpu"), folder)
         self._server = self._runner.binding.server.data.clone()

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fedbench.bench.console import Status, duration, emit, note, parameters, show_table, size
+from fedbench.bench.console import Status, emit, note, show_table
 from fedbench.bench.listings import describe_cells
+from fedbench.bench.wording import duration, parameters, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,8 @@ import typer
 
 from fedbench.bench import cli_options as opt
 from fedbench.bench.cli_groups import Output, Places, grouped
-from fedbench.bench.console import emit, emit_json, size, warn
+from fedbench.bench.console import emit, emit_json, warn
+from fedbench.bench.wording import size
 
 results_app = typer.Typer()
 DIFFERENT, UNREADABLE = 4, 5

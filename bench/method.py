@@ -1,19 +1,6 @@
 """The plugin interface: what a federated method is, and when each of its hooks runs.
 
-A whole method, and everything it needs:
-
-    @register("supervised")
-    class Supervised(Method):
-        def needs(self):
-            return Needs(views=("base",), labels=Labels.ALL)
-
-        def build(self, backbone, data):
-            head = nn.Linear(backbone.dim, data.num_classes)
-            return Net({"encoder": backbone.make(), "classifier": head})
-
-        def loss(self, net, batch, client):
-            h = net(batch.views[0], "encoder")
-            return Loss(F.cross_entropy(net(h, "classifier"), batch.labels), features=(h,))
+The smallest one is `methods/supervised.py`.
 """
 
 from __future__ import annotations

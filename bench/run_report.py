@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fedbench.bench.console import Status, duration, note, percent, size
+from fedbench.bench.console import Status, note
+from fedbench.bench.wording import duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

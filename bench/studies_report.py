@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedbench.bench.cells_report import show_trials
-from fedbench.bench.console import duration, emit, show_table, size
+from fedbench.bench.console import emit, show_table
+from fedbench.bench.wording import duration, size
 
 if TYPE_CHECKING:
     from fedbench.bench.reproduce import Reproduction

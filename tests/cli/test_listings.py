@@ -132,10 +132,8 @@ def test_grids_show_what_each_preset_sweeps(call: Call) -> None:
     lines = [re.split(r"  +", line) for line in call("grids").out.splitlines()]
     first = next(index for index, line in enumerate(lines) if line[0] == "heterogeneity")
     assert lines[first][1:3] == ["demo", "alpha 0.1, 1, 100 × seeds 0, 1 × 3 methods"]
-    assert lines[first + 1][1:3] == [
-        "all others",
-        "alpha 0.001, 0.1, 100000 × seeds 0, 1, 2 × 3 methods",
-    ]
+    rest = next(line for line in lines[first:] if line[1] == "all others")
+    assert rest[2] == "alpha 0.001, 0.1, 1, 100000 × seeds 0, 1, 2 × 3 methods"
 
 
 def test_methods_have_their_fields(call: Call) -> None:

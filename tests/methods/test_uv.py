@@ -81,7 +81,7 @@ def test_rows_have_length_one_after_every_round(tmp_path: Path, rows: str, optim
 
 
 def test_a_client_moves_its_own_row_towards_its_codes(tmp_path: Path) -> None:
-    setup = make_setup(**{"method.uv.weight": 5.0, "client.lr": 0.5})
+    setup = make_setup(**{"method.uv.weight": 5.0, "client.lr": 0.1})
     runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
     net = runner.binding.net
     server = runner.binding.server.data.clone()

@@ -142,7 +142,7 @@ def test_steps_of_single_dimensions() -> None:
         ("client.lr: {type: float, low: 0.1, high: 1.0}", "its default 0.03 must lie in the range"),
         (
             "client.lr: {type: float, low: 1e-3, high: 1.0}",
-            r"low: value error, '1e-3' is text in YAML; write 1\.0e-3",
+            r"low: '1e-3' is text in YAML; write 1\.0e-3",
         ),
         ("client.lr: {type: real, low: 0.1, high: 1.0}", "does not match any of the expected tags"),
         ("client.lr: {type: float, low: 0.01, high: 1.0, grid: [3.0]}", "grid value 3.0 must lie"),

@@ -1,0 +1,53 @@
+"""Durations, sizes, shares and parameters as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def duration(seconds: float) -> str:
+    """A time span as people say it.
+
+    >>> duration(7.4), duration(95), duration(7300)
+    ('7 s', '1 min 35 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(num_bytes: float) -> str:
+    """A number of bytes in decimal units.
+
+    >>> size(812), size(6_532_096), size(2.5e9)
+    ('812 B', '6.5 MB', '2.5 GB')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def percent(value: float | None) -> str:
+    """A fraction as a percentage with one decimal; a dash for None.
+
+    >>> percent(0.7972), percent(None)
+    ('79.7 %', '-')
+    """
+    return "-" if value is None else f"{value * 100:.1f} %"
+
+
+def parameters(values: Mapping[str, Any]) -> str:
+    """Settings in one line.
+
+    >>> parameters({"client.lr": 0.0312345, "client.batch_size": 16})
+    'client.lr=0.03123 client.batch_size=16'
+    """
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )
