@@ -118,6 +118,11 @@ def report(
         rows = [row for row in rows if row.row_id in chosen]
     if dataset is not None:
         rows = [row for row in rows if dataset_name(row.dataset) == dataset_name(dataset)]
+        if not rows:
+            from fedbench.bench.data.datasets import KNOWN
+            from fedbench.bench.results.misses import explain
+
+            raise StoreError(explain(opened.rows(), KNOWN, dataset=dataset, grid=None))
     curves, unreadable = load_curves(opened, rows)
     geometry, torn = geometries(opened, rows)
     studies, problems = study_views(opened), (*opened.problems(), *unreadable, *torn)

@@ -25,7 +25,7 @@ from fedbench.bench.errors import ConfigError, PluginError
 from fedbench.bench.method import Labels, RoundPlan
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.registry import dump
-from fedbench.bench.seeding import numpy_generator, single_thread
+from fedbench.bench.seeding import numpy_generator, scope, single_thread
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import Extra
 
@@ -81,7 +81,10 @@ class _Rehearsal:
         config, shape = setup.config, setup.spec.image_shape
         model, backbone = config.model, setup.backbone
         narrow = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
-        with suppress(ConfigError):  # of a method whose widths follow the encoder's
+        with (
+            suppress(ConfigError),
+            scope(0, "audit"),
+        ):  # of a method whose widths follow the encoder's
             setup.method.build(make_backbone(narrow, shape[0]), setup.spec)
             model, backbone = narrow, make_backbone(narrow, shape[0])
         client = config.client.model_copy(
@@ -152,7 +155,8 @@ def _follows(before: Tensor, after: Tensor | None) -> Tensor:
     """Which numbers changed, (n,) bool; all of them if their number did."""
     if after is None or after.shape != before.shape:
         return torch.ones(len(before), dtype=torch.bool)
-    return (after - before).abs() > _MOVED
+    moved: Tensor = ~((after - before).abs() <= _MOVED)  # what is no number counts as moved
+    return moved
 
 
 def _count_own(follows: Tensor) -> int:

@@ -95,12 +95,14 @@ def reproduce(
         )
     if row.status == "error":
         raise StoreError(f"run {identity} failed ({row.error}); there is no result to compare")
+    if keep is not None and keep.root.resolve() == store.root.resolve():
+        raise StoreError(f"--keep {str(keep.root)!r} is the store itself; name another folder")
     config = _config(row, data_name, data_dir)
     with ExitStack() as stack:
         if keep is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedbench-"))
             keep = Store(folder)
-        again = runs.run(
+        finished = runs.run(
             config,
             store=keep,
             origin=Origin(preset=row.preset, study_id=row.study_id, grid=row.grid),
@@ -108,7 +110,12 @@ def reproduce(
             workers=workers,
             device=device,
             on_round=on_round,
-        ).row
+        )
+        if finished.stored_before:
+            raise StoreError(
+                f"{str(keep.root)!r} has run {identity} already: nothing was run again"
+            )
+        again = finished.row
         before, after = store.curve(identity), keep.curve(identity)
     found = differences(row, again)
     found += _round_differences(before, after)
@@ -137,6 +144,11 @@ def _config(row: Row, data_name: str | None, data_dir: Path | None) -> RunConfig
         data = config.data.model_copy(update={"name": data_name})
         config = config.model_copy(update={"data": data})
     revision = open_dataset(config, data_dir).revision
+    if revision == row.dataset_revision and row_id(config, revision) != row.row_id:
+        raise StoreError(
+            f"run {row.row_id} is of fedbench {row.package_version}, whose configuration had other"
+            " fields; install that version"
+        )
     if row_id(config, revision) != row.row_id:
         raise StoreError(
             f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data,"

@@ -162,13 +162,11 @@ class Tracking:
 
     def __call__(self, row_id: str) -> None:
         """Hand a row of the store to every tracker; one that fails is named in a warning."""
-        row = self._store.row(row_id) if self._trackers else None
-        if row is None:
-            return
-        points = self._store.curve(row_id)
         for name, tracker in self._trackers.items():
             try:
-                tracker.finished(row, points)
+                row = self._store.row(row_id)
+                if row is not None:
+                    tracker.finished(row, self._store.curve(row_id))
             except Exception as error:  # any service may fail in its own way; the row is safe
                 what = " ".join(f"{type(error).__name__}: {error}".split())
                 warnings.warn(f"{name} did not take run {row_id}: {what}", stacklevel=2)

@@ -11,7 +11,7 @@ from fedbench.bench.checkpoint import load_checkpoint
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.data.partition import Partition
-from fedbench.bench.errors import StoreError
+from fedbench.bench.errors import DataError, StoreError
 from fedbench.bench.execute import open_dataset
 from fedbench.bench.layout import Binding
 from fedbench.bench.personal import PersonalStore
@@ -56,7 +56,8 @@ def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> Trained
         data_dir: cache of data sets; None = the default one.
 
     Raises:
-        StoreError: if the store has no such run, if it diverged, or if no checkpoint of it is left.
+        StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.
+        DataError: if the data set is another one now.
     """
     row = store.row(run_id)
     if row is None:
@@ -69,6 +70,8 @@ def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> Trained
             f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"
             " left no encoder; try a lower client.lr"
         )
+    if row.status != "ok":
+        raise StoreError(f"run {run_id} failed ({row.error}); `--retry-failed` runs it again")
     folder = store.cell_dir(run_id)
     checkpoint = load_checkpoint(folder, run_id)
     if checkpoint is None:
@@ -78,6 +81,11 @@ def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> Trained
         )
     config = RunConfig.model_validate_json(row.config_json)
     dataset = open_dataset(config, data_dir)
+    if dataset.revision != row.dataset_revision:
+        raise DataError(
+            f"run {run_id} used revision {row.dataset_revision[:8]} of its data,"
+            f" {config.data.name} is {dataset.revision[:8]} now"
+        )
     partition = Partition.load(folder / "partition.safetensors")
     setup = Setup.of(config, reopen(dataset.path), partition)
     net = setup.make_net()

@@ -40,7 +40,12 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
     Args:
         row: its first and last values stand here.
         points: a record of every round, as `Store.curve` gives them; may be empty.
+
+    Raises:
+        StoreError: for records that are no rounds.
     """
+    if any("round_index" not in point for point in points):
+        raise StoreError(f"the curve of run {row.row_id} has no column 'round_index'")
     found: list[tuple[int, int, Mapping[str, Any]]] = []
     sent = 0
     untrained = {name: getattr(row, f"untrained_{name}") for name in METRICS}

@@ -203,6 +203,8 @@ def _fits(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def _orchestra(preset: str, config: Mapping[str, Any], metric: str) -> tuple[str, str, str] | None:
     wanted = _ORCHESTRA | (_DEVICE if preset == "cross-device" else _SILO)
+    if config.get("data.label_fraction") and config.get("spec") != "supervised":
+        return None
     if metric not in _ORCHESTRA_METRICS or not _fits(config, wanted):
         return None
     return (preset.replace("-", "_"), *_ORCHESTRA_METRICS[metric])
