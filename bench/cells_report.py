@@ -218,7 +218,9 @@ def _varied(result: SweepResult) -> str:
     cells = result.cells
     if not cells:
         return "none"
-    axes = {key: values(cell["axes"][key] for cell in cells) for key in cells[0]["axes"]}
+    given = [cell["axes"] for cell in cells]  # a method has not all of the others' names
+    keys = dict.fromkeys(key for each in given for key in each)
+    axes = {key: values(each[key] for each in given if key in each) for key in keys}
     seeds, methods = (values(cell[key] for cell in cells) for key in ("seed", "method"))
     names = f": {', '.join(methods)}" if len(methods) > 1 else ""
     return describe_cells(axes, seeds, methods) + names

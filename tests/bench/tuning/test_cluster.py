@@ -246,7 +246,7 @@ def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
         [sys.executable, script, str(store), json.dumps(settings)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         env={**os.environ, "PYTHONPATH": str(script.parents[3])},
         check=False,
     )

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.cells_report import _sweep_text
+from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.sweep import sweep
 
 from .conftest import InOneProcess
-from .test_sweep import counts, small
+from .test_sweep import GRID, SMALL, counts, small
 
 Use = Callable[..., InOneProcess]
 
@@ -34,6 +36,9 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert finish[1] > finish[2] == result.estimate.hours >= finish[8] >= finish[64]
     assert finish[1] > result.estimate.device_hours > 0
     assert not (tmp_path / "s").exists()
+    text = _sweep_text(result)
+    assert "8 cells: 0 in the store already, 8 to run" in text
+    assert "alpha 0.1, 100 × seeds 0, 1 × 2 methods" in text
     assert json.dumps(result.as_dict())
 
 
@@ -48,3 +53,10 @@ def test_a_long_sweep_is_compared_with_its_prediction(
     assert (result.estimate, result.predicted.concurrency > 0) == (None, True)
     assert "times as long)" in _sweep_text(result)
     assert counts(small(tmp_path / "long")) == (4, 4, 0, 0, 0)
+
+
+def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
+    points = ({}, {"method": "simclr", "method.temperature": 0.5})
+    grid = GRID.model_copy(update={"axes": {}, "points": points})
+    result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
+    assert "temperature 0.1, 0.5 × seed 0 × 2 methods: simclr, supervised" in _sweep_text(result)
