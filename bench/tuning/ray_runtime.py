@@ -25,14 +25,15 @@ from fedbench.bench.devices import physical_cores
 from fedbench.bench.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.tuning.ray_checks import Share
 from fedbench.bench.tuning.ray_environment import auth_state, ray_environment, short_folder
+from fedbench.bench.tuning.way_out import SIGNALS, way_out
 
 _log = logging.getLogger(__name__)
 _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations and rows travel
 _SECONDS_TO_DIE = 5.0
+_SECONDS_TO_LEAVE, _SECONDS_TO_LEAVE_A_CLUSTER = 60.0, 20.0
 _SECONDS_TO_ANSWER = 5.0
 _POLL_SECONDS = 0.2
 _WARM_UP_SECONDS = 0.2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
 
 
@@ -90,7 +91,12 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
     folder = Path(tempfile.mkdtemp(prefix="fb-", dir=base))
     session = Session(folder, address)
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    with ray_environment(folder, private=address is None), _signals(session) as again:
+    patience = _SECONDS_TO_LEAVE if address is None else _SECONDS_TO_LEAVE_A_CLUSTER
+    with (
+        way_out(patience),
+        ray_environment(folder, private=address is None),
+        _signals(session) as again,
+    ):
         import ray
 
         quiet()
@@ -209,10 +215,10 @@ def _signals(session: Session) -> Iterator[Any]:
         session.received.append(signum)
 
     def install() -> None:
-        for signum in _SIGNALS:
+        for signum in SIGNALS:
             signal.signal(signum, handle)
 
-    before = {signum: signal.getsignal(signum) for signum in (*_SIGNALS, signal.SIGUSR1)}
+    before = {signum: signal.getsignal(signum) for signum in (*SIGNALS, signal.SIGUSR1)}
     install()
     try:
         yield install

@@ -60,6 +60,6 @@ trap - TERM
 kill "${daemons[@]}" 2>/dev/null || true
 rm -f "$RAY_AUTH_TOKEN_PATH"
 if ((code == 143)); then
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$SLURM_JOB_ID" || true  # pre-emption may have done so already
 fi
 exit "$code"
