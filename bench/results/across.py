@@ -44,10 +44,13 @@ class Entrant:
     Attributes:
         method: its spec.
         variant: its hyperparameters, where a cell has several lines of the method.
-        means: its mean in each cell; None where the cell is missing.
-        coverage: share of cells that it has.
-        worst: its worst mean.
-        slope: change of the mean per tenfold of the axis, least squares; None without an axis.
+        means: its mean in each cell; None where the cell is missing, or a run of it diverged: the
+            mean of the others would flatter it.
+        coverage: share of cells that it has, those where it diverged among them.
+        worst: its worst mean; None if it diverged anywhere.
+        slope: change of the mean per tenfold of the axis, least squares over the cells with a mean;
+            None without an axis.
+        diverged: in which cells a run of it diverged; it ranks last there.
         mean_rank: over the cells that all ranked entrants have; None if it is not ranked, since
             half of its cells or more are missing, or there are fewer than two common cells.
         best: its mean rank is the lowest, or not further from it than the critical difference;
@@ -60,8 +63,18 @@ class Entrant:
     coverage: float
     worst: float | None
     slope: float | None
+    diverged: tuple[bool, ...]
     mean_rank: float | None = None
     best: bool | None = None
+
+    def has(self, cell: int) -> bool:
+        """Whether it has a result in a cell, divergence being one."""
+        return self.diverged[cell] or self.means[cell] is not None
+
+    def score(self, cell: int, metric: str) -> float:
+        """Its mean in a cell that it has, turned so that higher is better; -inf: diverged."""
+        mean = self.means[cell]
+        return -math.inf if mean is None else score(metric, mean)
 
 
 @dataclass(frozen=True)
@@ -145,9 +158,9 @@ def _compare(
     entrants = [_entrant(found, values, metric, axis) for found in lines.values()]
     usual = [e for e in entrants if e.coverage > 0.5]
     table = [
-        [score(metric, entrant.means[index] or 0.0) for entrant in usual]
+        [entrant.score(index, metric) for entrant in usual]
         for index in range(len(cells))
-        if usual and all(entrant.means[index] is not None for entrant in usual)
+        if usual and all(entrant.has(index) for entrant in usual)
     ]
     p = friedman_p(table) if len(table) >= MIN_CELLS else None
     difference = None
@@ -171,18 +184,24 @@ def _compare(
 def _entrant(
     lines: Mapping[int, Line], values: Sequence[float | str], metric: str, axis: str | None
 ) -> Entrant:
-    means = [lines[i].mean if i in lines else None for i in range(len(values))]
+    cells = [lines.get(i) for i in range(len(values))]
+    diverged = tuple(line is not None and line.num_diverged > 0 for line in cells)
+    means = [
+        None if line is None or gone else line.mean
+        for line, gone in zip(cells, diverged, strict=True)
+    ]
     known = [(value, m) for value, m in zip(values, means, strict=True) if m is not None]
     first = next(iter(lines.values()))
     return Entrant(
         method=first.method,
         variant=first.variant,
         means=tuple(means),
-        coverage=len(known) / len(values),
-        worst=min((m for _, m in known), key=lambda m: score(metric, m), default=None),
+        coverage=len(lines) / len(values),
+        worst=None if any(diverged) else min((m for _, m in known), key=lambda m: score(metric, m)),
         slope=None
         if axis is None
         else slope([math.log10(float(value)) for value, _ in known], [m for _, m in known]),
+        diverged=diverged,
     )
 
 

@@ -73,12 +73,16 @@ def across_table(across: Across) -> TextTable:
 
     def cells(entrant: Entrant) -> list[str]:
         name = entrant.method + (f" ({entrant.variant})" if entrant.variant else "")
-        means = [number(m, percent) or "-" for m in entrant.means] if shown else []
-        have = sum(m is not None for m in entrant.means)
+        means = [
+            "diverged" if gone else number(m, percent) or "-"
+            for m, gone in zip(entrant.means, entrant.diverged, strict=True)
+            if shown
+        ]
+        have = sum(entrant.has(cell) for cell in range(len(entrant.means)))
         return [
             name,
             *means,
-            number(entrant.worst, percent),
+            "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
             number(entrant.slope, percent, signed=True),
             f"{have}/{len(entrant.means)}",
             "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",

@@ -134,6 +134,31 @@ def test_missing_cells_shrink_the_common_ones(make_row: MakeRow) -> None:
     assert coverage == {"a": 5 / 6, "b": 5 / 6, "c": 1.0}
 
 
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) -> None:
+    def gone(row: Row) -> bool:
+        return (row.method, row.alpha, row.seed >= survivors) == ("a", 0.1, True)
+
+    # Where a seed survives, its value is the highest of the cell.
+    values = {"a": [0.9, 0.9], "b": [0.5, 0.5], "c": [0.4, 0.4]}
+    rows = [
+        row.model_copy(update={"status": "diverged", "linear_acc": None}) if gone(row) else row
+        for spec, accs in values.items()
+        for alpha in (0.1, 1.0)
+        for row in seeds(make_row, spec, accs, alpha)
+    ]
+    (found,) = leaderboard(rows).across()
+    assert found.num_common == 2
+    # a: last of three, then first; b: first, then second; c: second, then last.
+    ranks = {entrant.method: entrant.mean_rank for entrant in found.entrants}
+    assert ranks == {"a": 2.0, "b": 1.5, "c": 2.5}
+    (a,) = (entrant for entrant in found.entrants if entrant.method == "a")
+    assert (a.means, a.diverged, a.worst) == ((None, 0.9), (True, False), None)
+    assert a.coverage == 1.0
+    (shown,) = (row for row in across_table(found).rows if row[0] == "a")
+    assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2/2", "2.00"]
+
+
 def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
     rows = [
         make_row(RunConfig(spec=spec, data=DataConfig(alpha=alpha)), final_loss=loss)
