@@ -137,10 +137,16 @@ def studies(store: Store | Path | str | None = None) -> list[StudyView]:
 
     Args:
         store: see `open_store`.
+
+    Raises:
+        StoreError: for a store that is not there.
     """
     from fedbench.bench.results.studies import study_views
 
-    return study_views(open_store(store))
+    opened = open_store(store)
+    if not opened.root.exists():
+        raise StoreError(f"there is no store at {str(opened.root)!r}; name another with --store")
+    return study_views(opened)
 
 
 def merge(

@@ -99,6 +99,8 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     assert "cost     3 min 0 s, 6.0 MB sent" in one.out
     record = call("studies", "simclr-1", *place, "--json").json
     assert (record["best"], len(record["trials"])) == (5, 6)
+    missing = call("studies", "--store", tmp_path / "nowhere")
+    assert (missing.code, missing.out) == (5, "")
     unknown = call("studies", "simclr-2", *place)
     assert unknown.code == 2
     assert "did you mean 'simclr-1'" in unknown.err
