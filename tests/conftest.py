@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests start processes of their own: one after the other, where tests run in parallel."""
     for item in items:
