@@ -51,6 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         labels = pa.array(np.arange(count) % 10, pa.int64())
         table = pa.table({"img": pa.array(rows, kind), "label": labels})
         (root / "cifar10").mkdir(exist_ok=True)
+        (root / "store").mkdir(exist_ok=True)  # commands that only look must not need one before
         pq.write_table(table, root / "cifar10" / f"{split}-00000-of-00001.parquet")
     return root
 

@@ -24,7 +24,7 @@ with way_out(float(sys.argv[1])):
         time.sleep(60)
     signal.pause()
 print("left", flush=True)
-time.sleep(1)
+time.sleep(float(sys.argv[1]) + 0.5)
 """
 
 
@@ -39,7 +39,7 @@ time.sleep(1)
 def test_a_hanging_process_ends(signum: signal.Signals, what: str, code: int, said: str) -> None:
     root = str(Path(__file__).resolve().parents[3])
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "0.3", what],
+        [sys.executable, "-c", SCRIPT, "3" if what == "leave" else "0.3", what],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
