@@ -16,13 +16,15 @@ from fedbench.bench.tuning.way_out import way_out
 SCRIPT = """
 import signal, sys, time
 from fedbench.bench.tuning.way_out import way_out
+seen = []
 for name in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(name, lambda *_: None)
+    signal.signal(name, lambda *_: seen.append(1))
 with way_out(float(sys.argv[1])):
     print("ready", flush=True)
     while sys.argv[2] == "hang":
         time.sleep(60)
-    signal.pause()
+    while not seen:
+        time.sleep(0.01)
 print("left", flush=True)
 time.sleep(float(sys.argv[1]) + 0.5)
 """
