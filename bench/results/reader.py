@@ -71,7 +71,8 @@ class Reader:
         known: dict[str, tuple[Mark, R]] = {}
         with suppress(OSError, StoreError, ValueError):  # it only saves time
             known = unpack((folder / INDEX).read_bytes(), model)
-        found = {path for path in fresh if path.stem in known}
+        # An indexed file that has changed since, or is of a copied store, is read itself.
+        found = {path for path in fresh if path.stem in known and _fits(path, known[path.stem][0])}
         self._cache.update({path: known[path.stem] for path in found})
         self._indexed[folder] = found
         return [path for path in fresh if path not in found]
@@ -93,8 +94,7 @@ class Reader:
     def load(self, path: Path, model: type[R]) -> R | str | None:
         """The record, or what is wrong with the file, or None if it has just gone."""
         try:
-            state = path.stat()
-            mark = (state.st_ino, state.st_size, state.st_mtime_ns)
+            mark = _mark(path)
             known = self._cache.get(path)
             if known is None or known[0] != mark:
                 known = (mark, _parse(path, path.read_bytes(), model))
@@ -105,6 +105,18 @@ class Reader:
             return str(read_error(path, cause))
         found = known[1]
         return found if isinstance(found, model | str) else None
+
+
+def _mark(path: Path) -> Mark:
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _fits(path: Path, mark: Mark) -> bool:
+    try:
+        return _mark(path) == mark
+    except OSError:  # `Reader.load` says what is wrong
+        return False
 
 
 def _parse(path: Path, data: bytes, model: type[Record]) -> Record | str:

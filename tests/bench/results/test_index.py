@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,17 @@ def test_many_rows_are_read_through_an_index(
     index.write_bytes(whole[:-40])
     assert read() == found
     assert len(opened) == 70
+
+
+def test_the_index_of_a_copied_store_is_renewed(
+    store: Store, make_row: MakeRow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store.root / "rows"
+    folder.mkdir(parents=True)
+    for row in (make_row(RunConfig(seed=seed)) for seed in range(64)):
+        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+    store.refresh()
+    copied = shutil.copytree(store.root, tmp_path / "copy")
+    Store(copied).refresh()
+    monkeypatch.setattr(reader, "_parse", lambda *_: "read again")
+    assert len(Store(copied).rows()) == 64
