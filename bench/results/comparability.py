@@ -76,13 +76,17 @@ _CLASS_SETTINGS = ("client.local_epochs", "federation.num_rounds", "federation.p
 
 
 def settings_id(row: Row) -> str:
-    """The same for rows that share their hyperparameters, whatever their class and seed."""
+    """The same for rows that share their hyperparameters, whatever their class and seed.
+
+    With the class it tells any two configurations apart: what is in no class counts here.
+    """
     config = settings_of(row.config_json)
     return content_id(
         {
             key: value
             for key, value in config.items()
-            if key != "seed" and key not in _CLASS_SETTINGS and not key.startswith(_SECTIONS)
+            if key in _NO_CLASS
+            or (key != "seed" and key not in _CLASS_SETTINGS and not key.startswith(_SECTIONS))
         }
     )
 
