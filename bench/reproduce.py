@@ -118,7 +118,9 @@ def reproduce(
         again = finished.row
         before, after = store.curve(identity), keep.curve(identity)
     found = differences(row, again)
-    found += _round_differences(before, after)
+    found += _round_differences(
+        before, after, same_schema=row.schema_version == again.schema_version
+    )
     return Reproduction(
         row_id=identity,
         method=row.method,
@@ -158,14 +160,18 @@ def _config(row: Row, data_name: str | None, data_dir: Path | None) -> RunConfig
 
 
 def _round_differences(
-    before: list[dict[str, Any]], after: list[dict[str, Any]]
+    before: list[dict[str, Any]], after: list[dict[str, Any]], *, same_schema: bool
 ) -> list[Difference]:
-    """Values of rounds that differ; time is no result."""
+    """Values of rounds that differ; time is no result.
+
+    Unless both are of one schema, traffic that the stored rounds do not know is not compared.
+    """
     return [
         Difference(f"round {index + 1} {name}", old.get(name), new.get(name))
         for index, (old, new) in enumerate(zip(before, after, strict=False))
         for name in dict.fromkeys([*old, *new])
         if name != "seconds" and old.get(name) != new.get(name)
+        if same_schema or not name.startswith("traffic.") or old.get(name) is not None
     ]
 
 

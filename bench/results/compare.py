@@ -55,8 +55,17 @@ def results_of(row: Row) -> dict[str, Any]:
 
 
 def differences(first: Row, second: Row) -> list[Difference]:
-    """Where the results of two rows are not the same to the last bit."""
+    """Where the results of two rows are not the same to the last bit.
+
+    Of rows of two schema versions, a column that is null in the older one is not compared: the
+    older schema may not have had it.
+    """
     one, other = results_of(first), results_of(second)
+    if first.schema_version != second.schema_version:
+        older = min(first, second, key=lambda row: row.schema_version)
+        for name in [name for name in Row.model_fields if getattr(older, name) is None]:
+            one.pop(name, None)
+            other.pop(name, None)
     return [
         Difference(name, one.get(name), other.get(name))
         for name in dict.fromkeys([*one, *other])

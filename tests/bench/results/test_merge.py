@@ -8,6 +8,7 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.errors import StoreError
+from fedbench.bench.reproduce import _round_differences
 from fedbench.bench.results.compare import differences
 from fedbench.bench.results.merge import merge
 from fedbench.bench.results.row import Row
@@ -127,3 +128,25 @@ def test_only_results_are_compared(make_row: MakeRow) -> None:
     assert (found.name, found.first, found.second) == ("mlp_acc", 0.5, 0.6)
     (found,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
     assert found.name == "partition_hash"
+
+
+def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) -> None:
+    new = make_row(bytes_up=5, revealing_messages=3, knn_acc=0.5)
+    old = new.model_copy(update={"schema_version": 1, "revealing_messages": None})
+    assert differences(old, new) == differences(new, old) == []
+    # What the older row has is compared, and so is a null of a row of the same schema.
+    (found,) = differences(old.model_copy(update={"bytes_up": 4}), new)
+    assert str(found) == "bytes_up 4 and 5"
+    (found,) = differences(old, new.model_copy(update={"knn_acc": None}))
+    assert found.name == "knn_acc"
+    (found,) = differences(new.model_copy(update={"revealing_messages": None}), new)
+    assert found.name == "revealing_messages"
+
+
+def test_traffic_of_rounds_that_older_curves_lack_is_not_compared() -> None:
+    old, new = [{"loss": 1.0}], [{"loss": 1.0, "traffic.up.model.bytes": 8}]
+    assert _round_differences(old, new, same_schema=False) == []
+    (found,) = _round_differences(old, new, same_schema=True)
+    assert found.name == "round 1 traffic.up.model.bytes"
+    (found,) = _round_differences(new, old, same_schema=False)
+    assert (found.first, found.second) == (8, None)
