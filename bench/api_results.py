@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedbench.bench.reproduce import Reproduction
     from fedbench.bench.results.merge import Merged
     from fedbench.bench.results.store import Store
-    from fedbench.bench.results.studies import StudyView
+    from fedbench.bench.results.studies import Studies
 
 
 def leaderboard(
@@ -132,21 +132,24 @@ def report(
     return Report(path, len(rows), len(studies), path.stat().st_size, problems)
 
 
-def studies(store: Store | Path | str | None = None) -> list[StudyView]:
+def studies(store: Store | Path | str | None = None) -> Studies:
     """The tuning studies of a store: trials, cost, and how well the objective foretold.
 
     Args:
         store: see `open_store`.
 
+    Returns:
+        The studies that can be read; `problems` names the files that cannot.
+
     Raises:
-        StoreError: for a store that is not there.
+        StoreError: for a store that is not there or cannot be read.
     """
-    from fedbench.bench.results.studies import study_views
+    from fedbench.bench.results.studies import Studies, study_views
 
     opened = open_store(store)
     if not opened.root.exists():
         raise StoreError(f"there is no store at {str(opened.root)!r}; name another with --store")
-    return study_views(opened)
+    return Studies(study_views(opened), opened.problems())
 
 
 def merge(

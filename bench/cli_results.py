@@ -58,20 +58,31 @@ def export(
 
 @results_app.command(epilog="Example: fedbench studies simclr-810893d84f")
 @grouped
-def studies(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: Output) -> None:
+def studies(
+    study: opt.StudyId = None,
+    *,
+    strict: opt.Strict = False,
+    store: opt.StoreDir = None,
+    output: Output,
+) -> None:
     """Tuning studies: trials, cost, what the objective foretold."""
     from fedbench.bench import api_results, studies_report
     from fedbench.bench.errors import UnknownNameError
 
-    views = {view.study_id: view for view in api_results.studies(store)}
+    found = api_results.studies(store)
+    for problem in found.problems:
+        warn(problem)
+    views = {view.study_id: view for view in found}
     if study is None:
-        found = [view.as_dict() for view in views.values()]
-        emit_json(found) if output.json else studies_report.show_studies([*views.values()])
-        return
-    if study not in views:
+        records = [view.as_dict() for view in found]
+        emit_json(records) if output.json else studies_report.show_studies(found)
+    elif study not in views:
         raise UnknownNameError("study", study, views)
-    view = views[study]
-    emit_json(view.as_dict()) if output.json else studies_report.show_study(view)
+    else:
+        view = views[study]
+        emit_json(view.as_dict()) if output.json else studies_report.show_study(view)
+    if strict and found.problems:
+        raise typer.Exit(UNREADABLE)
 
 
 @results_app.command(epilog="Example: fedbench merge ~/anna/leaderboards ~/ben/leaderboards")

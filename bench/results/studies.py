@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -63,6 +63,19 @@ class StudyView:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "trials": [dict(trial) for trial in self.trials]}
+
+
+class Studies(list[StudyView]):
+    """The studies of a store that can be read.
+
+    Args:
+        views: the studies.
+        problems: one line for every file of the store that cannot be read.
+    """
+
+    def __init__(self, views: Iterable[StudyView], problems: Iterable[str]) -> None:
+        super().__init__(views)
+        self.problems = tuple(problems)
 
 
 def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -106,6 +106,25 @@ def test_studies(call: Call, tmp_path: Path) -> None:
     assert "did you mean 'simclr-1'" in unknown.err
 
 
+def test_studies_name_what_they_cannot_read(call: Call, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    missing = call("studies", "--store", store.root, "--json")
+    assert (missing.code, missing.out) == (5, "")
+    assert "no store at" in missing.err
+    for study in ("a", "b"):
+        store.write_trial(study, 0, {"status": "ok", "objective": 0.5})
+        store.write_study(study, {"spec": "simclr"})
+    (store.root / "trials" / "a" / "1.parquet").write_bytes(b"torn")
+    (store.root / "trials" / "b" / "study.json").write_text("{")
+    relaxed = call("studies", "--store", store.root, "--json")
+    strict = call("studies", "a", "--store", store.root, "--strict")
+    assert (relaxed.code, strict.code) == (0, 5)
+    assert [view["study_id"] for view in relaxed.json] == ["a"]
+    for answer in (relaxed, strict):
+        assert "1.parquet" in answer.err
+        assert "study.json" in answer.err
+
+
 def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     run_id = finished.json["run_id"]
     place = ("--store", copy, "--workers", "1", "--device", "cpu", "-q")
