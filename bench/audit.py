@@ -29,7 +29,8 @@ from fedbench.bench.seeding import numpy_generator, scope, single_thread
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import Extra
 
-_IMAGES, _BATCH = 8, 4
+_IMAGES, _BATCH = 8, 8
+_FEWER = 6
 _WIDTH = 16  # with 8 channels or fewer, oneDNN overruns its buffers at 64 x 64 pixels (torch 2.14)
 _STANDSTILL = 1e-30  # a learning rate at which no weight of ordinary size moves in float32
 _MOVED = 1e-12
@@ -50,14 +51,19 @@ def audit(setup: Setup) -> None:
     if key in _audited:
         return
     declared = setup.method.needs().extras
+    growing = following_size(setup)
     for name, count in single_samples(setup).items():
         extra = declared.get(name, Extra())
         vouched = extra.per_sample or extra.group_size is not None or extra.budget is not None
-        if count > _IMAGES // 2 and not vouched:
+        if vouched:
+            continue
+        if count > _IMAGES // 2 or name in growing:
+            why = f"in which {count} of {_IMAGES} images of a rehearsal have numbers of their own"
+            if count <= _IMAGES // 2:
+                why = "whose length follows the number of images"
             raise PluginError(
-                f"method {setup.config.spec!r} uploads {name!r}, in which {count} of {_IMAGES}"
-                " images of a rehearsal have numbers of their own, so it reveals single samples;"
-                " keep it at the client, or declare it in needs():"
+                f"method {setup.config.spec!r} uploads {name!r}, {why}, so it reveals single"
+                " samples; keep it at the client, or declare it in needs():"
                 f' extras={{"{name}": Extra(per_sample=True)}}'
             )
     _audited.add(key)
@@ -74,10 +80,24 @@ def single_samples(setup: Setup) -> dict[str, int]:
     return found
 
 
+def following_size(setup: Setup) -> set[str]:
+    """The uploaded tensors and extras whose length depends on how many images a client has.
+
+    A row for each image, even one that is centred, rounded or made of its label alone.
+    """
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder, single_thread():
+        many, few = (_Rehearsal(setup, Path(folder), count) for count in (_IMAGES, _FEWER))
+        for round_index in many.rounds():
+            first, second = many.sent(round_index), few.sent(round_index)
+            found |= {n for n in first if len(first[n]) != len(second.get(n, ()))}
+    return found
+
+
 class _Rehearsal:
     """One client with random images, a narrow encoder, and weights that do not move."""
 
-    def __init__(self, setup: Setup, folder: Path) -> None:
+    def __init__(self, setup: Setup, folder: Path, num_images: int = _IMAGES) -> None:
         config, shape = setup.config, setup.spec.image_shape
         model, backbone = config.model, setup.backbone
         narrow = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
@@ -93,14 +113,14 @@ class _Rehearsal:
         rng = numpy_generator(0, "audit")
         self._images = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
         self._others = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
-        everybody = np.arange(_IMAGES, dtype=np.int64)
+        everybody = np.arange(num_images, dtype=np.int64)
         self._setup = replace(
             setup,
             config=config.model_copy(update={"client": client, "model": model}),
             images=self._images,
             labels=_labels(setup.method.needs().labels),
             partition=Partition(
-                "iid", 1.0, 0, _IMAGES, 2, everybody, np.array([0, _IMAGES], dtype=np.int64)
+                "iid", 1.0, 0, num_images, 2, everybody, np.array([0, num_images], dtype=np.int64)
             ),
             backbone=backbone,
         )
@@ -115,18 +135,18 @@ class _Rehearsal:
         yield max(0, preparatory + self._setup.config.federation.num_rounds - 1)
 
     def own_numbers(self, round_index: int) -> dict[str, int]:
-        plain = self._sent(round_index)
+        plain = self.sent(round_index)
         followed: dict[str, list[Tensor]] = {name: [] for name in plain}
         for image in range(_IMAGES):
             kept = self._images[image].copy()
             self._images[image] = self._others[image]
-            changed = self._sent(round_index)
+            changed = self.sent(round_index)
             self._images[image] = kept
             for name, before in plain.items():
                 followed[name].append(_follows(before, changed.get(name)))
         return {name: _count_own(torch.stack(rows)) for name, rows in followed.items()}
 
-    def _sent(self, round_index: int) -> dict[str, Tensor]:
+    def sent(self, round_index: int) -> dict[str, Tensor]:
         layout, method = self._runner.layout, self._setup.method
         plan = method.plan_round(round_index, RoundPlan(1))
         out = torch.empty(layout.upload_size)

@@ -1,7 +1,4 @@
-"""The plugin interface: what a federated method is, and when each of its hooks runs.
-
-The smallest one is `methods/supervised.py`.
-"""
+"""The plugin interface: what a federated method is, and when each of its hooks runs."""
 
 from __future__ import annotations
 
@@ -51,8 +48,8 @@ class Needs:
         pooled: one client holds the data of all: a reference, not a federated method.
         keep_optimizer: each client's optimizer state lives on to its next round.
         preparatory_rounds: rounds in front of the configured ones, counted in traffic only.
-        single_uploads: hand `server_step` each client's tensors. Costs memory in proportion to the
-            cohort; without it they are summed as they arrive and not kept.
+        least_rounds: with fewer configured rounds a phase of the method would never come.
+        single_uploads: hand `server_step` each client's tensors, at a cohort's cost in memory.
         extras: what `after_local` may send up, by name, and `activations` if the loss computes
             through server-only parts. Whatever is not named here stops the run.
     """
@@ -65,6 +62,7 @@ class Needs:
     pooled: bool = False
     keep_optimizer: bool = False
     preparatory_rounds: int = 0
+    least_rounds: int = 0
     single_uploads: bool = False
     extras: Mapping[str, Extra] = field(default_factory=dict)
 
@@ -203,6 +201,7 @@ class Method(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     _fitting = field_validator("*")(fitting)
     name: ClassVar[str] = ""
+    relabels: ClassVar[bool] = False  # `before_local` leaves no hidden label
 
     @abstractmethod
     def needs(self) -> Needs:

@@ -188,6 +188,12 @@ def _check_labels(config: RunConfig, sources: Mapping[str, str]) -> None:
             f"data.label_fraction: must be above 0 for {config.spec!r}, which learns from some"
             f" labels, for example 0.1 (got 0) [{sources['data.label_fraction']}]"
         )
+    if 0 < config.federation.num_rounds < needs.least_rounds:
+        raise ConfigError(
+            f"federation.num_rounds: must be at least {needs.least_rounds} for {config.spec!r},"
+            f" whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
+            f" (got {config.federation.num_rounds}) [{sources['federation.num_rounds']}]"
+        )
     if config.evaluation.labels_from == "held-out" and config.data.held_out == 0:
         raise ConfigError(
             "data.held_out: must be above 0, for example 0.1, where evaluation.labels_from is"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,8 @@ class CBAFed(Method):
     client seen so far; the first rounds use labels alone. Views are drawn anew for training.
     """
 
+    relabels: ClassVar[bool] = True
+
     base_threshold: float = Field(0.84, ge=0, le=1, description="threshold before adaptation")
     max_threshold: float = Field(0.95, ge=0, le=1, description="highest threshold of a class")
     rare_share: float = Field(
@@ -59,7 +61,12 @@ class CBAFed(Method):
     def needs(self) -> Needs:
         """Weak views; counts go up."""
         views = (self.augmentation,) * self.num_views
-        return Needs(views=views, labels=Labels.SOME, extras={"class_counts": Extra()})
+        return Needs(
+            views=views,
+            labels=Labels.SOME,
+            least_rounds=self.warmup_rounds + 1,
+            extras={"class_counts": Extra()},
+        )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Encoder and linear classifier; the server's counts, and the shares that it sends."""

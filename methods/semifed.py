@@ -40,7 +40,11 @@ class SemiFed(Method):
 
     def needs(self) -> Needs:
         """A weak and a strong view, and the image itself for the received model."""
-        return Needs(views=(self.augmentation, "strong", "plain"), labels=Labels.SOME)
+        return Needs(
+            views=(self.augmentation, "strong", "plain"),
+            labels=Labels.SOME,
+            least_rounds=self.warmup_rounds + 1,
+        )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Encoder and linear classifier, and a frozen copy of both that is filled every round."""

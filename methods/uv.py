@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from fedbench.bench.method import AddOn, Batch, Client, DataSpec, Loss, Server, Upload
@@ -46,6 +46,12 @@ class UV(AddOn):
         2048, ge=1, description="width of the client-ID projector's hidden layer"
     )
     code_dim: int = Field(128, ge=1, description="width of its output and of a client's row")
+
+    @model_validator(mode="after")
+    def _sees_unlabelled(self) -> Self:
+        if self.uv_on == "unlabelled" and self.base.relabels:
+            raise ValueError(f"{self.base.name} leaves no image unlabelled; uv_on must be all")
+        return self
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """The base's net with the client-ID projector and one unit row per client."""

@@ -62,6 +62,7 @@ def execute(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
         **CHEAP,
         "FEDBENCH_STORE": str(place / "store"),
         "FEDBENCH_DATA_DIR": str(place / "data"),
+        "RAY_ADDRESS": "127.0.0.1:1",  # no cluster, whatever runs on this machine
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     return subprocess.run(

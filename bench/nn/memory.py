@@ -84,7 +84,8 @@ class ClusterFields(BaseModel):
     )
     delta: float = Field(1e-3, gt=0, lt=1, description="private: the same")
     strict_k_anonymity: bool = Field(
-        False, description="every centroid stands for n // L >= 2 rows or more, or is not sent"
+        False,
+        description="every centroid stands for n // L >= 2 rows, of which an image may have two",
     )
     sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
     local_iterations: int = Field(5, ge=1, description="of local clustering")

@@ -205,7 +205,8 @@ def _orchestra(preset: str, config: Mapping[str, Any], metric: str) -> tuple[str
     wanted = _ORCHESTRA | (_DEVICE if preset == "cross-device" else _SILO)
     if config.get("data.label_fraction") and config.get("spec") != "supervised":
         return None
-    if metric not in _ORCHESTRA_METRICS or not _fits(config, wanted):
+    whole = config.get("method.degeneracy", True) and config.get("method.target", True)
+    if metric not in _ORCHESTRA_METRICS or not whole or not _fits(config, wanted):
         return None
     return (preset.replace("-", "_"), *_ORCHESTRA_METRICS[metric])
 

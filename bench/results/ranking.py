@@ -11,7 +11,7 @@ from fedbench.bench.results.statistics import LEVEL, holm, paired_p
 if TYPE_CHECKING:
     from fedbench.bench.results.lines import Line
 
-LOWER_IS_BETTER = frozenset({"final_loss"})
+LOWER_IS_BETTER = frozenset({"final_loss", "collapsed", "idle_clients"})
 
 
 def score(metric: str, value: float) -> float:

@@ -279,7 +279,10 @@ class Store:
     def _folders(self) -> Iterator[Path]:
         yield from (self.root, self.root / "rows")
         for parent in (self.root / "trials", self.root / "cells"):
-            yield from (p for p in list_folder(parent) if p.is_dir())
+            for path in list_folder(parent):
+                if path.is_dir():
+                    yield path
+                    yield from (own for own in [path / "clients"] if own.is_dir())
 
 
 def _checked(name: str, kind: str) -> str:

@@ -152,11 +152,12 @@ def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
         return
     import ray
 
-    here = f".driver-{socket.gethostname()}-"
-    for path in (root / "cells").glob(f"{here}*"):  # of drivers that were killed
-        if not psutil.pid_exists(int(path.name.removeprefix(here).partition("-")[0])):
+    here = f".driver-{socket.gethostname()}"
+    for path in (root / "cells").glob(f"{here}-*"):  # of drivers that were killed
+        host, _, number = path.name.rpartition("-")[0].rpartition("-")  # a host's name may have "-"
+        if host == here and number.isdigit() and not psutil.pid_exists(int(number)):
             path.unlink(missing_ok=True)
-    mark = root / "cells" / f"{here}{os.getpid()}-{secrets.token_hex(8)}"
+    mark = root / "cells" / f"{here}-{os.getpid()}-{secrets.token_hex(8)}"
     atomic_write_text(mark, "while a fedbench command runs\n")
     try:
         yield {"node": str(ray.get_runtime_context().get_node_id()), "mark": mark.name}

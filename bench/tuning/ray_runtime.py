@@ -120,7 +120,7 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     from ray._private import worker
 
     if address is not None:
-        _check_reachable(address)
+        address = _check_reachable(address)
     # Ray prints what happens to nodes on stdout, which is for results; we look at nodes ourselves.
     worker.print_to_stdstream = _drop
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
@@ -145,22 +145,40 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         ) from err
 
 
-def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
+def _check_reachable(address: str) -> str:
+    """The address, `auto` replaced by what it stands for; Ray itself would try for minutes.
+
+    A killed cluster leaves processes behind that `auto` takes for a cluster.
+    """
     if address.startswith("ray://"):
         raise ConfigError(
             f"--address {address}: results go to a folder of the machine that fedbench runs on, and"
             " it must be a node of the cluster; start it there, for example with `ray job submit`"
         )
+    if address == "auto":
+        address = _find_cluster()
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit()):
-        return
+        return address
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except OSError as err:
         raise ResourceError(
             f"no Ray cluster answers at {address!r}: {err.strerror or err}; check --address and"
             " `ray status`"
+        ) from err
+    return address
+
+
+def _find_cluster() -> str:
+    from ray._private import services
+
+    try:
+        return str(services.canonicalize_bootstrap_address("auto"))
+    except (ConnectionError, ValueError, OSError) as err:
+        raise ResourceError(
+            "no Ray cluster is found for --address auto on this machine or in RAY_ADDRESS; start one"
+            " with `ray start --head`, or name it: --address HOST:PORT"
         ) from err
 
 

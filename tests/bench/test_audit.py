@@ -62,6 +62,22 @@ class Labels(Sends):
         return {"sums": out}
 
 
+class Centred(Sends):
+    """Rows of which each has a share in all others."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        rows = torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
+        return {"centred": rows - rows.mean(dim=0)}
+
+
+class Classes(Sends):
+    """The likeliest feature of each image: numbers that hardly ever change."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        rows = torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
+        return {"classes": rows.argmax(dim=1)}
+
+
 class Memory(Sends):
     """Keeps single projections in a buffer that is averaged with everything else."""
 
@@ -122,6 +138,14 @@ def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name
     assert found.pop(name) == 8  # every image has numbers of its own
     assert set(found.values()) == {0}  # and none in a weight
     match = f"method 'simclr' uploads '{name}', in which 8 of 8 images .* single samples"
+    with pytest.raises(PluginError, match=match):
+        audit(setup_of(cls, **{name: False}))
+    audit(setup_of(cls, **{name: True}))
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Centred, "centred"), (Classes, "classes")])
+def test_a_row_for_each_image_is_found_by_its_length(cls: type[Sends], name: str) -> None:
+    match = f"uploads '{name}', .*(length follows the number of images|numbers of their own)"
     with pytest.raises(PluginError, match=match):
         audit(setup_of(cls, **{name: False}))
     audit(setup_of(cls, **{name: True}))

@@ -267,3 +267,15 @@ def test_the_largest_rate_that_is_allowed_is_one_that_torch_takes() -> None:
     for optimizer in (torch.optim.SGD([weight], lr=lr), torch.optim.Adam([weight], lr=lr)):
         weight.grad = torch.ones(2)
         optimizer.step()
+
+
+def test_a_phase_that_would_never_come_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must be at least 4 for 'cbafed'.*\(got 3\) \[--set\]"):
+        settle("cbafed", overrides={"method.warmup_rounds": 3, "federation.num_rounds": 3})
+    settle("cbafed", overrides={"method.warmup_rounds": 2, "federation.num_rounds": 3})
+
+
+def test_a_term_on_what_is_never_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cbafed leaves no image unlabelled; uv_on must be all"):
+        settle("cbafed+uv", overrides={"method.uv.uv_on": "unlabelled"})
+    settle("semifed+uv", overrides={"method.uv.uv_on": "unlabelled"})

@@ -235,7 +235,7 @@ def test_a_cluster_is_joined_with_the_users_token(
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
 
 
-LONG = {**SMALL, "federation.num_rounds": 12, "client.local_epochs": 8}
+LONG = {**SMALL, "federation.num_rounds": 40, "client.local_epochs": 8}
 
 
 def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
@@ -265,7 +265,8 @@ def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
     assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
     in_one_process()
     sweep(GRID, store=Store(tmp_path / "one"), overrides=LONG, environ={})
-    assert rows(tmp_path / "two") == rows(tmp_path / "one")
+    for here, there in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+        assert {key: here[key] for key in here if here[key] != there[key]} == {}
 
 
 def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:

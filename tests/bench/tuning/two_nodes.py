@@ -36,7 +36,7 @@ def main(store: str, arguments: str) -> None:
     from fedbench.bench.tuning import sweep as module
     from fedbench.bench.tuning.executor import run_source
     from fedbench.bench.tuning.grid_file import Grid
-    from fedbench.bench.tuning.progress import TrialProgress
+    from fedbench.bench.tuning.progress import TrialDone, TrialProgress
 
     given = json.loads(arguments)
     if given["apart"]:  # the mark lies where no trial looks, as if nodes did not see the store
@@ -47,13 +47,17 @@ def main(store: str, arguments: str) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         second = cluster.add_node(**node)
-        working: set[str] = set()
+        working: dict[str, float] = {}
         killed: list[float] = []
 
         def watch(event: Any) -> None:
-            if isinstance(event, TrialProgress) and event.round >= 2:
-                working.add(event.id)
-            if len(working) >= 2 and not killed and given["kill"]:
+            if isinstance(event, TrialProgress):
+                working[event.id] = event.round / event.total
+            if isinstance(event, TrialDone):
+                working.pop(event.id, None)
+            # Two cells in the middle at once: a node holds one, so both nodes are at work.
+            halfway = sum(0.1 < share < 0.6 for share in working.values())
+            if halfway == 2 and not killed and given["kill"]:
                 killed.append(time.monotonic())
                 threading.Thread(
                     target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False}
