@@ -177,8 +177,8 @@ def _find_cluster() -> str:
         return str(services.canonicalize_bootstrap_address("auto"))
     except (ConnectionError, ValueError, OSError) as err:
         raise ResourceError(
-            "no Ray cluster is found for --address auto on this machine or in RAY_ADDRESS; start one"
-            " with `ray start --head`, or name it: --address HOST:PORT"
+            "no Ray cluster is found for --address auto, on this machine or in RAY_ADDRESS; start"
+            " one with `ray start --head`, or name it: --address HOST:PORT"
         ) from err
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fedbench.bench.cells_report import _sweep_text
 from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.grid_file import Point
 from fedbench.bench.tuning.sweep import sweep
 
 from .conftest import InOneProcess
@@ -56,7 +57,7 @@ def test_a_long_sweep_is_compared_with_its_prediction(
 
 
 def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
-    points = ({}, {"method": "simclr", "method.temperature": 0.5})
+    points: tuple[Point, ...] = ({}, {"method": "simclr", "method.temperature": 0.5})
     grid = GRID.model_copy(update={"axes": {}, "points": points})
     result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
     assert "temperature 0.1, 0.5 × seed 0 × 2 methods: simclr, supervised" in _sweep_text(result)
