@@ -11,7 +11,11 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests start processes of their own: one after the other, where tests run in parallel."""
+    """Slow tests start processes of their own: one after the other, where tests run in parallel.
+
+    They come first, so that one process has them while the others share the rest.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.xdist_group("slow"))

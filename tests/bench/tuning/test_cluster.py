@@ -35,6 +35,7 @@ HOME = remote.Home("node", ".driver-1-abc")
 @pytest.fixture(autouse=True)
 def own_scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """What lies on a node alone lies in the test's folder."""
+    (tmp_path / "node").mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "node"))
     return tmp_path / "node"
 
@@ -112,7 +113,9 @@ def test_somebody_elses_folder_is_not_used(
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
-    row = Row.model_validate_json(last(made)["row"])
+    message = last(made)
+    assert "row" in message, message
+    row = Row.model_validate_json(message["row"])
     assert not store.root.exists()
     assert made.folder == apart.cell_dir("cell")
     keep(store, row, elsewhere=made.folder)
