@@ -16,6 +16,7 @@ from fedbench.bench.data.clients import ClientData
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import Batch, Client, RoundPlan
 from fedbench.bench.net import Wire
+from fedbench.bench.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, scope
 from fedbench.bench.setup import Setup
@@ -80,15 +81,11 @@ class Trained:
     stored_personal: bool = False
 
 
-def make_optimizer(
-    config: ClientConfig, parameters: list[torch.nn.Parameter]
-) -> torch.optim.Optimizer:
+def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
     """The client optimizer, fresh."""
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+        return Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    return SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
 class ClientRunner:
@@ -196,7 +193,7 @@ class ClientRunner:
             own = self._personal.load(task.client_id, task.personal_round)
         self.binding.personal.data.copy_(own)
 
-    def _load_optimizer(self, task: Task, optimizer: torch.optim.Optimizer) -> None:
+    def _load_optimizer(self, task: Task, optimizer: Optimizer) -> None:
         if task.personal_round is None:
             return
         kind = type(optimizer).__name__
@@ -204,7 +201,7 @@ class ClientRunner:
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
-    def _store(self, task: Task, optimizer: torch.optim.Optimizer | None) -> bool:
+    def _store(self, task: Task, optimizer: Optimizer | None) -> bool:
         if not self.layout.personal_size and optimizer is None:
             return False
         own = self.binding.personal.data

@@ -179,7 +179,6 @@ class Estimator:
         client = Client(biggest, 0, generator(0, "estimate"))
         times = []
         with single_thread():
-            make_optimizer(config.client, binding.trained(biggest))  # the first one imports much
             with _clock() as before:
                 data = setup.client_data(biggest, self._device)
                 data = setup.method.before_local(net, data, client)

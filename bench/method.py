@@ -15,6 +15,7 @@ from torch import Tensor
 from fedbench.bench.data.views import MEAN, STD
 from fedbench.bench.float32 import fitting
 from fedbench.bench.net import Net
+from fedbench.bench.optimizers import Optimizer
 from fedbench.bench.sharing import Extra, Sharing
 
 if TYPE_CHECKING:
@@ -150,13 +151,11 @@ class Server:
 
     round: int
     rng: torch.Generator
-    optimizers: dict[str, torch.optim.Optimizer]
+    optimizers: dict[str, Optimizer]
     restored: dict[str, dict[str, Any]] = field(default_factory=dict)
     log: dict[str, float] = field(default_factory=dict)
 
-    def optimizer(
-        self, name: str, make: Callable[[], torch.optim.Optimizer]
-    ) -> torch.optim.Optimizer:
+    def optimizer(self, name: str, make: Callable[[], Optimizer]) -> Optimizer:
         """The optimizer of this name, made on first use and kept (also in checkpoints)."""
         if name not in self.optimizers:
             self.optimizers[name] = make()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbench.bench.errors import StoreError
 from fedbench.bench.files import atomic_write_bytes
+from fedbench.bench.optimizers import Optimizer
 
 _TENSORS = "personal"
 
@@ -36,7 +37,7 @@ class PersonalStore:
         client_id: int,
         round_index: int,
         vector: Tensor,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         """Write one client's vector, (personal_size,), and its optimizer's state."""
         tensors = {_TENSORS: vector}

@@ -20,6 +20,7 @@ from fedbench.bench.history import History, RoundRecord
 from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import RoundPlan, Server, Upload
+from fedbench.bench.optimizers import Optimizer
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.server import ServerOptimizer
@@ -57,7 +58,7 @@ class Trainer:
         self.initial = self.vector.clone()
         self.first_personal = self.binding.personal.data.clone()
         self._optimizer = ServerOptimizer(setup.config.server, optimized_size(self.layout), device)
-        self._method_optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._method_optimizers: dict[str, Optimizer] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self.ledger = Ledger()
         self._declared = setup.method.needs().extras

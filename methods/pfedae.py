@@ -20,6 +20,7 @@ from fedbench.bench.nn.autoencoder import (
     latent_gap,
 )
 from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.optimizers import Adam
 from fedbench.bench.registry import register
 from fedbench.bench.sharing import ACTIVATIONS, Extra, Sharing
 
@@ -121,7 +122,7 @@ class PFedAE(Method):
             return
         latents = torch.cat(sent)  # (N, L)
         trained = [p for part in SERVED for p in net[part].requires_grad_(True).parameters()]
-        adam = server.optimizer("pair", lambda: torch.optim.Adam(trained, lr=self.server_lr))
+        adam = server.optimizer("pair", lambda: Adam(trained, lr=self.server_lr))
         error = 0.0
         for step in self._steps(latents, server.rng):
             adam.zero_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench import seeding
+from fedbench.bench import optimizers, seeding
 from fedbench.bench.data.labels import HIDDEN, few_per_class
 from fedbench.bench.data.views import make_view
 from fedbench.bench.evaluation.features import (
@@ -137,7 +137,7 @@ def finetune(
     weight, bias = (p.to(device).requires_grad_() for p in initial_layer(dim, num_classes, seed))
     trained = [p for p in net.parameters() if p.requires_grad]
     lr, batch_size = settings.lr * settings.batch_size / 256, min(settings.batch_size, len(images))
-    optimizer = torch.optim.SGD([*trained, weight, bias], lr=lr, momentum=MOMENTUM, nesterov=True)
+    optimizer = optimizers.SGD([*trained, weight, bias], lr=lr, momentum=MOMENTUM, nesterov=True)
     num_batches = len(images) // batch_size
     net.train()
     for epoch in range(settings.epochs):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench import seeding
+from fedbench.bench import optimizers, seeding
 from fedbench.bench.data.views import make_view
 from fedbench.bench.evaluation.features import (
     Encode,
@@ -89,7 +89,7 @@ def linear_probe_paper(
 
     weight, bias = initial_layer(test.shape[1], num_classes, seed)
     weight, bias = weight.to(device).requires_grad_(), bias.to(device).requires_grad_()
-    optimizer = torch.optim.SGD([weight, bias], lr=lr, momentum=MOMENTUM)
+    optimizer = optimizers.SGD([weight, bias], lr=lr, momentum=MOMENTUM)
     batch_size = min(batch_size, len(train_images))
     num_batches = len(train_images) // batch_size
     for epoch in range(epochs):

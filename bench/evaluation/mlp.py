@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench import seeding
+from fedbench.bench import optimizers, seeding
 from fedbench.bench.evaluation.features import Labels, check_examples, check_positive
 from fedbench.bench.evaluation.linear import standardisation
 from fedbench.bench.nn.heads import mlp
@@ -60,7 +60,7 @@ def mlp_predictions(
     inputs, held_out = (((x.double() - mean) * scale).float().to(device) for x in (train, test))
     with seeding.scope(seed, "mlp-probe-init"):
         net = mlp(train.shape[1], hidden_dim, num_classes).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    optimizer = optimizers.SGD(net.parameters(), lr=lr)
     order = seeding.generator(seed, "mlp-probe-order")
     for _ in range(epochs):
         for rows in torch.randperm(len(inputs), generator=order).to(device).split(batch_size):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench import seeding
+from fedbench.bench import optimizers, seeding
 from fedbench.bench.evaluation.features import Encode, EvaluationError, NonFiniteFeaturesError
 from fedbench.bench.evaluation.linear_paper import cosine, linear_probe_paper
 
@@ -66,14 +66,14 @@ def test_equals_the_protocol_written_out(monkeypatch: pytest.MonkeyPatch) -> Non
     images[:] = 128  # crops and flips of a constant image are that image
     steps: list[list[np.ndarray]] = []
 
-    class Recorder(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
+    class Recorder(optimizers.SGD):
+        def step(self) -> None:
             before = [p.detach().double().numpy().copy() for p in self.param_groups[0]["params"]]
-            super().step(closure)
+            super().step()
             after = [p.detach().double().numpy().copy() for p in self.param_groups[0]["params"]]
             steps.append(before + after)
 
-    monkeypatch.setattr(torch.optim, "SGD", Recorder)
+    monkeypatch.setattr(optimizers, "SGD", Recorder)
     seen: list[torch.Tensor] = []
 
     def encode(batch: torch.Tensor) -> torch.Tensor:
