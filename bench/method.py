@@ -45,6 +45,7 @@ class Needs:
         labels: which labels the method sees.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
         evaluate_on: whose encoder is evaluated: the server's, or each client's own.
+        encoders: parts that k-NN and linear probe judge beside `encoder`, by their metrics' prefix.
         pixels: what the encoder takes, [-1, 1] or [0, 1]; `encode` is given the former in any case.
         pooled: one client holds the data of all: a reference, not a federated method.
         keep_optimizer: each client's optimizer state lives on to its next round.
@@ -59,6 +60,7 @@ class Needs:
     labels: Labels = Labels.NONE
     min_batch: int = 1
     evaluate_on: Literal["server", "clients"] = "server"
+    encoders: Mapping[str, str] = field(default_factory=dict)
     pixels: Literal["normalised", "unit"] = "normalised"
     pooled: bool = False
     keep_optimizer: bool = False
@@ -74,8 +76,7 @@ class DataSpec:
 
     Attributes:
         image_shape: (C, H, W).
-        num_classes: classes in all.
-        num_clients: K.
+        num_classes, num_clients: C, K.
         labelled: whether the method sees any label: a head for classes is of use.
     """
 

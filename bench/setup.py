@@ -90,8 +90,9 @@ class Setup:
         """The net at the start of the run, on the CPU; the same weights in every process."""
         with scope(self.config.seed, "init"):
             net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
-        if "encoder" not in net:
-            raise PluginError(f"method {self.method.name!r}: build() returned no part 'encoder'")
+        for part in ("encoder", *self.method.needs().encoders.values()):
+            if part not in net:
+                raise PluginError(f"method {self.method.name!r}: build() returned no part {part!r}")
         net.drop_counters()
         return net
 

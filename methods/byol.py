@@ -17,7 +17,7 @@ from fedbench.bench.nn import divergence
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.nn.prediction import mutual_prediction, spread
-from fedbench.bench.nn.target import add_targets, copy_to_targets, ema_update
+from fedbench.bench.nn.target import TARGET_ENCODER, add_targets, copy_to_targets, ema_update
 from fedbench.bench.nn.transient import keep_within_round
 from fedbench.bench.registry import register
 from fedbench.bench.sharing import Sharing
@@ -74,9 +74,15 @@ class BYOL(Method):
         return update
 
     def needs(self) -> Needs:
-        """Two views; batch norm in the heads asks for batches of two by itself."""
+        """Two views; an averaged target is evaluated beside the online encoder.
+
+        Batch norm in the heads asks for batches of two by itself.
+        """
         name = self.augmentation
-        return Needs(views=("byol-o-1", "byol-o-2") if name == "byol-o" else (name, name))
+        return Needs(
+            views=("byol-o-1", "byol-o-2") if name == "byol-o" else (name, name),
+            encoders=TARGET_ENCODER if self.target == "averaged" else {},
+        )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Online encoder, projector and predictor; targets of the first two; a client's memory."""

@@ -27,7 +27,13 @@ from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.nn.memory import ClusterFields, Memory
-from fedbench.bench.nn.target import add_targets, ema_update, has_batch_norm, kept_buffers
+from fedbench.bench.nn.target import (
+    TARGET_ENCODER,
+    add_targets,
+    ema_update,
+    has_batch_norm,
+    kept_buffers,
+)
 from fedbench.bench.registry import register
 from fedbench.bench.sharing import Sharing
 
@@ -66,13 +72,21 @@ class Orchestra(ClusterFields, Method):
     projection_dim: int = Field(512, ge=1, description="width of its output and of a centroid")
 
     def needs(self) -> Needs:
-        """The target's view, the other one, a third to be turned; a round 0 for centroids."""
+        """The target's view, the other one, a third to be turned; a round 0 for centroids.
+
+        Algorithm 2 returns the target, the release evaluates the online encoder: both are.
+        """
         suffixes = ("-1", "-2") if self.augmentation == "orchestra-o" else ("", "")
         first, second = (self.augmentation + suffix for suffix in suffixes)
         target = first if self.target_view == "view-1" else "plain"
         turned = (first,) if self.degeneracy else ()
         views = (target, second, *turned)
-        return Needs(views=views, preparatory_rounds=1, extras=self.declared())
+        return Needs(
+            views=views,
+            encoders=TARGET_ENCODER if self.target else {},
+            preparatory_rounds=1,
+            extras=self.declared(),
+        )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Online parts, their targets, classifier of turns, centroids, and the scratch memory."""

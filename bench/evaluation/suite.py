@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -46,7 +46,8 @@ def evaluate(
         binding: the net with the server's tensors in it.
         select_client: called before a client's own encoder is looked at.
         protocols: any of `evaluation.protocols`; `mlp` has `linear` beside it, and `local` adds
-            their accuracies on clients' own test images; without any, no label is read.
+            their accuracies on clients' own test images; without any, no label is read. The
+            method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`, ….
         device: where the net is.
         one_encoder: the net as it is stands for all clients, as before the first round.
     """
@@ -97,7 +98,7 @@ def _protocols(
     device: torch.device,
     client_id: int | None = None,
 ) -> dict[str, float]:
-    config, dataset, net = setup.config.evaluation, setup.dataset, binding.net
+    dataset, net = setup.dataset, binding.net
 
     def encode(images: Tensor) -> Tensor:
         return setup.method.encode(net, images)
@@ -117,18 +118,8 @@ def _protocols(
         train = extract(encode, setup.images[probed], device=device)
         if not features_are_finite(train):
             return found
-    if "knn" in protocols:
-        found["knn_acc"] = knn_accuracy(
-            train,
-            labels,
-            test,
-            dataset.test_labels,
-            num_classes=classes,
-            neighbours=config.knn_neighbours,
-            temperature=config.knn_temperature,
-        )
-    if {"linear", "mlp", "local"} & set(protocols):
-        found |= probe_accuracies(setup, train, labels, test, protocols, device, client_id)
+        found |= _judged(setup, train, test, protocols, device, client_id)
+        found |= _beside(setup, binding, protocols, device)
     if "linear-paper" in protocols:
         found["linear_paper_acc"] = linear_probe_paper(
             encode,
@@ -142,6 +133,52 @@ def _protocols(
         )
     if "finetune" in protocols:
         found |= finetune_accuracies(setup, net, device)
+    return found
+
+
+def _judged(
+    setup: Setup,
+    train: Tensor,
+    test: Tensor,
+    protocols: Collection[str],
+    device: torch.device,
+    client_id: int | None = None,
+) -> dict[str, float]:
+    """What k-NN and classifiers on frozen features make of an encoder."""
+    config, dataset, found = setup.config.evaluation, setup.dataset, dict[str, float]()
+    labels = dataset.train_labels[setup.probed]
+    if "knn" in protocols:
+        found["knn_acc"] = knn_accuracy(
+            train,
+            labels,
+            test,
+            dataset.test_labels,
+            num_classes=dataset.num_classes,
+            neighbours=config.knn_neighbours,
+            temperature=config.knn_temperature,
+        )
+    if {"linear", "mlp", "local"} & set(protocols):
+        found |= probe_accuracies(setup, train, labels, test, protocols, device, client_id)
+    return found
+
+
+def _beside(
+    setup: Setup, binding: Binding, protocols: Collection[str], device: torch.device
+) -> dict[str, float]:
+    """k-NN and linear probe of the encoders that the method names beside its own."""
+    needs, found = setup.method.needs(), dict[str, float]()
+    view = "unit" if needs.pixels == "unit" else "plain"
+    given = setup.images[setup.probed], setup.dataset.test_images
+    wanted = {"knn", "linear"} & set(protocols)
+    for prefix, part in needs.encoders.items() if wanted else ():
+
+        def encode(images: Tensor, part: str = part) -> Tensor:
+            return binding.net(images, part)  # type: ignore[no-any-return]
+
+        train, test = (extract(encode, images, device=device, view=view) for images in given)
+        if features_are_finite(train) and features_are_finite(test):
+            judged = _judged(setup, train, test, wanted, device)
+            found |= {f"{prefix}_{name}": value for name, value in judged.items()}
     return found
 
 

@@ -14,6 +14,9 @@ from fedbench.bench.net import Net
 
 PREFIX = "target_"
 
+TARGET_ENCODER = {"target": PREFIX + "encoder"}
+"""For `Needs.encoders`: the target is evaluated beside the encoder that it follows."""
+
 
 def add_targets(net: Net, *parts: str) -> None:
     """Give each part a frozen copy `target_<part>`, equal to it at the start.

@@ -1,0 +1,87 @@
+"""Target encoders are evaluated beside the online one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.errors import PluginError
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.execute import Origin, Place, execute
+from fedbench.bench.method import Needs
+from fedbench.bench.setup import Setup
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.trainer import Trainer
+from fedbench.methods.byol import BYOL
+
+CPU = torch.device("cpu")
+BOTH = ("knn", "linear")
+SETTINGS = {"evaluation__knn_neighbours": 5, "client__lr": 0.3, "evaluation__untrained": False}
+
+
+def setup_of(spec: str, **fields: Any) -> Setup:
+    return tiny_setup(tiny_config(spec, **SETTINGS, **fields))
+
+
+def measured(trainer: Trainer, protocols: tuple[str, ...] = BOTH) -> dict[str, float]:
+    return evaluate(trainer.setup, trainer.binding, lambda k: None, protocols, CPU)
+
+
+def targets(found: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if name.startswith("target_")}
+
+
+@pytest.mark.parametrize("spec", ["byol", "orchestra"])
+def test_a_target_scores_what_it_would_score_in_the_encoders_place(
+    spec: str, tmp_path: Path
+) -> None:
+    """The other way round: its tensors are put into the online encoder, which is then measured."""
+    trainer = train(setup_of(spec, method__ema_decay=0.9), tmp_path)
+    found, net = measured(trainer), trainer.binding.net
+    assert not any(name.endswith("_std") for name in targets(found))
+    names = {"knn_acc", "linear_acc", "linear_train_acc"}
+    assert set(targets(found)) == {f"target_{name}" for name in names}
+    online, target = net["encoder"].state_dict(), net["target_encoder"].state_dict()
+    assert any(not torch.equal(online[name], target[name]) for name in online)
+    net["encoder"].load_state_dict(target)
+    instead = measured(trainer)
+    assert {name: found[f"target_{name}"] for name in names} == {n: instead[n] for n in names}
+    assert set(targets(measured(trainer, ("linear",)))) == {
+        "target_linear_acc",
+        "target_linear_train_acc",
+    }
+    assert targets(measured(trainer, ())) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ("byol", {"method__target": "personal"}),
+        ("byol", {"method__target": "reinit"}),
+        ("orchestra", {"method__target": False}),
+        ("semifed", {"data__label_fraction": 0.5}),
+    ],
+)
+def test_targets_that_the_server_does_not_have_are_not_scored(
+    spec: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    trainer = train(setup_of(spec, **fields), tmp_path, rounds=0)
+    assert targets(measured(trainer)) == {}
+
+
+def test_they_stand_in_the_row(tmp_path: Path) -> None:
+    config = tiny_config("byol", **SETTINGS, federation__num_rounds=1)
+    row = execute(config, Origin(), Place(tmp_path))
+    assert row.metrics_json is not None
+    assert '"target_knn_acc"' in row.metrics_json
+    assert '"target_linear_acc"' in row.metrics_json
+
+
+def test_an_encoder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = Needs(views=("plain",), encoders={"slow": "slow_encoder"})
+    monkeypatch.setattr(BYOL, "needs", lambda self: needs)
+    with pytest.raises(PluginError, match=r"build\(\) returned no part 'slow_encoder'"):
+        setup_of("byol").make_net()
