@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -140,7 +140,7 @@ def _judged(
     setup: Setup,
     train: Tensor,
     test: Tensor,
-    protocols: Collection[str],
+    protocols: Sequence[str],
     device: torch.device,
     client_id: int | None = None,
 ) -> dict[str, float]:
@@ -163,13 +163,13 @@ def _judged(
 
 
 def _beside(
-    setup: Setup, binding: Binding, protocols: Collection[str], device: torch.device
+    setup: Setup, binding: Binding, protocols: Sequence[str], device: torch.device
 ) -> dict[str, float]:
     """k-NN and linear probe of the encoders that the method names beside its own."""
     needs, found = setup.method.needs(), dict[str, float]()
     view = "unit" if needs.pixels == "unit" else "plain"
     given = setup.images[setup.probed], setup.dataset.test_images
-    wanted = {"knn", "linear"} & set(protocols)
+    wanted = [each for each in ("knn", "linear") if each in protocols]
     for prefix, part in needs.encoders.items() if wanted else ():
 
         def encode(images: Tensor, part: str = part) -> Tensor:
