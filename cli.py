@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedbench.bench import cli_options as opt
+from fedbench.bench import nursery
 from fedbench.bench.cli_doctor import doctor
 from fedbench.bench.cli_figures import add_figures
 from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
@@ -78,6 +79,8 @@ def run(
     output: Output,
 ) -> None:
     """One federated run, then its evaluation."""
+    if not dry_run:
+        nursery.prepare(workers, places.device)
     from fedbench.bench import api, run_report
 
     common: dict[str, Any] = {**settings.values(), **places.values(), "workers": workers}

@@ -128,7 +128,6 @@ def execute(
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)
-    audit(setup)
     devices = choose_devices(place.device, place.workers)
     device = torch.device(devices[0])
     run = _Run(setup, place.folder, identity, device)
@@ -170,7 +169,7 @@ class _Run:
         try:
             if trainer.rounds_done < total:
                 with closing(self._executor(devices, spec)) as executor:
-                    untrained = self._untrained()
+                    audit(self.setup)  # while the workers get ready
                     for record in trainer.rounds(executor, watch):
                         if on_round is not None:
                             on_round(record, total)

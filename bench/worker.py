@@ -1,16 +1,15 @@
 """Worker processes that train clients of one run, and the in-process stand-in for one worker.
 
-A worker is a fresh interpreter (`python -m fedbench.bench.worker`), so it needs neither `fork` nor
-an importable `__main__`. It shares one anonymous memory file with its parent: the server's vector,
-followed by one slot per upload in flight. Only small messages pass through the pipe.
+A worker comes from a fresh interpreter (`python -m fedbench.bench.worker`, see `bench.nursery`), so
+it needs no importable `__main__`, and nothing of the parent's threads reaches it. It shares one
+anonymous memory file with its parent: the server's vector, followed by one slot per upload in
+flight. Only small messages pass through the pipe.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbench.bench import nursery
 from fedbench.bench.client import ClientRunner, Task, Trained
 from fedbench.bench.config import RunConfig
 from fedbench.bench.errors import (
@@ -105,7 +105,8 @@ class WorkerPool:
         total = server_size + self._num_slots * upload_size
         self._memory = _shared_memory(max(1, total) * _FLOAT)
         self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._nurseries: list[nursery.Nursery] = []
+        self._workers: list[nursery.Worker] = []
         self._pipes: list[Connection] = []
         try:
             self._grow(len(devices) if cohort_size is None else cohort_size)
@@ -138,40 +139,38 @@ class WorkerPool:
         """End the workers; one that is in the middle of a client is killed."""
         for pipe in self._pipes:
             pipe.close()
-        for process in self._processes:
-            process.kill()
-            process.wait()
+        for each in self._nurseries:
+            each.close()
         os.close(self._memory)
 
     def _grow(self, num_tasks: int) -> None:
         """Start what is missing for so many clients at a time."""
-        for device in self._devices[len(self._processes) : num_tasks]:
+        for device in self._devices[len(self._workers) : num_tasks]:
             self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
 
     def _start(self) -> Connection:
+        if not self._nurseries or not nursery.CAN_FORK:
+            self._nurseries.append(nursery.take())
         ours, theirs = socketpair()
-        fds = (theirs.fileno(), self._memory)
-        command = [sys.executable, "-P", "-m", "fedbench.bench.worker", *map(str, fds)]
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            command, pass_fds=fds, stdin=subprocess.DEVNULL, env=os.environ | threads
-        )
-        theirs.close()
-        self._processes.append(process)
         self._pipes.append(Connection(ours.detach()))
+        with theirs:
+            try:
+                self._workers.append(self._nurseries[-1].fork(theirs.fileno(), self._memory))
+            except OSError as err:
+                raise self._lost(self._nurseries[-1].exit_code()) from err
         return self._pipes[-1]
 
     def _send(self, pipe: Connection, message: object) -> None:
         try:
             pipe.send(message)
         except (BrokenPipeError, ConnectionResetError) as err:
-            raise self._lost(pipe) from err
+            raise self._lost(self._workers[self._pipes.index(pipe)].wait()) from err
 
     def _receive(self, pipe: Connection) -> tuple[int, Trained, int]:
         try:
             kind, *rest = pipe.recv()
         except (EOFError, ConnectionResetError) as err:
-            raise self._lost(pipe) from err
+            raise self._lost(self._workers[self._pipes.index(pipe)].wait()) from err
         if kind == "error":
             name, message, exit_code, detail = rest
             error = rebuild(name, message, exit_code)
@@ -181,8 +180,7 @@ class WorkerPool:
         tensors = {name: torch.from_numpy(value) for name, value in extras.items()}
         return number, replace(trained, extras=tensors), slot
 
-    def _lost(self, pipe: Connection) -> ResourceError:
-        code = self._processes[self._pipes.index(pipe)].wait()
+    def _lost(self, code: int) -> ResourceError:
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
         return ResourceError(
             f"a worker process died ({cause}; signal 9 often means out of memory); the run is kept"
@@ -207,13 +205,20 @@ def _views(fd: int, server: int, upload: int, slots: int) -> tuple[Tensor, list[
     return flat[:server], list(uploads)
 
 
-def _serve(pipe: Connection, memory: int) -> None:
-    spec, device, server_size, upload_size, slots = pipe.recv()
+def _serve(channel: int, memory: int) -> None:
+    pipe = Connection(channel)
+    try:
+        spec, device, server_size, upload_size, slots = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", PluginWarning)  # the parent has said so
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    runner: ClientRunner | None = None
     server, uploads = _views(memory, server_size, upload_size, slots)
+    runner: ClientRunner | Exception
+    try:  # before there is anything to do, while the parent makes its own preparations
+        runner = spec.runner(device)
+    except Exception as err:  # the answer to the first task
+        runner = err
     while True:
         try:
             number, task, slot = pipe.recv()
@@ -221,7 +226,8 @@ def _serve(pipe: Connection, memory: int) -> None:
             return  # the parent is gone
         answer: tuple[Any, ...]
         try:
-            runner = runner or spec.runner(device)
+            if isinstance(runner, Exception):
+                raise runner
             trained = runner.run(task, server, uploads[slot])
             extras = {name: value.numpy() for name, value in trained.extras.items()}
             answer = ("done", number, replace(trained, extras={}), extras, slot)
@@ -239,4 +245,4 @@ def _serve(pipe: Connection, memory: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    nursery.attend(int(sys.argv[1]), _serve)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -53,8 +56,8 @@ class Killing:
         for index, result in enumerate(self.pool.train(tasks, server)):
             yield result
             if index == 0:
-                self.pool._processes[0].kill()
-                self.pool._processes[0].wait()
+                os.kill(self.pool._workers[0].pid(), signal.SIGKILL)
+                assert self.pool._workers[0].wait() == -signal.SIGKILL
 
 
 def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) -> None:
@@ -67,9 +70,9 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
     folder = tmp_path / "pool"
     trainer = Trainer(setup, folder, "0" * 20, CPU)
     with closing(make_pool(setup, trainer, folder, workers=2, cohort_size=1)) as pool:
-        assert len(pool._processes) == 1  # no more than a round of one client needs
+        assert len(pool._workers) == 1  # no more than a round of one client needs
         next(trainer.rounds(pool))
-        assert len(pool._processes) == 2  # this one has six
+        assert len(pool._workers) == 2  # this one has six
         assert trainer.history[0].loss == whole.history[0].loss
 
         def fail(task: Task) -> FedbenchError:
@@ -89,7 +92,7 @@ def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) 
         with pytest.raises(ResourceError, match=r"signal 9.*run the same command again"):
             for _ in trainer.rounds(Killing(pool)):  # type: ignore[arg-type]
                 pass
-    assert all(process.poll() is not None for process in pool._processes)
+    assert not any(psutil.pid_exists(worker.pid()) for worker in pool._workers)
     resumed = train(setup, folder)
     assert resumed.resumes == 1
     assert_same_run(whole, resumed)
