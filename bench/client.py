@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.clients import ClientData
+from fedbench.bench.devices import keep_freed_memory
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import Batch, Client, RoundPlan
 from fedbench.bench.net import Wire
@@ -103,6 +104,7 @@ class ClientRunner:
     def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
         self.setup = setup
         self.device = device
+        keep_freed_memory()
         net = setup.make_net()
         self.layout = setup.layout(net)
         self.binding = self.layout.bind(net, device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 
 import psutil
 import torch
@@ -14,6 +16,21 @@ def physical_cores() -> int:
     """Physical cores that this process may use; at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
+
+
+_TOP_PAD, _TRIM, _MMAP = -2, -1, -3  # glibc's numbers of mallopt's parameters
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep freed blocks of up to 32 MB for the next step.
+
+    By default it returns a layer's activations to the system and fetches them again at every step:
+    thousands of page faults, a tenth of the step of a small encoder on a CPU. Values are the same.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # another C library does without
+        for parameter, size in ((_MMAP, 2**25), (_TRIM, 2**28), (_TOP_PAD, 2**24)):
+            mallopt(parameter, size)
 
 
 def choose_devices(device: str, workers: int | None) -> list[str]:
