@@ -105,13 +105,13 @@ def report(
     from fedbench.bench.report.geometry import geometries
     from fedbench.bench.report.page import write_page
     from fedbench.bench.results.curves import load_curves
+    from fedbench.bench.results.lookup import existing
     from fedbench.bench.results.published import dataset_name
     from fedbench.bench.results.studies import study_views
     from fedbench.bench.tuning.membership import cells_of
+    from fedbench.bench.tuning.tuned import study_budgets
 
-    opened, path = open_store(store), Path(file).expanduser()
-    if not opened.root.exists():
-        raise StoreError(f"there is no store at {str(opened.root)!r}; name another with --store")
+    opened, path = existing(open_store(store)), Path(file).expanduser()
     rows = opened.rows()
     if grid is not None:
         chosen = cells_of(rows, grid)
@@ -127,7 +127,10 @@ def report(
     geometry, torn = geometries(opened, rows)
     studies, problems = study_views(opened), (*opened.problems(), *unreadable, *torn)
     shown = " · ".join(filter(None, ("fedbench", opened.root.resolve().name, grid, dataset)))
-    shown_data = content(rows, curves, studies, problems, geometry=geometry, title=shown)
+    budgets = study_budgets(opened, {row.study_id for row in rows if row.study_id})
+    shown_data = content(
+        rows, curves, studies, problems, budgets=budgets, geometry=geometry, title=shown
+    )
     write_page(shown_data, path)
     return Report(path, len(rows), len(studies), path.stat().st_size, problems)
 
@@ -144,11 +147,10 @@ def studies(store: Store | Path | str | None = None) -> Studies:
     Raises:
         StoreError: for a store that is not there or cannot be read.
     """
+    from fedbench.bench.results.lookup import existing
     from fedbench.bench.results.studies import Studies, study_views
 
-    opened = open_store(store)
-    if not opened.root.exists():
-        raise StoreError(f"there is no store at {str(opened.root)!r}; name another with --store")
+    opened = existing(open_store(store))
     return Studies(study_views(opened), opened.problems())
 
 
@@ -188,7 +190,7 @@ def reproduce(
     """Run a stored row again from itself, in another store, and compare every bit of it.
 
     Args:
-        run_id: its row id.
+        run_id: its row id, or an unambiguous beginning of it, at least 4 characters.
         store: see `open_store`; nothing is written there.
         data_name: where the data lies, if not where it lay when the row was made.
         keep: store for the new run; None = a temporary one.

@@ -14,7 +14,6 @@ from fedbench.bench.results.formats import (
 
 if TYPE_CHECKING:
     from fedbench.bench.records import Ranking
-    from fedbench.bench.results.leaderboard import Group
 
 
 def show(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
@@ -58,15 +57,9 @@ def _legend(ranking: Ranking) -> str:
         parts.append("gain: over the same encoder before training")
     if any(line.local_acc_mean is not None for line in lines):
         parts.append("local: on each client's own test images, mean and sd over clients")
-    if any(_budgets_differ(group) for group in ranking.board.groups):
-        parts.append("tuned in … runs: the methods of a table were tuned with different budgets")
     if any(line.best for line in lines):
         parts.append("*: the best, or not to be told from it (paired t-test over seeds, Holm, 5 %)")
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
     return "\n".join(parts)
-
-
-def _budgets_differ(group: Group) -> bool:
-    return len({line.tune_runs for line in group.lines if line.tuned}) > 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fedbench.bench.console import Status, emit, note, show_table
-from fedbench.bench.listings import describe_cells
+from fedbench.bench.listings import describe_varied
 from fedbench.bench.wording import duration, parameters, size
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ def _sweep_text(result: SweepResult) -> str:
             ratio = result.seconds / expected
             parts[-1] += f" (predicted {duration(expected)}: {ratio:.2f} times as long)"
         return f"grid {result.grid} · {result.planned} cells: {', '.join(parts)}"
+    varied, settings = describe_varied(result.cells)
     scaled = dict.fromkeys(
         f"  scaled   {cell['method']}: {text}" for cell in result.cells for text in cell["scaled"]
     )
@@ -202,28 +203,12 @@ def _sweep_text(result: SweepResult) -> str:
         [
             f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
             f" {result.to_run} to run",
-            f"  cells    {_varied(result)} (preset {result.preset})",
+            f"  cells    {varied} (preset {result.preset})",
+            *(f"           {text}" for text in settings),
             *scaled,
             _cost(result.estimate),
         ]
     )
-
-
-def _varied(result: SweepResult) -> str:
-    """What the cells of a sweep differ in, with all values of each axis."""
-
-    def values(items: Iterable[Any]) -> list[Any]:
-        return list(dict.fromkeys(items))
-
-    cells = result.cells
-    if not cells:
-        return "none"
-    given = [cell["axes"] for cell in cells]  # a method has not all of the others' names
-    keys = dict.fromkeys(key for each in given for key in each)
-    axes = {key: values(each[key] for each in given if key in each) for key in keys}
-    seeds, methods = (values(cell[key] for cell in cells) for key in ("seed", "method"))
-    names = f": {', '.join(methods)}" if len(methods) > 1 else ""
-    return describe_cells(axes, seeds, methods) + names
 
 
 def _cost(cost: Cost) -> str:

@@ -22,7 +22,8 @@ class Form(StrEnum):
 
 
 RunIds = Annotated[
-    list[str], typer.Argument(metavar="RUN_ID…", help="Row ids of runs, drawn side by side.")
+    list[str],
+    typer.Argument(metavar="RUN_ID…", help="Row ids, or how they begin; drawn side by side."),
 ]
 Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files go.")]
 FormName = Annotated[Form, typer.Option("--format", help="Form of the pictures.")]

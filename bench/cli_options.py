@@ -34,7 +34,7 @@ Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Method, name[+addonâ€
 DatasetName = Annotated[
     str, typer.Argument(metavar="NAME", help="Data set, or hub:PATH, folder:PATH.")
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Row id of a run in the store.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Row id of a run, or how it begins.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .safetensors.")]
 Preset = Annotated[
     str | None,

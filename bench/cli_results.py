@@ -7,7 +7,7 @@ import typer
 from fedbench.bench import cli_options as opt
 from fedbench.bench.cli_groups import Output, Places, grouped
 from fedbench.bench.console import emit, emit_json, warn
-from fedbench.bench.wording import size
+from fedbench.bench.wording import count, size
 
 results_app = typer.Typer()
 DIFFERENT, UNREADABLE = 4, 5
@@ -33,7 +33,8 @@ def report(
     if output.json:
         emit_json(written.as_dict())
     else:
-        runs, studies = f"{written.num_rows:,} runs", f"{written.num_studies:,} studies"
+        runs = count(written.num_rows, "run")
+        studies = count(written.num_studies, "study", "studies")
         emit(f"{written.file} · {runs}, {studies}, {size(written.num_bytes)}")
     if strict and written.problems:
         raise typer.Exit(UNREADABLE)
@@ -156,7 +157,8 @@ def dashboard(
     if output.json:
         emit_json(mirrored.as_dict())
     else:
-        emit(f"{mirrored.file} · {len(mirrored.studies)} studies, {mirrored.num_trials} trials")
+        studies = count(len(mirrored.studies), "study", "studies")
+        emit(f"{mirrored.file} · {studies}, {count(mirrored.num_trials, 'trial')}")
     if not mirror_only:
         board.check_installed(mirrored)
         note(f"http://127.0.0.1:{port} · Ctrl-C ends it")

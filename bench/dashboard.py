@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from fedbench.bench.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.results.lookup import existing
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.dimensions import Dimension
 from fedbench.bench.tuning.space import SearchSpace
@@ -47,9 +48,10 @@ def mirror(store: Store, study_id: str | None = None) -> Mirror:
 
     Raises:
         UnknownNameError: no such study.
-        StoreError: a store without studies, or a study without a description.
+        StoreError: a store that is not there or without studies, or a study without a description,
+            or with one that this version cannot read; nothing is written then.
     """
-    known = store.studies()
+    known = existing(store).studies()
     if study_id is not None and study_id not in known:
         raise UnknownNameError("study", study_id, known)
     chosen = known if study_id is None else [study_id]
@@ -60,31 +62,48 @@ def mirror(store: Store, study_id: str | None = None) -> Mirror:
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    found = []
+    for name in chosen:
+        meta, space = _described(store, name)
+        found.append((name, meta, [_trial(name, trial, space) for trial in store.trials(name)]))
     file = store.root / "optuna.journal"
     store.check_writable()
     file.unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # journals are marked as experimental
         storage = JournalStorage(JournalFileBackend(str(file)))
-        count = 0
-        for name in chosen:
-            meta = store.study(name)
-            if meta is None:
-                raise StoreError(f"study {name!r} has no description; run its `tune` again")
-            dimensions = {k: _DIMENSION.validate_python(v) for k, v in meta["space"].items()}
-            space = SearchSpace(meta["spec"], dimensions, (), "the store").distributions()
+        for name, meta, trials in found:
             study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
             for key in ("spec", "preset", "sampler"):
                 study.set_user_attr(key, meta.get(key))
-            trials = [_trial(trial, space) for trial in store.trials(name)]
             study.add_trials(trials)
-            count += len(trials)
-    return Mirror(file, tuple(chosen), count)
+    return Mirror(file, tuple(chosen), sum(len(trials) for _, _, trials in found))
 
 
-def _trial(trial: dict[str, Any], space: dict[str, BaseDistribution]) -> FrozenTrial:
+def _described(store: Store, study_id: str) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """A study's description, and its space as Optuna knows it."""
+    meta = store.study(study_id)
+    if meta is None:
+        raise StoreError(f"study {study_id!r} has no description; run its `tune` again")
+    try:
+        dimensions = {k: _DIMENSION.validate_python(v) for k, v in meta["space"].items()}
+        return meta, SearchSpace(meta["spec"], dimensions, (), "the store").distributions()
+    except (KeyError, AttributeError, ValidationError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else "has a space of another form"
+        raise StoreError(
+            f"study {study_id!r} {what}: its study.json is of another version of fedbench; name"
+            " another study, or run its `tune` again"
+        ) from error
+
+
+def _trial(study_id: str, trial: dict[str, Any], space: dict[str, BaseDistribution]) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
+    if foreign := sorted(set(trial["params"]) - set(space)):
+        raise StoreError(
+            f"trial {trial['number']} of study {study_id!r} has {', '.join(foreign)}, which the"
+            " study's space has not; run its `tune` again under another --study"
+        )
     value = trial["objective"]
     done = trial["status"] == "ok" and value is not None and math.isfinite(value)
     states = {"error": TrialState.FAIL}

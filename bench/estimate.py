@@ -121,14 +121,18 @@ class Estimator:
         cohort = max(1, min(config.cohort_size, len(sizes)))
         rounds = config.federation.num_rounds + setup.method.needs().preparatory_rounds
         plain = RoundPlan(config.client.local_epochs)
-        epochs = sum(setup.method.plan_round(r, plain).local_epochs for r in range(rounds))
+        planned = [setup.method.plan_round(r, plain).local_epochs for r in range(rounds)]
+        epochs = sum(planned)
         steps = round(sum(per_client) / max(1, len(sizes)) * cohort * epochs)
         used = sizes if whole else sizes // batch * batch
         trained = float(used.sum()) / max(1, len(sizes)) * cohort * epochs  # images
         visits = cohort * rounds
         found = self._measured(setup)
         traffic = Ledger()
-        traffic.merge(Ledger.of_client(layout), visits)
+        each = Ledger.of_client(layout)
+        traffic.merge(each.one_way("down"), visits)
+        training = sum(map(bool, planned)) * cohort * sum(map(bool, per_client))
+        traffic.merge(each.one_way("up"), round(training / max(1, len(sizes))))
         traffic.merge(found.extras, visits)
         per_image = 1 / max(1, found.images)
         evaluations = 1 + config.evaluation.untrained

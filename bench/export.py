@@ -49,7 +49,7 @@ def export_encoder(
 
     Args:
         store: where the run is.
-        run_id: its row id.
+        run_id: its row id, or an unambiguous beginning of it.
         file: ends in `.safetensors`.
         data_dir: cache of data sets.
 
@@ -64,7 +64,7 @@ def export_encoder(
     config = setup.config
     if setup.evaluate_on_clients:
         raise StoreError(
-            f"run {run_id} has one encoder per client; there is no global one to export"
+            f"run {row.row_id} has one encoder per client; there is no global one to export"
         )
     tensors = {k: v.clone().contiguous() for k, v in net["encoder"].state_dict().items()}
     pixels = setup.method.needs().pixels
@@ -72,7 +72,7 @@ def export_encoder(
         feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
     card = {
         "format": FORMAT,
-        "run_id": run_id,
+        "run_id": row.row_id,
         "model": config.model.model_dump(mode="json"),
         "image_shape": list(setup.spec.image_shape),
         "feature_dim": feature_dim,

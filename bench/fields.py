@@ -61,8 +61,10 @@ def check_key(key: str, spec: str, known: Collection[str]) -> None:
     if entry is not None and entry.is_addon and entry.name not in spec.split("+")[1:]:
         raise ConfigError(f"{key!r} belongs to the add-on {entry.name!r}, which is not in {spec!r}")
     owner = spec if first == "method" else "RunConfig"
-    close = nearest(key, known)
-    hint = "" if close is None else f" (did you mean {close!r}?)"
+    last = key.rpartition(".")[2]
+    alike = sorted(name for name in known if name.rpartition(".")[2] == last)  # elsewhere
+    close = alike or [name for name in [nearest(key, known)] if name is not None]
+    hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
     group = f"{key.rpartition('.')[0]}."
     near = ", ".join(sorted(name[len(group) :] for name in known if name.startswith(group)))
     allowed = f"; {group}… has {near}" if near else ""

@@ -33,6 +33,8 @@ def write_error(
         readonly = cause.errno == errno.EROFS
         kind = "the file system is read-only" if readonly else "permission is denied"
         why = f"{kind}; make it writable"
+    elif cause.errno == errno.ENOENT:  # what is missing is made first, where that is possible
+        why = "nothing can be created there; check the path"
     elif cause.errno in _NOT_A_FOLDER:
         why = "a part of this path is a file, not a folder; rename it"
     else:

@@ -95,7 +95,7 @@ def _of_clients(trainer: Trainer) -> dict[str, Any]:
     privacy = trainer.setup.config.privacy
     if privacy.clip is None:
         return {}
-    rounds = Counter(trainer.participation(index) for index in range(trainer.rounds_done))
+    rounds = Counter(trainer.participation(index) for index in range(trainer.rounds_begun))
     return {
         "epsilon": client_epsilon(privacy.noise_multiplier, privacy.delta, rounds),
         "delta": privacy.delta,
@@ -110,20 +110,26 @@ def _of_clients(trainer: Trainer) -> dict[str, Any]:
 
 
 def _of_images(trainer: Trainer) -> dict[str, Any]:
-    """Of the client that took part most often: extras are all that these budgets cover."""
-    extras = trainer.setup.method.needs().extras
-    budgets = {name: extra.budget for name, extra in extras.items() if extra.budget is not None}
+    """Of the client that took part most often: extras are all that these budgets cover.
+
+    Each budget holds for whatever weights a client has received. Weights are under no budget, so
+    the sum over rounds holds only given those weights, once they have been trained on the images.
+    """
+    needs = trainer.setup.method.needs()
+    budgets = {n: extra.budget for n, extra in needs.extras.items() if extra.budget is not None}
     if not budgets:
         return {}
-    counts = Counter(k for index in range(trainer.rounds_done) for k in trainer.cohort(index))
+    counts = Counter(k for index in range(trainer.rounds_begun) for k in trainer.cohort(index))
     times = max(counts.values(), default=0)
     return {
         "epsilon": sum(_composed(each, times) for each in budgets.values()),
         "delta": sum(each.delta for each in budgets.values()),
-        "epsilon_of": f"an image, in {' and '.join(budgets)} only",
+        "epsilon_of": f"an image, in {' and '.join(budgets)} only, given the received weights",
         "privacy_json": canonical_json(
             {
                 "rounds": times,
+                "given": "the weights that the client received, in which no image is protected"
+                f" from round {needs.preparatory_rounds + 1} on",
                 **{
                     name: {
                         "epsilon_per_round": each.epsilon,

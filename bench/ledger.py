@@ -60,7 +60,7 @@ class Ledger:
 
     @classmethod
     def of_client(cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING) -> Ledger:
-        """What the sharing table alone makes one client exchange in one round.
+        """What the sharing table alone makes one client exchange in a round in which it trains.
 
         Args:
             layout: the run's tensors.
@@ -132,6 +132,11 @@ class Ledger:
                 smallest = int(extras[extra.group_size].min())
             size = value.numel() * value.element_size()
             self.add("up", name, value.numel(), size=size, smallest=smallest)
+
+    def one_way(self, direction: str) -> Ledger:
+        """The messages of one direction, `up` or `down`."""
+        other = "down" if direction == "up" else "up"
+        return Ledger({direction: self.flows[direction], other: {}})
 
     def merge(self, other: Ledger, times: int = 1) -> None:
         """Add another ledger, `times` over."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fedbench.bench.console import Status, emit, emit_json, show_table
+from fedbench.bench.wording import parameters
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
@@ -72,9 +73,8 @@ def _grid(record: Mapping[str, Any]) -> Iterator[list[str]]:
     variants = [(name, {**record, **lists}) for name, lists in own.items()] + [(rest, record)]
     for index, (preset, lists) in enumerate(variants):
         first = index == 0
-        text = describe_cells(lists["axes"], lists["seeds"], lists["methods"])
-        if len(lists["points"]) > 1:
-            text += f" × {len(lists['points'])} settings"
+        points = len(lists["points"])
+        text = describe_cells(lists["axes"], lists["seeds"], lists["methods"], points)
         yield [
             record["name"] if first else "",
             preset,
@@ -84,18 +84,47 @@ def _grid(record: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def describe_cells(
-    axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], methods: Sequence[str]
+    axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], methods: Sequence[str], settings: int
 ) -> str:
-    """What a grid varies, in one line.
+    """What a grid varies, in one line; settings are points that are no product.
 
-    >>> describe_cells({"data.alpha": [0.1, 100.0]}, [0, 1], ["simclr", "byol"])
+    >>> describe_cells({"data.alpha": [0.1, 100.0]}, [0, 1], ["simclr", "byol"], 1)
     'alpha 0.1, 100 × seeds 0, 1 × 2 methods'
+    >>> describe_cells({}, [0], ["orchestra"], 7)
+    '7 settings × seed 0 × orchestra'
     """
     lists = {key.rpartition(".")[2]: values for key, values in axes.items()}
     lists["seeds" if len(seeds) > 1 else "seed"] = seeds
     parts = [f"{name} {', '.join(map(_plain, values))}" for name, values in lists.items()]
     chosen = f"{len(methods)} methods" if len(methods) > 1 else methods[0]
-    return " × ".join([*parts, chosen])
+    points = [f"{settings} settings"] if settings > 1 else []
+    return " × ".join([*points, *parts, chosen])
+
+
+def describe_varied(cells: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """What the cells of a sweep differ in: one line, and the settings that are no product."""
+
+    def values(items: Iterable[Any]) -> list[Any]:
+        return list(dict.fromkeys(items))
+
+    def points(keys: Sequence[str]) -> list[tuple[tuple[str, Any], ...]]:
+        return values(tuple((key, each[key]) for key in keys if key in each) for each in given)
+
+    if not cells:
+        return "none", []
+    given = [cell["axes"] for cell in cells]  # a method has not all of the others' names
+    keys = values(key for each in given for key in each)
+    axes = {key: values(each[key] for each in given if key in each) for key in keys}
+    free = {  # an axis goes with every point of the others
+        key: axes[key]
+        for key in keys
+        if len(axes[key]) * len(points([k for k in keys if k != key])) == len(points(keys))
+    }
+    settings = points([key for key in keys if key not in free])
+    seeds, methods = (values(cell[key] for cell in cells) for key in ("seed", "method"))
+    names = f": {', '.join(methods)}" if len(methods) > 1 else ""
+    line = describe_cells(free, seeds, methods, len(settings)) + names
+    return line, [parameters(dict(each)) for each in settings if each]
 
 
 def _plain(value: Any) -> str:

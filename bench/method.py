@@ -101,6 +101,7 @@ class Batch:
 
     views: tuple[Tensor, ...]
     labels: Tensor
+    examples: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) the images' places
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.errors import StoreError
 from fedbench.bench.execute import OnRound, Origin, open_dataset
 from fedbench.bench.results.compare import Difference, differences, results_of
+from fedbench.bench.results.lookup import find_row
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 
@@ -75,7 +76,7 @@ def reproduce(
 
     Args:
         store: holds the row; nothing is written there.
-        identity: the row's id.
+        identity: the row's id, or an unambiguous beginning of it.
         data_name: `data.name` to use where the data lies elsewhere than when the row was made.
         keep: a store for the new run; None = a temporary one.
         data_dir: cache of data sets; None = the default one.
@@ -88,11 +89,8 @@ def reproduce(
             data set cannot reproduce.
         FedbenchError: for data, configuration or device problems.
     """
-    row = store.row(identity)
-    if row is None:
-        raise StoreError(
-            f"no run {identity!r} in {str(store.root)!r}; `fedbench leaderboard --json`"
-        )
+    row = find_row(store, identity)
+    identity = row.row_id
     if row.status == "error":
         raise StoreError(f"run {identity} failed ({row.error}); there is no result to compare")
     if keep is not None and keep.root.resolve() == store.root.resolve():
@@ -162,11 +160,15 @@ def _config(row: Row, data_name: str | None, data_dir: Path | None) -> RunConfig
 def _round_differences(
     before: list[dict[str, Any]], after: list[dict[str, Any]], *, same_schema: bool
 ) -> list[Difference]:
-    """Values of rounds that differ; time is no result.
+    """Values of rounds that differ, and how many there are; time is no result.
 
-    Unless both are of one schema, traffic that the stored rounds do not know is not compared.
+    A run without a curve, such as a trial, is compared by its row alone. Unless both are of one
+    schema, traffic that the stored rounds do not know is not compared.
     """
-    return [
+    if not before:
+        return []
+    number = [Difference("rounds", len(before), len(after))] if len(before) != len(after) else []
+    return number + [
         Difference(f"round {index + 1} {name}", old.get(name), new.get(name))
         for index, (old, new) in enumerate(zip(before, after, strict=False))
         for name in dict.fromkeys([*old, *new])

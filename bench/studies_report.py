@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.bench.cells_report import show_trials
 from fedbench.bench.console import emit, show_table
-from fedbench.bench.wording import duration, size
+from fedbench.bench.wording import count, duration, size
 
 if TYPE_CHECKING:
     from fedbench.bench.reproduce import Reproduction
@@ -59,21 +59,22 @@ def _interval(found: Correlation, kind: str) -> str:
 def merged_text(merged: Merged, *, dry_run: bool) -> str:
     """What a merge did, in one line."""
     would = "would be " if dry_run else ""
-    replaced = f", {merged.rows_replaced} failed ones replaced" if merged.rows_replaced else ""
+    replaced = f", {count(merged.rows_replaced, 'failed one')} replaced"
     return (
-        f"{merged.rows_added} rows {would}added{replaced}, {merged.rows_same} were there already;"
-        f" {merged.trials_added} trials {would}added, {merged.trials_same} were there already"
+        f"{count(merged.rows_added, 'row')} {would}added{replaced if merged.rows_replaced else ''},"
+        f" {merged.rows_same} there already;"
+        f" {count(merged.trials_added, 'trial')} {would}added, {merged.trials_same} there already"
     )
 
 
 def show_reproduction(found: Reproduction) -> None:
     """Print whether every bit agrees, and what does not."""
     what = f"{found.row_id} · {found.method} · seed {found.seed}"
-    compared = f"{found.num_results} values of the row, {found.num_rounds} rounds"
+    compared = f"{found.num_results} values of the row, {count(found.num_rounds, 'round')}"
     if found.same:
         emit(f"{what}: reproduced, every bit the same ({compared})")
     else:
-        emit(f"{what}: not reproduced, {len(found.differences)} values differ ({compared})")
+        emit(f"{what}: not reproduced, {count(len(found.differences), 'difference')} ({compared})")
         rows = [[d.name, str(d.first), str(d.second)] for d in found.differences[:_DIFFERENCES]]
         show_table(["name", "stored", "now"], rows)
     if found.environment:

@@ -27,7 +27,7 @@ class Tracker(Protocol):
     """Takes finished runs."""
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Show a run; a second time replaces the first.
+        """Show a run; a second time leaves one run with the same numbers.
 
         Args:
             row: of the store.
@@ -115,7 +115,12 @@ class WeightsAndBiases:
         self._root = root
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Log the run under its row id."""
+        """Log the run under its row id.
+
+        W&B takes no step twice. A run that it has already is resumed behind its last step, and
+        rounds of one row never change, so only the summary is written again. Offline it does not
+        know what it has: each time makes a folder with the whole run, of which one is to be synced.
+        """
         import wandb
 
         run = wandb.init(
@@ -130,7 +135,8 @@ class WeightsAndBiases:
             settings=wandb.Settings(silent=True),
         )
         for done, _, values in rounds(points):
-            run.log(dict(values), step=done)
+            if done >= run.step:
+                run.log(dict(values), step=done)
         run.summary.update(outcome(row) | {"status": row.status})
         run.finish(exit_code=0 if row.status == "ok" else 1)
 

@@ -15,6 +15,7 @@ from fedbench.bench.errors import DataError, StoreError
 from fedbench.bench.execute import open_dataset
 from fedbench.bench.layout import Binding
 from fedbench.bench.personal import PersonalStore
+from fedbench.bench.results.lookup import find_row
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.setup import Setup
@@ -52,19 +53,15 @@ def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> Trained
 
     Args:
         store: where the run is.
-        run_id: its row id.
+        run_id: its row id, or an unambiguous beginning of it.
         data_dir: cache of data sets; None = the default one.
 
     Raises:
         StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.
         DataError: if the data set is another one now.
     """
-    row = store.row(run_id)
-    if row is None:
-        raise StoreError(
-            f"no run {run_id!r} in store {str(store.root)!r};"
-            " `fedbench leaderboard --json` lists row ids"
-        )
+    row = find_row(store, run_id)
+    run_id = row.row_id
     if row.status == "diverged":
         raise StoreError(
             f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"

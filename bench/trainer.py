@@ -68,6 +68,7 @@ class Trainer:
         self._personal = PersonalStore(folder / "clients")
         self._history = History(folder)
         self.rounds_done = 0
+        self.rounds_begun = 0
         self.resumes = 0
         self.train_seconds = 0.0
         self.history: list[RoundRecord] = []
@@ -116,22 +117,28 @@ class Trainer:
         cohort = self._cohort(index, plan)
         aggregate = Aggregate(self.layout, self.device, self._protection(index))
         exchanged = Ledger()
-        exchanged.merge(self._per_client, times=len(cohort))
+        exchanged.merge(self._per_client.one_way("down"), times=len(cohort))
+        self.rounds_begun = index + 1
         uploads: list[Upload] = []
         results: list[Trained] = []
         tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
         self._previous_personal = dict(self.personal_rounds)
-        for trained, upload in executor.train(tasks, self.vector):
-            if not trained.finite:
-                raise Diverged(
-                    f"round {index + 1}: the loss of client {trained.client_id} is not finite"
-                )
-            aggregate.fold(trained.client_id, self._weight(trained), upload)
-            uploads.append(self._upload(trained, upload))
-            exchanged.merge(trained.wire)
-            results.append(trained)
-            if trained.stored_personal:
-                self.personal_rounds[trained.client_id] = index
+        try:
+            for trained, upload in executor.train(tasks, self.vector):
+                exchanged.merge(trained.wire)
+                if trained.num_steps:  # whoever has not trained has no weights to send
+                    exchanged.merge(self._per_client.one_way("up"))
+                if not trained.finite:
+                    raise Diverged(
+                        f"round {index + 1}: the loss of client {trained.client_id} is not finite"
+                    )
+                aggregate.fold(trained.client_id, self._weight(trained), upload)
+                uploads.append(self._upload(trained, upload))
+                results.append(trained)
+                if trained.stored_personal:
+                    self.personal_rounds[trained.client_id] = index
+        finally:  # what was sent was sent, even if the run ends here
+            self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():
             aggregate.apply(self.vector, self._optimizer)
             server = Server(
@@ -149,7 +156,6 @@ class Trainer:
             if not bool(self.vector.isfinite().all()):
                 raise Diverged(f"round {index + 1}: the global weights are not finite")
         self.rounds_done = index + 1
-        self.ledger.merge(exchanged)
         self.train_seconds += time.perf_counter() - began
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
         seconds = time.perf_counter() - began
@@ -277,7 +283,8 @@ class Trainer:
         self.history = self._history.rewind(found.rounds_done if found else 0)
         if found is None:
             return
-        self.rounds_done, state = found.rounds_done, found.state
+        self.rounds_done = self.rounds_begun = found.rounds_done
+        state = found.state
         self.vector.copy_(found.tensors["server"])
         moments = {k: found.tensors[f"server-optimizer/{k}"] for k in self._optimizer.state()}
         self._optimizer.load(moments, state["server_steps"])

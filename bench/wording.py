@@ -32,6 +32,15 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """How many there are of something.
+
+    >>> count(1, "run"), count(1200, "run"), count(0, "study", "studies")
+    ('1 run', '1,200 runs', '0 studies')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def percent(value: float | None) -> str:
     """A fraction as a percentage with one decimal; a dash for None.
 

@@ -121,7 +121,7 @@ class Orchestra(ClusterFields, Method):
             views = some.ordered(self.needs().views[0], client.rng, self.memory_size)
             with torch.no_grad(), kept_buffers(net):
                 rows = [self._target(net, x) for x in views]  # one chunk, (n, d)
-            Memory.of(net).push(torch.cat(rows))
+            Memory.of(net).push(torch.cat(rows), torch.arange(len(some), device=rows[0].device))
         return data
 
     def _all_rows(self, net: Net, data: ClientData, client: Client) -> Tensor:
@@ -150,7 +150,8 @@ class Orchestra(ClusterFields, Method):
         logits = F.normalize(net(h2, "projector"), dim=1) @ centroids  # (B, G)
         agreement = F.cross_entropy(logits, assigned)
         parts = {"clusters": agreement.detach()}
-        out = Loss(agreement, features=(h2,), parts=parts, keep={"rows": t1})
+        keep = {"rows": t1, "examples": batch.examples}
+        out = Loss(agreement, features=(h2,), parts=parts, keep=keep)
         if not self.degeneracy:
             return out
         turns = torch.randint(4, (len(x2),), generator=client.rng).to(x2.device)  # (B,)
@@ -160,11 +161,11 @@ class Orchestra(ClusterFields, Method):
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
         """Move the target, if there is one, and remember the batch."""
         ema_update(net, self.ema_decay)
-        Memory.of(net).push(out.keep["rows"])
+        Memory.of(net).push(out.keep["rows"], out.keep["examples"])
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """The local centroids and the smallest cluster's size; nothing from an empty memory."""
-        return self.to_send(Memory.of(net).valid(), client.rng)
+        return self.to_send(Memory.of(net), client.rng)
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
         """Cluster what came up, starting from the centroids of the round before."""

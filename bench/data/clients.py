@@ -75,7 +75,6 @@ class ClientData:
             for chunk in shuffled.split(per_chunk):
                 images = self.images[chunk]
                 made = [make_view(view, images, augment).split(batch_size) for view in views]
-                labels = self.labels[chunk].split(batch_size)
-                for index, part in enumerate(labels):
+                for index, part in enumerate(chunk.split(batch_size)):
                     if len(part) >= max(1, min_batch):
-                        yield Batch(tuple(view[index] for view in made), part)
+                        yield Batch(tuple(view[index] for view in made), self.labels[part], part)

@@ -12,6 +12,7 @@ from typing import Any
 from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.figures.geometry import measure
 from fedbench.bench.files import atomic_write_bytes, atomic_write_text
+from fedbench.bench.results.lookup import find_row
 from fedbench.bench.results.store import Store
 from fedbench.bench.trained import open_run
 
@@ -53,7 +54,7 @@ def write_figures(
 
     Args:
         store: where the runs are.
-        run_ids: row ids; runs stand side by side in this order.
+        run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
         folder: made if need be; files in it are replaced.
         forms: `png`, `svg` or both.
         num_images: test images on each map, at most.
@@ -73,7 +74,7 @@ def write_figures(
             raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")
     found = [
         measure(open_run(store, run_id, data_dir), num_images=num_images, client_id=client_id)
-        for run_id in dict.fromkeys(run_ids)
+        for run_id in dict.fromkeys(find_row(store, run_id).row_id for run_id in run_ids)
     ]
     files = []
     for name, picture in (("angles", draw.angles), ("tsne", draw.maps)):

@@ -65,7 +65,7 @@ def _column_scales(kernel: Tensor, max_iterations: int, tolerance: float) -> Ten
 
 @dataclass(frozen=True)
 class LocalClusters:
-    """Unit centroids (L, d), and how many rows each one stands for, (L,) int64.
+    """Unit centroids (L, d), and how many images each one stands for, (L,) int64.
 
     The size of a cluster that got no row is 1, since its centroid is a single row then.
     """
@@ -82,6 +82,7 @@ def cluster_locally(
     iterations: int = 5,
     strength: float = 25.0,
     strict: bool = False,
+    images: Tensor | None = None,
 ) -> LocalClusters:
     """Cluster a client's rows into clusters of about equal size.
 
@@ -97,6 +98,7 @@ def cluster_locally(
         iterations: at least 1.
         strength: of Sinkhorn.
         strict: see above; a deviation from the source.
+        images: of which image each row is, (n,), for the sizes; None = each of its own.
     """
     centroids = rows[_draw(len(rows), num_clusters, rng)]  # (L, d)
     for _ in range(iterations):
@@ -111,6 +113,9 @@ def cluster_locally(
         if bool(empty.any()):
             sums[empty] = rows[_draw(len(rows), int(empty.sum()), rng)]
         centroids = F.normalize(sums, dim=1)
+    if images is not None:  # two rows of one image count once
+        pairs = torch.stack([assigned, images.to(assigned.device)]).unique(dim=1)
+        sizes = torch.bincount(pairs[0], minlength=num_clusters)
     return LocalClusters(centroids, sizes.clamp(min=1))
 
 

@@ -19,7 +19,7 @@ from fedbench.bench.sharing import Extra
 class Memory(nn.Module):
     """The newest rows of a client's round, (size, dim); only rows that were pushed come out.
 
-    Its buffer is not persistent: it is no tensor of the run, so it is neither sent nor stored.
+    Its buffers are not persistent: they are no tensors of the run, so neither sent nor stored.
 
     Args:
         size: most rows that it holds.
@@ -27,6 +27,7 @@ class Memory(nn.Module):
     """
 
     rows: Tensor
+    places: Tensor
 
     @classmethod
     def of(cls, net: Net) -> Memory:
@@ -43,6 +44,7 @@ class Memory(nn.Module):
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         self.register_buffer("rows", torch.zeros(size, dim), persistent=False)
+        self.register_buffer("places", torch.zeros(size, dtype=torch.int64), persistent=False)
         self.reset(size)
 
     def reset(self, capacity: int) -> None:
@@ -51,21 +53,38 @@ class Memory(nn.Module):
         self._held: Tensor | None = None
 
     def hold(self, rows: Tensor) -> None:
-        """Hold exactly these rows (n, dim), however many, until the next `reset`."""
+        """Hold exactly these rows (n, dim), one an image, however many, until the next `reset`."""
         self._held = rows
 
-    def push(self, rows: Tensor) -> None:
-        """Add rows (n, dim), the last one being the newest; the oldest make room."""
+    def push(self, rows: Tensor, images: Tensor) -> None:
+        """Add rows, the last one being the newest; the oldest make room.
+
+        Args:
+            rows: (n, dim).
+            images: of which of the client's images each of them is, (n,) int64.
+        """
         if self.capacity:
-            rows = rows[-self.capacity :]
-            places = torch.arange(self._next, self._next + len(rows), device=rows.device)
-            self.rows[places % self.capacity] = rows
+            rows, images = rows[-self.capacity :], images[-self.capacity :]
+            at = torch.arange(self._next, self._next + len(rows), device=rows.device)
+            self.rows[at % self.capacity] = rows
+            self.places[at % self.capacity] = images
             self._next = (self._next + len(rows)) % self.capacity
             self._count = min(self._count + len(rows), self.capacity)
 
     def valid(self) -> Tensor:
         """The rows held, (min(pushed, capacity), dim), in no particular order."""
         return self.rows[: self._count] if self._held is None else self._held
+
+    def images(self) -> Tensor:
+        """Of which image each of the rows held is, (n,) int64."""
+        return self.places[: self._count] if self._held is None else torch.arange(len(self._held))
+
+    def newest(self) -> Tensor:
+        """Which of the rows held are the newest of their image, (images,) int64 ascending."""
+        start = self._next if self._held is None and self._count == self.capacity else 0
+        held = self.images().tolist()
+        last = {held[at]: at for at in (*range(start, len(held)), *range(start))}
+        return torch.tensor(sorted(last.values()), dtype=torch.int64)
 
 
 class ClusterFields(BaseModel):
@@ -85,7 +104,7 @@ class ClusterFields(BaseModel):
     delta: float = Field(1e-3, gt=0, lt=1, description="private: the same")
     strict_k_anonymity: bool = Field(
         False,
-        description="every centroid stands for n // L >= 2 rows, of which an image may have two",
+        description="every centroid stands for n // L >= 2 images, each with its newest row",
     )
     sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
     local_iterations: int = Field(5, ge=1, description="of local clustering")
@@ -109,14 +128,15 @@ class ClusterFields(BaseModel):
         """Under which name rows or centroids go up."""
         return "memory" if self.representations == "memory" else "centroids"
 
-    def to_send(self, rows: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+    def to_send(self, memory: Memory, rng: torch.Generator) -> dict[str, Tensor]:
         """What a client sends of its rows (n, d): nothing when there are too few of them.
 
         Otherwise, as `sent_name`, (L, d) centroids or all rows, and `min_cluster_size` (1,): how
-        many rows the smallest cluster has. L is at most n // 2, but a single row makes one cluster
-        unless `strict_k_anonymity`. Private and random centroids are always L, whatever the client
-        holds, and no size goes with them.
+        many images the smallest cluster has. L is at most n // 2, but a single row makes one
+        cluster unless `strict_k_anonymity`, which uses one row of each image. Private and random
+        centroids are always L, whatever the client holds, and no size goes with them.
         """
+        rows, images = memory.valid(), memory.images()
         if self.representations == "private":
             budget = ClusterBudget(self.epsilon, self.delta)
             return {"centroids": cluster_privately(rows, self.num_local_clusters, budget, rng)}
@@ -124,6 +144,9 @@ class ClusterFields(BaseModel):
             units = random_units(self.num_local_clusters, rows.shape[1], rng)
             return {"centroids": units.to(rows)}
         whole = self.representations == "memory"
+        if self.strict_k_anonymity and not whole:
+            chosen = memory.newest().to(rows.device)
+            rows, images = rows[chosen], images[chosen]
         if len(rows) < (2 if self.strict_k_anonymity and not whole else 1):
             return {}
         if whole:
@@ -135,6 +158,7 @@ class ClusterFields(BaseModel):
             iterations=self.local_iterations,
             strength=self.sinkhorn_strength,
             strict=self.strict_k_anonymity,
+            images=images,
         )
         smallest = local.sizes.min().to(rows.dtype).view(1)
         return {"centroids": local.centroids, "min_cluster_size": smallest}

@@ -11,7 +11,7 @@ from fedbench.bench.config import content_id
 from fedbench.bench.report.series import columns, curves_of, scatter, sweeps
 from fedbench.bench.results.comparability import class_keys
 from fedbench.bench.results.curves import Curve
-from fedbench.bench.results.formats import plain_cells, visible_columns
+from fedbench.bench.results.formats import UNEQUAL_BUDGETS, plain_cells, visible_columns
 from fedbench.bench.results.leaderboard import Group, Leaderboard, leaderboard
 from fedbench.bench.results.lines import Line, metric_value
 from fedbench.bench.results.papers import paper_cells, paper_ranks
@@ -79,6 +79,7 @@ def content(
     studies: Sequence[StudyView],
     problems: Sequence[str],
     *,
+    budgets: Mapping[str, int] | None = None,
     geometry: Sequence[Mapping[str, Any]] = (),
     title: str,
 ) -> dict[str, Any]:
@@ -89,11 +90,15 @@ def content(
         curves: by row id.
         studies: of the store.
         problems: a line for every file that could not be read.
+        budgets: runs of each tuning study, by its id.
         geometry: angles between classes and maps of features, one record a run.
         title: of the page.
     """
     metrics = _metrics(rows)
-    boards = {metric: leaderboard(rows, metric=metric, curves=curves) for metric in metrics}
+    boards = {
+        metric: leaderboard(rows, metric=metric, curves=curves, budgets=budgets)
+        for metric in metrics
+    }
     groups = boards[metrics[0]].groups if metrics else ()
     class_of = {row.row_id: content_id(class_keys(row)) for row in rows}
     return {
@@ -144,6 +149,7 @@ def _group(group: Group) -> dict[str, Any]:
     header = visible_columns(group)
     return {
         "title": group.title,
+        "note": UNEQUAL_BUDGETS if group.unequal_budgets else "",
         "header": header,
         "best": [bool(line.best) for line in group.lines],
         "rows": [

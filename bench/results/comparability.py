@@ -107,6 +107,9 @@ def titles(
 ) -> dict[str, str]:
     """For each class its data, presets and alpha, and in words whatever else the classes differ in.
 
+    A setting that some configurations do not have, as those of an older version, is named where the
+    others differ in it, or where titles would be equal without it.
+
     Args:
         classes: the keys of each class, by its id.
         presets: the presets that the runs of each class started from.
@@ -115,7 +118,22 @@ def titles(
     {'a': 'cifar10 (hub) · preset demo · alpha 0.1'}
     """
     names = dict.fromkeys(name for keys in classes.values() for name in keys)
-    differing = [n for n in names if n not in _ALWAYS and _differs(n, _alike(n, classes))]
+    names = dict.fromkeys(name for name in names if name not in _ALWAYS)
+    differing = [name for name in names if _differs(name, _alike(name, classes))]
+    known = [
+        name
+        for name in differing
+        if _differs(name, {i: k for i, k in _alike(name, classes).items() if name in k})
+    ]
+    short = _titles(classes, presets, known)
+    return short if len({*short.values()}) == len(short) else _titles(classes, presets, differing)
+
+
+def _titles(
+    classes: Mapping[str, Mapping[str, Any]],
+    presets: Mapping[str, Collection[str]],
+    differing: Collection[str],
+) -> dict[str, str]:
     return {
         class_id: " · ".join(
             dict.fromkeys(

@@ -39,6 +39,9 @@ _LATEX = {
 }
 
 
+UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
+
+
 def plain_cells(line: Line) -> dict[str, str]:
     """What a person reads of a line, by column heading; empty where nothing was measured.
 
@@ -187,6 +190,7 @@ def group_table(group: Group) -> TextTable:
         rows=[[plain_cells(line)[name] for name in header] for line in group.lines],
         best=[bool(line.best) for line in group.lines],
         column=header.index(metric) if metric in header else header.index("method"),
+        footer=UNEQUAL_BUDGETS if group.unequal_budgets else "",
     )
 
 

@@ -43,6 +43,11 @@ class Group:
         """Of the comparability class."""
         return content_id(self.keys)
 
+    @property
+    def unequal_budgets(self) -> bool:
+        """Whether studies of different sizes chose the hyperparameters of its tuned lines."""
+        return len({line.tune_runs for line in self.lines if line.tuned}) > 1
+
 
 @dataclass(frozen=True)
 class Leaderboard:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
 
     Nothing is written before everything has been compared. A row counts as the same when its
     results are, to the last bit; when, where and how fast it ran may differ, and the target's
-    stays.
+    stays. Each cell and study of the target is locked while it is filled, and looked at again.
 
     Args:
         target: need not exist.
@@ -58,7 +59,8 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
 
     Raises:
         StoreError: for a source that is not there, for rows, trials or studies that contradict
-            each other, or when the target cannot be written.
+            each other, or when the target cannot be written, or another process is at work on the
+            same run or study there; the same call again then does the rest.
     """
     done, conflicts = Merged(), []
     rows = {row.row_id: (row, target) for row in target.rows()}
@@ -89,24 +91,45 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
         )
     if not dry_run:
         target.check_writable()
-        for name, origin in studies.files.items():
-            atomic_write_bytes(target.root / name, origin.read_bytes())
+        for study_id, files in studies.files.items():
+            with _locked(target, f"study {study_id}", study_id):
+                for name, origin in files.items():
+                    atomic_write_bytes(target.root / name, origin.read_bytes())
         for row_id, (row, source) in new.items():
-            _copy_cell(source.cell_dir(row_id), target.cell_dir(row_id))
-            target.write_row(row)
+            with _locked(target, f"run {row_id}", row_id):
+                known = target.finished(row_id)  # it may have been finished meanwhile
+                if known is not None and (found := differences(known, row)):
+                    raise StoreError(
+                        f"row {row_id} has {found[0]} in {target.root}, just written, and"
+                        f" {source.root}; delete the one that you do not trust"
+                    )
+                if known is None:
+                    _copy_cell(source.cell_dir(row_id), target.cell_dir(row_id), row)
+                    target.write_row(row)
         target.refresh()
     return done
+
+
+@contextmanager
+def _locked(target: Store, what: str, name: str) -> Iterator[None]:
+    with target.lock(name) as mine:
+        if not mine:
+            raise StoreError(
+                f"{what} is being worked on by another process in {str(target.root)!r}; wait for"
+                " it and merge again: what was merged so far stays"
+            )
+        yield
 
 
 class _Studies:
     """What is known of every study so far.
 
     Attributes:
-        files: those to copy, by their place below the target.
+        files: those to copy, by study and by their place below the target.
     """
 
     def __init__(self, target: Store) -> None:
-        self.files: dict[Path, Path] = {}
+        self.files: dict[str, dict[Path, Path]] = {}
         self._meta: dict[str, Mapping[str, Any]] = {}
         self._trials: dict[str, dict[int, Mapping[str, Any]]] = {}
         for study_id in target.studies():
@@ -137,7 +160,7 @@ class _Studies:
             if known is None or (known["status"] == "error" and trial["status"] != "error"):
                 done.trials_added += 1
                 trials[trial["number"]] = trial
-                self.files[folder / name] = source.root / folder / name
+                self.files.setdefault(study_id, {})[folder / name] = source.root / folder / name
             elif trial["status"] == "error" or all(known[key] == trial[key] for key in _TRIAL):
                 done.trials_same += 1
             else:
@@ -145,15 +168,22 @@ class _Studies:
         if len(trials) > before:  # the description and the best values of the longer study
             for name in ("study.json", "best.yaml"):
                 if (source.root / folder / name).exists():
-                    self.files[folder / name] = source.root / folder / name
+                    self.files[study_id][folder / name] = source.root / folder / name
         return found
 
 
-def _copy_cell(source: Path, target: Path) -> None:
-    """Curve and checkpoints of a run, not its lock; its row comes last: a torn copy is redone."""
-    if not source.is_dir():
+def _copy_cell(source: Path, target: Path, row: Row) -> None:
+    """Curve and checkpoints of a run, not its lock; its row comes last: a torn copy is redone.
+
+    What an unfinished attempt left in the target goes; a failed run's checkpoints stay where they
+    are, since it is where they are that it can be tried again.
+    """
+    if row.status == "error" or not source.is_dir():
         return
     try:
+        for left in target.iterdir():  # it has its lock at least
+            if left.name != "lock":
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         shutil.copytree(
             source,
             target,

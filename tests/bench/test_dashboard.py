@@ -69,8 +69,27 @@ def test_what_cannot_be_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UnknownNameError, match="did you mean 'one'"):
         mirror(store, "on")
     with pytest.raises(StoreError, match="no study in"):
-        mirror(Store(store.root / "empty"))
+        mirror(Store(store.root / "trials"))
     mirrored = mirror(store)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ResourceError, match=r"is written, .*fedbench\[dashboard\]"):
         check_installed(mirrored)
+
+
+def test_a_description_of_another_version_is_one_clear_line(store: Store) -> None:
+    before = mirror(store).file.read_bytes()
+    meta = {"spec": "simclr", "space": SPACE}
+    for name, content, message in (
+        ("old", {"spec": "simclr"}, "study 'old' lacks 'space': its study.json is of another"),
+        ("odd", {**meta, "space": {"client.lr": {"type": "lake"}}}, "has a space of another form"),
+        ("two", {"space": SPACE}, "study 'two' lacks 'spec'"),
+    ):
+        store.write_study(name, content)
+        with pytest.raises(StoreError, match=message):
+            mirror(store, name)
+    store.write_study("one", {**meta, "space": {"client.lr": SPACE["client.lr"]}})
+    with pytest.raises(StoreError, match=r"trial 0 of study 'one' has client\.local_ep"):
+        mirror(store, "one")
+    with pytest.raises(StoreError, match="no store at"):
+        mirror(Store(store.root / "nowhere"))
+    assert (store.root / "optuna.journal").read_bytes() == before

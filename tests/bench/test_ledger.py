@@ -103,17 +103,26 @@ def test_the_ledger_says_which_messages_reveal_single_images() -> None:
 
 
 def test_every_message_of_every_round_is_recorded(tmp_path: Path) -> None:
-    """4 clients, 2 rounds and a round 0; averaged parts go both ways, centroids as they are."""
+    """4 clients, 2 rounds and a round 0, in which nobody trains: no weights go up.
+
+    Otherwise averaged parts go both ways; centroids go as they are.
+    """
     small = {"method__num_global_clusters": 6, "method__global_steps": 5}
     setup = tiny_setup(tiny_config("orchestra", method__num_local_clusters=3, **small))
     trainer = train(setup, tmp_path)
     dim, clients = 16, 4
     for record in trainer.history:
         up, down = record.traffic["up"], record.traffic["down"]
-        assert set(up) - set(down) == {"min_cluster_size"}
-        for part in ("encoder", "projector", "target_encoder", "target_projector", "rotation"):
+        trained = record.round_index > 0
+        parts = ("encoder", "projector", "target_encoder", "target_projector", "rotation")
+        assert set(up) == {"centroids", "min_cluster_size", *(parts if trained else ())}
+        assert set(down) == {"centroids", *parts}
+        for part in parts:
             numbers = sum(v.numel() for v in setup.make_net()[part].state_dict().values())
-            assert up[part]["numbers"] == down[part]["numbers"] == clients * numbers
+            assert down[part]["numbers"] == clients * numbers
+            if not trained:
+                continue
+            assert up[part]["numbers"] == clients * numbers
             assert up[part]["bytes"] == 4 * clients * numbers
             assert (up[part]["messages"], up[part]["revealing"]) == (clients, 0)
         assert up["centroids"]["bytes"] == 4 * clients * 3 * dim
@@ -122,6 +131,10 @@ def test_every_message_of_every_round_is_recorded(tmp_path: Path) -> None:
         assert up["centroids"]["smallest"] == record.parts["min_cluster_size"]
         assert record.bytes_up == sum(flow["bytes"] for flow in up.values())
         assert record.bytes_down == sum(flow["bytes"] for flow in down.values())
+    # In closed form: floats of the net down in 3 rounds and up in 2; G x d, L x d, 1.
+    floats = sum(v.numel() for n, v in setup.make_net().state_dict().items() if n != "centroids")
+    assert trainer.ledger.bytes_down == 4 * clients * 3 * (floats + 6 * dim)
+    assert trainer.ledger.bytes_up == 4 * clients * (2 * floats + 3 * (3 * dim + 1))
     total = Ledger()
     for record in trainer.history:
         total.merge(Ledger.from_dict(record.traffic))

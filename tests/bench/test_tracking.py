@@ -90,9 +90,12 @@ class FakeRun:
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.summary: dict[str, Any] = {}
         self.exit_code: int | None = None
+        self.step = 0
 
     def log(self, values: dict[str, float], step: int) -> None:
+        assert step >= self.step, "W&B drops it"
         self.logged.append((step, values))
+        self.step = step
 
     def finish(self, exit_code: int) -> None:
         self.exit_code = exit_code
@@ -129,6 +132,10 @@ def test_wandb_sees_the_row(tracked: tuple[Store, str], monkeypatch: pytest.Monk
     ]
     assert run.summary["knn_acc"] == row.knn_acc
     assert (run.summary["status"], run.exit_code) == ("ok", 0)
+    run.step = 3  # as W&B resumes a run of two steps
+    Tracking(["wandb"], store)(run_id)
+    assert len(run.logged) == 2
+    assert calls[1]["resume"] == "allow"
 
 
 def test_a_service_that_fails_costs_no_result(

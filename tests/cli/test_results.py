@@ -37,7 +37,7 @@ def test_report(call: Call, copy: Path, tmp_path: Path) -> None:
     file = tmp_path / "out put" / "page.html"
     answer = call("report", file, "--store", copy)
     assert answer.code == 0, answer.err
-    assert answer.out.startswith(f"{file} · 1 runs, 0 studies")
+    assert answer.out.startswith(f"{file} · 1 run, 0 studies")
     assert file.read_text().startswith("<!doctype html>")
     assert call("report", file, "--store", copy, "--json").json["num_rows"] == 1
     assert call("report", tmp_path / "page.pdf", "--store", copy).code == 2
@@ -63,10 +63,10 @@ def test_strict_names_what_it_cannot_read(call: Call, copy: Path, tmp_path: Path
 def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     planned = call("merge", copy, "--store", target, "--dry-run")
-    assert "1 rows would be added" in planned.out
+    assert "1 row would be added" in planned.out
     assert not target.exists()
     assert call("merge", copy, "--store", target, "--json").json["rows_added"] == 1
-    assert "0 rows added, 1 were there already" in call("merge", copy, "--store", target).out
+    assert "0 rows added, 1 there already" in call("merge", copy, "--store", target).out
     (row,) = Store(target).rows()
     put(copy, row.model_copy(update={"knn_acc": 0.123}))
     refused = call("merge", copy, "--store", target)
@@ -128,7 +128,7 @@ def test_studies_name_what_they_cannot_read(call: Call, tmp_path: Path) -> None:
 def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     run_id = finished.json["run_id"]
     place = ("--store", copy, "--workers", "1", "--device", "cpu", "-q")
-    same = call("reproduce", run_id, *place, "--json")
+    same = call("reproduce", run_id[:6], *place, "--json")
     assert same.code == 0, same.err
     assert same.json["same"] is True
     assert same.json["num_rounds"] == 1
@@ -138,7 +138,7 @@ def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     keep = copy.parent / "kept"
     other = call("reproduce", run_id, *place, "--keep", keep)
     assert other.code == 4
-    assert "not reproduced, 1 values differ" in other.out
+    assert "not reproduced, 1 difference" in other.out
     assert f"linear_acc  {(row.linear_acc or 0) / 2}  {row.linear_acc}" in other.out
     assert Store(keep).rows()[0].linear_acc == row.linear_acc
     assert len(Store(copy).rows()) == 1
@@ -154,6 +154,9 @@ def test_what_cannot_be_reproduced(call: Call, copy: Path) -> None:
         assert message in answer.err
 
     refused(("0" * 20,), "no run")
+    missing = call("reproduce", row.row_id, "--store", copy / "nowhere")
+    assert (missing.code, missing.out) == (5, "")
+    assert "no store at" in missing.err
     put(copy, row.model_copy(update={"benchmark_version": "0"}))
     refused((row.row_id,), "is of benchmark version 0")
     put(copy, row.model_copy(update={"dataset_revision": "f" * 64}))

@@ -47,7 +47,7 @@ def make(
 def batch_for(method: Orchestra, size: int = 6) -> Batch:
     rng = generator(0, "views")
     views = tuple(torch.randn(size, 3, 8, 8, generator=rng) for _ in method.needs().views)
-    return Batch(views, torch.full((size,), -1))
+    return Batch(views, torch.full((size,), -1), torch.arange(size))
 
 
 def loss_of(method: Orchestra, net: Net, batch: Batch) -> Loss:
@@ -172,6 +172,7 @@ def test_after_a_step_the_target_follows_and_the_memory_holds_the_batch() -> Non
     moved = 0.75 * before + 0.25 * net.tensor("encoder.stem.weight").detach()
     torch.testing.assert_close(net.tensor("target_encoder.stem.weight"), moved)
     assert torch.equal(Memory.of(net).valid(), out.keep["rows"])
+    assert Memory.of(net).images().tolist() == [0, 1, 2, 3, 4, 5]
     torch.testing.assert_close(out.keep["rows"].norm(dim=1), torch.ones(6))
 
 
@@ -200,7 +201,7 @@ def test_sharing_table() -> None:
 
 def extras_of(method: Orchestra, rows: Tensor) -> dict[str, Tensor]:
     net = Net({"encoder": torch.nn.Identity(), "memory": Memory(128, rows.shape[1])})
-    Memory.of(net).push(rows)
+    Memory.of(net).push(rows, torch.arange(len(rows)))
     data = ClientData(torch.zeros(len(rows), 3, 8, 8, dtype=torch.uint8), torch.zeros(len(rows)))
     return dict(method.after_local(net, data, Client(0, 1, generator(0, "client"))))
 

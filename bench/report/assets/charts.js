@@ -14,8 +14,8 @@ function choice(label, options, onchange) {
 function scales(names) {
   const domain = [...new Set(names)].sort();
   return {
-    color: { domain, range: domain.map((_, i) => INKS[i % INKS.length]), legend: domain.length > 1 },
-    symbol: { domain, legend: false },
+    color: { domain, range: domain.map((_, i) => INKS[i % INKS.length]), legend: false },
+    symbol: { domain, legend: domain.length > 1 }, // with the colours; both together tell 70 names apart
   };
 }
 

@@ -22,15 +22,15 @@
     const sum = (name) => runs.reduce((total, run) => total + (run[name] || 0), 0);
     const bad = runs.filter((run) => run.status !== "ok");
     const facts = [
-      [runs.length.toLocaleString("en"), "runs"],
-      [count("method"), "methods"],
-      [Object.keys(data.classes).length, "comparability classes"],
-      [data.studies.length, "tuning studies"],
+      [runs.length, "run", "runs"],
+      [count("method"), "method", "methods"],
+      [Object.keys(data.classes).length, "comparability class", "comparability classes"],
+      [data.studies.length, "tuning study", "tuning studies"],
       [(sum("wall_seconds") / 3600).toFixed(2), "hours of runs"],
       [((sum("bytes_up") + sum("bytes_down")) / 1e9).toFixed(2), "GB between clients and servers"],
-      [bad.length, "runs diverged or failed"],
+      [bad.length, "run diverged or failed", "runs diverged or failed"],
     ];
-    main.append(el("ul", { class: "facts" }, ...facts.map(([value, what]) => el("li", {}, el("b", {}, `${value}`), what))));
+    main.append(el("ul", { class: "facts" }, ...facts.map(([value, one, many]) => el("li", {}, el("b", {}, value.toLocaleString("en")), many && value !== 1 ? many : one))));
     main.append(...data.problems.map((problem) => el("p", { class: "warning", role: "alert" }, `Not read: ${problem}`)));
     if (!runs.length) main.append(el("p", {}, "The store holds no runs yet."));
   }
@@ -44,7 +44,7 @@
       const order = data.metrics.find((m) => m.name === metric.value).title;
       header.sort((a, b) => place(a, order) - place(b, order));
       const groups = board.groups.map((group) => ({
-        title: group.title,
+        title: group.title, note: group.note,
         rows: group.rows.map((row, i) => ({ best: group.best[i], cells: header.map((name) => row[group.header.indexOf(name)] ?? "") })),
       }));
       const below = el("div", {}), several = board.across.length > 1;

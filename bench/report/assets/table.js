@@ -30,7 +30,7 @@ function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b);
 }
 
-// columns: {title, num, code, hint}. groups: {title, rows: {cells, best}}, where cells is a list of
+// columns: {title, num, code, hint}. groups: {title, note, rows: {cells, best}}, where cells is a list of
 // texts or [text, number], or a function that makes it when the row is first needed.
 // Rows are sorted within their group: what one group holds is not compared with another.
 function table({ label, columns, groups, limit = 300 }) {
@@ -79,7 +79,7 @@ function table({ label, columns, groups, limit = 300 }) {
       rows = rows.slice(0, most - shown);
       shown += rows.length;
       parts.push(el("tbody", {},
-        group.title ? el("tr", {}, el("th", { scope: "rowgroup", colspan: columns.length }, group.title)) : null,
+        group.title ? el("tr", {}, el("th", { scope: "rowgroup", colspan: columns.length }, el("div", {}, group.title, group.note ? el("p", { class: "faint" }, group.note) : null))) : null,
         ...rows.map(line)));
     }
     body.querySelectorAll("tbody").forEach((part) => part.remove());

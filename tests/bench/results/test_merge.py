@@ -38,7 +38,7 @@ def stores(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store]:
             row = make_row(RunConfig(seed=seed), linear_acc=0.5 + seed / 10, hardware=hardware)
             store.write_row(row)
             store.write_curve(row.row_id, [{"round_index": 0, "loss": 1.0}])
-            (store.cell_dir(row.row_id) / "lock").write_text("")
+            (store.cell_dir(row.row_id) / "lock").write_text("theirs")
     return anna, ben
 
 
@@ -54,7 +54,7 @@ def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
     assert [row.hardware for row in target.rows()] == ["laptop", "laptop", "cluster"]
     for row in target.rows():
         assert target.curve(row.row_id) == [{"round_index": 0, "loss": 1.0}]
-        assert not (target.cell_dir(row.row_id) / "lock").exists()
+        assert (target.cell_dir(row.row_id) / "lock").read_bytes() == b""  # the target's own
     assert (target.root / "leaderboard.parquet").exists()
     again = merge(target, [anna, ben])
     assert (again.rows_added, again.rows_same) == (0, 4)
@@ -80,6 +80,50 @@ def test_failed_rows_give_way(tmp_path: Path, make_row: MakeRow) -> None:
     assert merge(fine, [failed]).rows_same == 1
     assert merge(failed, [fine]).rows_replaced == 1
     assert failed.rows()[0].linear_acc == 0.5
+
+
+def test_checkpoints_come_with_finished_runs_only(tmp_path: Path, make_row: MakeRow) -> None:
+    failed, fine, target = (Store(tmp_path / name) for name in ("failed", "fine", "target"))
+    for store, name, status in ((failed, "round-00000002-a", "error"), (fine, "round-7-b", "ok")):
+        row = make_row(status=status)
+        store.write_row(row)
+        store.cell_dir(row.row_id).mkdir(parents=True)
+        (store.cell_dir(row.row_id) / f"{name}.safetensors").write_bytes(b"weights")
+    cell = target.cell_dir(row.row_id)
+    merge(target, [failed])
+    assert [path.name for path in cell.iterdir()] == ["lock"]
+    merge(failed, [fine])  # in place of what the failed attempt left
+    assert sorted(p.name for p in failed.cell_dir(row.row_id).iterdir()) == [
+        "lock",
+        "round-7-b.safetensors",
+    ]
+
+
+def test_a_run_or_a_study_at_work_is_left_alone(
+    stores: tuple[Store, Store], tmp_path: Path
+) -> None:
+    anna, ben = stores
+    (row,) = [row for row in ben.rows() if row.seed == 2]
+    ben.write_trial("study", 0, trial())
+    ben.write_study("study", META)
+    for name in (row.row_id, "study"):
+        with anna.lock(name) as mine:
+            assert mine
+            with pytest.raises(StoreError, match=rf"{name} is being worked on .* merge again"):
+                merge(anna, [ben])
+    assert (merge(anna, [ben]).rows_added, anna.studies()) == (1, ["study"])
+
+
+def test_what_is_finished_meanwhile_is_compared(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anna, ben = stores
+    (row,) = [row for row in ben.rows() if row.seed == 2]
+    anna.write_row(row.model_copy(update={"linear_acc": 0.1}))
+    rows = anna.rows()[:2]
+    monkeypatch.setattr(anna, "rows", lambda: rows)  # as they were a moment ago
+    with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.1 and 0.7 .*just"):
+        merge(anna, [ben])
 
 
 def test_unreadable_files_are_named_and_left_out(stores: tuple[Store, Store]) -> None:
@@ -150,3 +194,12 @@ def test_traffic_of_rounds_that_older_curves_lack_is_not_compared() -> None:
     assert found.name == "round 1 traffic.up.model.bytes"
     (found,) = _round_differences(new, old, same_schema=False)
     assert (found.first, found.second) == (8, None)
+
+
+def test_missing_rounds_are_a_difference_where_there_is_a_curve() -> None:
+    point = {"round_index": 0, "loss": 1.0}
+    assert _round_differences([], [point], same_schema=True) == []  # a trial has none
+    (found,) = _round_differences([point], [point, {"round_index": 1}], same_schema=True)
+    assert str(found) == "rounds 1 and 2"
+    (found,) = _round_differences([point], [], same_schema=True)
+    assert str(found) == "rounds 1 and 0"
