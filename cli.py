@@ -19,11 +19,11 @@ from fedbench.bench import nursery
 from fedbench.bench.cli_doctor import doctor
 from fedbench.bench.cli_figures import add_figures
 from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
-from fedbench.bench.cli_results import results_app
+from fedbench.bench.cli_results import check_strict, results_app
 from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
 
-FAILED, UNREADABLE = 4, 5
+FAILED = 4
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,  # rich would double the time of --help and box every error
     "pretty_exceptions_enable": False,
@@ -210,8 +210,7 @@ def leaderboard(
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     board_report.show(ranking, form, quiet=output.quiet)
-    if strict and ranking.problems:
-        raise typer.Exit(UNREADABLE)
+    check_strict(strict, ranking.problems)
 
 
 @app.command(epilog="Example: fedbench partition --preset cross-device --labels balanced:50000:10")

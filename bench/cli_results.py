@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from fedbench.bench import cli_options as opt
@@ -11,6 +13,12 @@ from fedbench.bench.wording import count, size
 
 results_app = typer.Typer()
 DIFFERENT, UNREADABLE = 4, 5
+
+
+def check_strict(strict: bool, problems: Sequence[str]) -> None:
+    """Leave with an exit code of its own if that was asked for and something was not read."""
+    if strict and problems:
+        raise typer.Exit(UNREADABLE)
 
 
 @results_app.command(epilog="Example: fedbench report results.html --grid heterogeneity")
@@ -36,8 +44,7 @@ def report(
         runs = count(written.num_rows, "run")
         studies = count(written.num_studies, "study", "studies")
         emit(f"{written.file} · {runs}, {studies}, {size(written.num_bytes)}")
-    if strict and written.problems:
-        raise typer.Exit(UNREADABLE)
+    check_strict(strict, written.problems)
 
 
 @results_app.command(epilog="Example: fedbench export 0123456789abcdef0123 encoder.safetensors")
@@ -82,8 +89,7 @@ def studies(
     else:
         view = views[study]
         emit_json(view.as_dict()) if output.json else studies_report.show_study(view)
-    if strict and found.problems:
-        raise typer.Exit(UNREADABLE)
+    check_strict(strict, found.problems)
 
 
 @results_app.command(epilog="Example: fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
@@ -106,8 +112,7 @@ def merge(
         emit_json(merged.as_dict())
     else:
         emit(studies_report.merged_text(merged, dry_run=dry_run))
-    if strict and merged.problems:
-        raise typer.Exit(UNREADABLE)
+    check_strict(strict, merged.problems)
 
 
 @results_app.command(epilog="Example: fedbench reproduce 0123456789abcdef0123")

@@ -207,10 +207,8 @@ class _Run:
         binding, trainer = self.trainer.binding, self.trainer
 
         def select(client_id: int) -> None:
-            stored = None if first else trainer.personal_rounds.get(client_id)
-            own = trainer.first_personal
-            if stored is not None:
-                own = self._personal.load(client_id, stored)
+            rounds = {} if first else trainer.personal_rounds
+            own = self._personal.latest(client_id, rounds, trainer.first_personal)
             binding.personal.data.copy_(own)
 
         one = first or self.setup.method.needs().pooled

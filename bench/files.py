@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -90,6 +91,19 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy what is in a folder into another, but no lock and nothing half written.
+
+    Raises:
+        StoreError: as `atomic_write_bytes`.
+    """
+    ignore = shutil.ignore_patterns("lock", ".*.tmp")
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
+    except OSError as cause:  # shutil's own has no errno
+        raise write_error(target, cause if cause.errno else OSError(str(cause))) from cause
 
 
 def sweep_temporary(folder: Path, older_than: float = STALE_SECONDS) -> int:

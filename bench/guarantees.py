@@ -36,7 +36,7 @@ def not_a_sum(method: Method) -> str:
 
 def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
     """What clients send besides averages, under default fields; an add-on's on its first base."""
-    bases = [name for name in methods if entry.bases is None or name in entry.bases]
+    bases = entry.fits(methods)
     if entry.is_addon and not bases:
         return {}
     method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})

@@ -58,6 +58,10 @@ class PersonalStore:
         """
         return self._read(client_id, round_index, _TENSORS)[_TENSORS]
 
+    def latest(self, client_id: int, rounds: Mapping[int, int], first: Tensor) -> Tensor:
+        """A client's vector of the round that counts; the first one if it never trained."""
+        return self.load(client_id, rounds[client_id]) if client_id in rounds else first
+
     def load_optimizer(
         self, client_id: int, round_index: int, kind: str
     ) -> dict[int, dict[str, Tensor]]:

@@ -24,7 +24,7 @@ from fedbench.bench.execute import (
     execute,
     open_dataset,
 )
-from fedbench.bench.files import write_error
+from fedbench.bench.files import copy_folder
 from fedbench.bench.history import History
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.results.row import Row
@@ -133,12 +133,7 @@ def keep(
     folder = store.cell_dir(row.row_id)
     if elsewhere is not None and elsewhere.exists():
         drop_scratch(elsewhere)
-        try:
-            shutil.copytree(
-                elsewhere, folder, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True
-            )
-        except OSError as err:
-            raise write_error(folder, err) from err
+        copy_folder(elsewhere, folder)
     if history is None and folder.exists():
         history = [record.as_dict() for record in History(folder).read()]
     if history is not None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import ResourceError, UnknownNameError
+from fedbench.bench.results.comparability import settings_of
 from fedbench.bench.results.compare import results_of
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
@@ -65,7 +65,7 @@ def outcome(row: Row) -> dict[str, float]:
 
 def settings(row: Row) -> dict[str, Any]:
     """The configuration by dotted name; lists as text."""
-    config = flatten(json.loads(row.config_json))
+    config = settings_of(row.config_json)
     plain = {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
     return plain | {"dataset": row.dataset, "preset": row.preset, "config_id": row.config_id}
 

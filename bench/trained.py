@@ -42,9 +42,7 @@ class TrainedRun:
 
     def select(self, client_id: int) -> None:
         """Put one client's own tensors into the net; those it began with if it never trained."""
-        own = self._first_personal
-        if client_id in self._personal_rounds:
-            own = self._personal.load(client_id, self._personal_rounds[client_id])
+        own = self._personal.latest(client_id, self._personal_rounds, self._first_personal)
         self.binding.personal.data.copy_(own)
 
 

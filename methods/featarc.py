@@ -6,14 +6,14 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedbench.bench.data.clients import ClientData
 from fedbench.bench.errors import ConfigError
 from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.heads import projector
 from fedbench.bench.nn.losses import nt_xent
 from fedbench.bench.nn.prediction import negative_cosine
 from fedbench.bench.nn.target import add_targets, copy_to_targets
@@ -60,17 +60,12 @@ class FeatARC(Method):
                 f"method.projection_dim: must equal the encoder's width {backbone.dim} for anchor"
                 f" 'backbone-clean' (got {self.projection_dim})"
             )
-        net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
+        head = projector(backbone, *dims, normed=self.projector_norm)
+        net = Net({"encoder": encoder, "projector": head})
         add_targets(net, "encoder", "projector")
         keep_within_round(net["target_encoder"], net["target_projector"])
         return net
-
-    def _projector(self, backbone: Backbone) -> nn.Module:
-        dims = backbone.dim, self.hidden_dim, self.projection_dim
-        if not self.projector_norm:
-            return mlp(*dims)
-        out_norm = backbone.head_norm(self.projection_dim, affine=False)
-        return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm)
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
         """Freeze the received model, in eval mode."""

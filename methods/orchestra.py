@@ -25,7 +25,7 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.heads import projector
 from fedbench.bench.nn.memory import ClusterFields, Memory
 from fedbench.bench.nn.target import (
     TARGET_ENCODER,
@@ -90,9 +90,8 @@ class Orchestra(ClusterFields, Method):
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Online parts, their targets, classifier of turns, centroids, and the scratch memory."""
-        hidden, dim, norm = self.hidden_dim, self.projection_dim, backbone.head_norm
-        out = norm(dim, affine=False)
-        head = mlp(backbone.dim, hidden, dim, norm=norm, out_norm=out, out_bias=False)
+        dim = self.projection_dim
+        head = projector(backbone, self.hidden_dim, dim, normed=True, out_bias=False)
         net = Net({"encoder": backbone.make(), "projector": head})
         if self.target:
             add_targets(net, "encoder", "projector")

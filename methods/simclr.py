@@ -11,7 +11,7 @@ from torch import nn
 from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.heads import projector
 from fedbench.bench.nn.labelled import classification, sum_over_classes
 from fedbench.bench.nn.losses import info_nce, nt_xent
 from fedbench.bench.registry import register
@@ -50,17 +50,12 @@ class SimCLR(Method):
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Encoder and projector; with labels, a linear classifier on the encoder."""
-        net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
+        head = projector(backbone, *dims, normed=self.projector_norm)
+        net = Net({"encoder": encoder, "projector": head})
         if data.labelled:
             net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
         return net
-
-    def _projector(self, backbone: Backbone) -> nn.Module:
-        dims = backbone.dim, self.hidden_dim, self.projection_dim
-        if not self.projector_norm:
-            return mlp(*dims)
-        out_norm = backbone.head_norm(self.projection_dim, affine=False)
-        return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """NT-Xent, or InfoNCE, of the projections; with labels, inside groups, plus theirs."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
 from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
+from fedbench.bench.nn.heads import projector
 from fedbench.bench.nn.labelled import classification, sum_over_classes
 from fedbench.bench.nn.spectral import clipped_spectral_contrast, spectral_contrast
 from fedbench.bench.registry import register
@@ -55,19 +55,14 @@ class Spectral(Method):
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Encoder, projector and, if asked for, the output layer; with labels, a classifier."""
-        net = Net({"encoder": backbone.make(), "projector": self._projector(backbone)})
+        encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
+        head = projector(backbone, *dims, normed=self.projector_norm, out_bias=False)
+        net = Net({"encoder": encoder, "projector": head})
         if self.num_outputs is not None:
             net["output"] = nn.Linear(self.projection_dim, self.num_outputs)
         if data.labelled:
             net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
         return net
-
-    def _projector(self, backbone: Backbone) -> nn.Module:
-        dims = backbone.dim, self.hidden_dim, self.projection_dim
-        if not self.projector_norm:
-            return mlp(*dims)
-        out_norm = backbone.head_norm(self.projection_dim, affine=False)
-        return mlp(*dims, norm=backbone.head_norm, out_norm=out_norm, out_bias=False)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """The spectral loss of the embeddings under their norm; with labels, inside groups."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
+from fedbench.bench.nn.backbones import Backbone
+
 
 def mlp(
     in_dim: int,
@@ -34,3 +36,22 @@ def mlp(
     if out_norm is not None:
         layers.append(out_norm)
     return nn.Sequential(*layers)
+
+
+def projector(
+    backbone: Backbone, hidden_dim: int, out_dim: int, *, normed: bool, out_bias: bool = True
+) -> nn.Sequential:
+    """A head on the encoder, (B, D) -> (B, out_dim).
+
+    Args:
+        backbone: the encoder, whose norm it uses.
+        hidden_dim: width of the hidden layer.
+        out_dim: width of the output.
+        normed: with norms, hidden and output, the latter without affine; else `mlp` as it is.
+        out_bias: whether the last layer has a bias, where there are norms.
+    """
+    if not normed:
+        return mlp(backbone.dim, hidden_dim, out_dim)
+    out_norm = backbone.head_norm(out_dim, affine=False)
+    norm = backbone.head_norm
+    return mlp(backbone.dim, hidden_dim, out_dim, norm=norm, out_norm=out_norm, out_bias=out_bias)

@@ -12,9 +12,7 @@ from fedbench.bench.config import content_id
 from fedbench.bench.dotted import flatten
 from fedbench.bench.results.row import Row
 
-KEYS = (
-    "dataset",
-    "dataset_revision",
+SETTING = (
     "partition",
     "alpha",
     "num_clients",
@@ -23,8 +21,10 @@ KEYS = (
     "local_epochs",
     "backbone",
     "norm",
-    "benchmark_version",
 )
+"""Columns that rows of ours and published cells have alike."""
+
+KEYS = ("dataset", "dataset_revision", *SETTING, "benchmark_version")
 """Columns that make up the comparability class; settings of data, model and probe come on top."""
 
 _IN_COLUMNS = frozenset(

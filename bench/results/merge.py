@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.errors import StoreError
-from fedbench.bench.files import atomic_write_bytes, write_error
+from fedbench.bench.files import atomic_write_bytes, copy_folder, write_error
 from fedbench.bench.results.compare import differences
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
@@ -184,12 +184,6 @@ def _copy_cell(source: Path, target: Path, row: Row) -> None:
         for left in target.iterdir():  # it has its lock at least
             if left.name != "lock":
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-        shutil.copytree(
-            source,
-            target,
-            dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns("lock", ".*.tmp"),
-        )
-    except (OSError, shutil.Error) as cause:
-        first = cause if isinstance(cause, OSError) and cause.errno else OSError(str(cause))
-        raise write_error(target, first) from cause
+    except OSError as cause:
+        raise write_error(target, cause) from cause
+    copy_folder(source, target)

@@ -14,23 +14,10 @@ from typing import Literal
 from pydantic import Field
 
 from fedbench.bench.config import content_id
+from fedbench.bench.results.comparability import SETTING
 from fedbench.bench.results.row import COUNT, FRACTION, Count, Fraction, Record
 
-_CLASS = (
-    "paper",
-    "dataset",
-    "setting",
-    "metric",
-    "partition",
-    "alpha",
-    "num_clients",
-    "participation",
-    "num_rounds",
-    "local_epochs",
-    "backbone",
-    "norm",
-    "probe",
-)
+_CLASS = ("paper", "dataset", "setting", "metric", *SETTING, "probe")
 
 
 class PaperCell(Record):

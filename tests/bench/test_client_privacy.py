@@ -18,10 +18,12 @@ from fedbench.bench import registry
 from fedbench.bench.aggregate import Aggregate, Protection
 from fedbench.bench.config import ServerConfig
 from fedbench.bench.errors import ConfigError
+from fedbench.bench.execute import Origin, Place, execute
 from fedbench.bench.guarantees import columns, not_a_sum
 from fedbench.bench.layout import Layout
 from fedbench.bench.method import Needs
 from fedbench.bench.net import Net
+from fedbench.bench.privacy import ClusterBudget
 from fedbench.bench.seeding import generator
 from fedbench.bench.server import ServerOptimizer
 from fedbench.bench.sharing import Extra, Sharing
@@ -105,6 +107,32 @@ def test_the_row_has_epsilon(tmp_path: Path) -> None:
     moved = float((trainer.vector - trainer.initial).norm())
     noise = 0.02 / 4 * math.sqrt(3 * trainer.layout.num_averaged)
     assert moved == pytest.approx(noise, rel=0.5)
+
+
+def test_the_round_that_ends_a_run_counts(tmp_path: Path) -> None:
+    """It diverges in its first training round: what clients sent until then was sent."""
+    fields = {"privacy__clip": 1.0, "privacy__noise_multiplier": 2.0, "privacy__delta": 1e-3}
+    row = execute(
+        tiny_config("supervised", client__lr=1e30, **fields), Origin(), Place(tmp_path / "a")
+    )
+    assert (row.status, row.rounds_done) == ("diverged", 0)
+    assert row.epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(2.0, 1e-3), rel=1e-3)
+    assert json.loads(row.privacy_json or "")["rounds"] == {"1": 1}
+    assert 0 < (row.bytes_up or 0) <= (row.bytes_down or 0)
+
+
+def test_the_row_of_private_clusters_says_what_epsilon_holds_for(tmp_path: Path) -> None:
+    """Two rounds, of which the second, the first that trains, ends the run."""
+    fields = {"method__representations": "private", "method__epsilon": 10.0}
+    config = tiny_config("orchestra", client__lr=1e30, method__global_steps=2, **fields)
+    row = execute(config, Origin(), Place(tmp_path))
+    assert (row.status, row.rounds_done) == ("diverged", 1)
+    assert row.epsilon == ClusterBudget(10.0, 1e-3).composed(2)
+    assert row.epsilon_of == "an image, in centroids only, given the received weights"
+    details = json.loads(row.privacy_json or "")
+    assert details["rounds"] == 2
+    assert details["given"].endswith("in which no image is protected from round 2 on")
+    assert details["centroids"]["epsilon_per_round"] == 10.0
 
 
 def test_clients_are_drawn_independently_and_resume_keeps_the_bits(tmp_path: Path) -> None:

@@ -106,6 +106,9 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     assert notes["supervised"] == "descriptive"
     assert "were tuned with different budgets" in legend
     assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
+    board = leaderboard(rows, budgets={"s-24": 24, "b-4": 4})
+    for text in (to_markdown(board), to_latex(board)):
+        assert "were tuned with different budgets" in text
 
 
 def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:

@@ -13,12 +13,13 @@ from fedbench.bench.results.store import Store
 def test_runs_by_the_beginning_of_their_id(store: Store, make_row: Callable[..., Row]) -> None:
     with pytest.raises(StoreError, match="there is no store at"):
         find_row(store, "abcd")
-    for row_id in ("abcd0", "abcd1", "abcd", "bcde0"):
+    for row_id in (f"{name:0<20}" for name in ("abcd0", "abcd1", "bcde0")):
         store.write_row(make_row(row_id=row_id))
-    assert find_row(store, "bcde").row_id == "bcde0"
-    assert find_row(store, "abcd").row_id == "abcd"  # its whole name
+    assert find_row(store, "bcde").row_id == "bcde0" + 15 * "0"
+    assert find_row(store, "abcd1" + 15 * "0").row_id == "abcd1" + 15 * "0"
     with pytest.raises(StoreError, match=r"no run 'bcd' in store .*4 characters"):
         find_row(store, "bcd")
-    store.write_row(make_row(row_id="bcde1"))
-    with pytest.raises(ConfigError, match=r"^2 runs begin with 'bcde': bcde0, bcde1; give more"):
-        find_row(store, "bcde")
+    with pytest.raises(StoreError, match=r"no run 'ffff' in store"):
+        find_row(store, "ffff")
+    with pytest.raises(ConfigError, match=r"^2 runs begin with 'abcd': abcd00+, abcd10+; give mor"):
+        find_row(store, "abcd")

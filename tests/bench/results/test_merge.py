@@ -85,7 +85,7 @@ def test_failed_rows_give_way(tmp_path: Path, make_row: MakeRow) -> None:
 def test_checkpoints_come_with_finished_runs_only(tmp_path: Path, make_row: MakeRow) -> None:
     failed, fine, target = (Store(tmp_path / name) for name in ("failed", "fine", "target"))
     for store, name, status in ((failed, "round-00000002-a", "error"), (fine, "round-7-b", "ok")):
-        row = make_row(status=status)
+        row = make_row(status=status, error="died" if status == "error" else None)
         store.write_row(row)
         store.cell_dir(row.row_id).mkdir(parents=True)
         (store.cell_dir(row.row_id) / f"{name}.safetensors").write_bytes(b"weights")
@@ -106,7 +106,7 @@ def test_a_run_or_a_study_at_work_is_left_alone(
     (row,) = [row for row in ben.rows() if row.seed == 2]
     ben.write_trial("study", 0, trial())
     ben.write_study("study", META)
-    for name in (row.row_id, "study"):
+    for name in ("study", row.row_id):  # studies are merged first
         with anna.lock(name) as mine:
             assert mine
             with pytest.raises(StoreError, match=rf"{name} is being worked on .* merge again"):

@@ -12,12 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.report.series import columns
+from fedbench.bench.results.formats import UNEQUAL_BUDGETS, plain_cells
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 
@@ -140,6 +143,21 @@ def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_p
     assert "not a whole Parquet file" in data_of(file)["problems"][0]
 
 
+def test_the_page_says_that_tuning_budgets_differ(
+    store: Store, make_row: MakeRow, tmp_path: Path
+) -> None:
+    for spec, trials in (("simclr", 24), ("byol", 4)):
+        config = RunConfig(spec=spec)
+        store.write_row(make_row(config, linear_acc=0.5, tuned=True, study_id=spec))
+        study = {"spec": spec, "trials": trials, "seeds_per_trial": 2, "finished_at": "2026-01-02"}
+        store.write_study(spec, study)
+    fedbench.report(tmp_path / "page.html", store)
+    (group,) = data_of(tmp_path / "page.html")["boards"]["linear_acc"]["groups"]
+    notes = [row[group["header"].index("notes")] for row in group["rows"]]
+    assert sorted(notes) == ["tuned in 48 runs, descriptive", "tuned in 8 runs, descriptive"]
+    assert group["note"] == UNEQUAL_BUDGETS
+
+
 def geometry(row: Row) -> dict[str, Any]:
     histogram = {"median": 80.0, "mean": 81.0, "edges": [0.0, 90.0, 180.0], "counts": [3, 1]}
     points = {"points": [[0.5, 1.5], [2.0, 3.0]], "labels": [0, 1], "class_names": ["a", "b"]}
@@ -208,7 +226,11 @@ const steps = () => {
 addEventListener("load", () => setTimeout(() => {
   let out; try { out = steps(); } catch (error) { out = { failed: String(error.stack) }; }
   const pre = document.createElement("pre"); pre.id = "outcome";
-  const finish = () => { pre.textContent = JSON.stringify({ ...out, errors }); };
+  const finish = () => {
+    const named = (table) => [table.ariaLabel, [...table.rows].map(texts)];
+    const tables = Object.fromEntries(all("table").map(named));
+    pre.textContent = JSON.stringify({ ...out, tables, errors });
+  };
   setTimeout(() => { finish(); document.body.append(pre); }, 100);
 }, 100));
 """
@@ -241,10 +263,14 @@ def in_browser(file: Path, size: str = "1280,900") -> dict[str, Any]:
     return outcome
 
 
+@pytest.fixture(scope="module")
+def opened(written: tuple[Store, Path]) -> dict[str, Any]:
+    return in_browser(written[1])
+
+
 @pytest.mark.browser
-def test_in_a_browser(written: tuple[Store, Path]) -> None:
-    store, file = written
-    out = in_browser(file)
+def test_in_a_browser(written: tuple[Store, Path], opened: dict[str, Any]) -> None:
+    store, out = written[0], opened
     assert out["errors"] == []
     assert out["title"].startswith("fedbench")
     assert (out["filtered"], out["nothing"]) == (3, 0)
@@ -280,6 +306,98 @@ def test_in_a_browser(written: tuple[Store, Path]) -> None:
     assert groups(out["board"])[1] == ["supervised", "byol", "simclr"]
     assert groups(out["byMethod"])[1] == ["byol", "simclr", "supervised"]
     assert groups(out["byAccuracy"])[1] == ["supervised", "byol", "simclr"]
+
+
+def cells_of_a_run(row: Row) -> dict[str, str]:
+    """What the page should say of a row, written apart from it."""
+
+    def shown(value: float | None, scale: float, digits: int) -> str:
+        return "" if value is None else f"{value * scale:.{digits}f}"
+
+    return {
+        "run": row.row_id,
+        "status": row.status,
+        "method": row.method,
+        "preset": row.preset,
+        "data": row.dataset,
+        "partition": row.partition,
+        "alpha": f"{row.alpha:g}",
+        "clients": str(row.num_clients),
+        "participation": f"{row.participation:g}",
+        "rounds": str(row.num_rounds),
+        "epochs": str(row.local_epochs),
+        "seed": str(row.seed),
+        "linear %": shown(row.linear_acc, 100, 1),
+        "k-NN %": shown(row.knn_acc, 100, 1),
+        "objective": shown(row.objective, 1, 3),
+        "untrained k-NN %": shown(row.untrained_knn_acc, 100, 1),
+        "MB up": shown(row.bytes_up, 1e-6, 1),
+        "MB down": shown(row.bytes_down, 1e-6, 1),
+        "seconds": shown(row.wall_seconds, 1, 1),
+        "device": row.device or "",
+        "started": row.started_at.isoformat(timespec="seconds"),
+        "error": row.error or "",
+    }
+
+
+@pytest.mark.browser
+def test_every_number_in_the_browser_is_the_stores(
+    written: tuple[Store, Path], opened: dict[str, Any]
+) -> None:
+    store, tables = written[0], opened["tables"]
+    rows = store.rows()
+    heads, *runs = tables["Runs"]
+    assert [dict(zip(heads, cells, strict=True)) for cells in runs] == list(
+        map(cells_of_a_run, rows)
+    )
+
+    heads, *cells = tables["Leaderboard"]
+    found = [dict(zip(heads, each, strict=True)) for each in cells if len(each) > 1]
+    lines = fedbench.leaderboard(store).board.lines
+    expected = [{name: plain_cells(line).get(name, "") for name in heads} for line in lines]
+    for each, line in zip(expected, lines, strict=True):
+        if line.knn_acc_mean is not None:  # trapezia of 0.2 at round 0, 0.25 at 5, the final at 10
+            each["area %"] = f"{(0.2 + 2 * 0.25 + line.knn_acc_mean) / 4 * 100:.1f}"
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+
+    def numbers(label: str) -> list[list[str]]:
+        return sorted(tables[f"{label}: numbers"][1:])
+
+    means, curves = [], []
+    for alpha in (0.1, 1.0, 100.0):
+        for spec in ("simclr", "byol", "supervised"):
+            own = [row for row in rows if (row.method, row.alpha) == (spec, alpha)]
+            linear = [row.linear_acc or 0.0 for row in own if row.status == "ok"]
+            low, high = stats.t.interval(0.95, 2, np.mean(linear), stats.sem(linear))
+            shown = [f"{value * 100:.1f}" for value in (float(np.mean(linear)), low, high)]
+            means.append([spec, f"{alpha:g}", *shown, "3"])
+    assert numbers("Accuracy along an axis") == sorted(means)
+    for spec in ("simclr", "byol", "supervised"):  # of the first class: untrained, stored, final
+        own = [row for row in rows if (row.method, row.alpha) == (spec, 0.1)]
+        knn = [row.knn_acc or 0.0 for row in own if row.status == "ok"]
+        low, high = stats.t.interval(0.95, 2, np.mean(knn), stats.sem(knn))
+        curves.append([spec, "0", "0.000", "20.0", "20.0", "20.0", "3"])
+        curves.append([spec, "5", "1.100e-8", "25.0", "25.0", "25.0", "3"])
+        final = [f"{value * 100:.1f}" for value in (float(np.mean(knn)), low, high)]
+        curves.append([spec, "10", f"{(1_234_567 + 2_345_678) / 1e9:.4g}", *final, "3"])
+    assert numbers("Accuracy over rounds or bytes") == sorted(curves)
+    assert [each[:2] for each in numbers("Objective against accuracy")] == [
+        ["byol", "3"],
+        ["simclr", "3"],
+        ["supervised", "3"],
+    ]
+    trials = tables["Trials of study"]
+    assert trials[0] == [
+        *("trial", "objective", "knn_acc", "seconds", "seeds", "values", "status", "error")
+    ]
+    assert trials[1:] == [
+        [str(n), f"{n / 10:.4f}", f"{50 + n**2}.0", "2.0", "1", "client.lr=0.1", "ok", ""]
+        for n in range(5)
+    ]
+    done = [row for row in rows if row.device]
+    hours = sum(row.wall_seconds or 0.0 for row in done) / 3600
+    (machine,) = [each for each in tables["Machines"][1:] if each[1] == "cpu"]
+    assert machine[4:7] == ["27", f"{hours:.2f}", f"{27 * 3_580_245 / 1e9:.2f}"]
 
 
 @pytest.mark.browser
