@@ -379,7 +379,7 @@ def test_every_number_in_the_browser_is_the_stores(
         curves.append([spec, "0", "0.000", "20.0", "20.0", "20.0", "3"])
         curves.append([spec, "5", "1.100e-8", "25.0", "25.0", "25.0", "3"])
         final = [f"{value * 100:.1f}" for value in (float(np.mean(knn)), low, high)]
-        curves.append([spec, "10", f"{(1_234_567 + 2_345_678) / 1e9:.4g}", *final, "3"])
+        curves.append([spec, "10", f"{(1_234_567 + 2_345_678) / 1e9:#.4g}", *final, "3"])
     assert numbers("Accuracy over rounds or bytes") == sorted(curves)
     assert [each[:2] for each in numbers("Objective against accuracy")] == [
         ["byol", "3"],
