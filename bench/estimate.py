@@ -7,7 +7,6 @@ in the cache yet, and whatever else the machine does.
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import time
@@ -16,8 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 
 from fedbench.bench.aggregate import optimized_size
@@ -29,6 +30,7 @@ from fedbench.bench.devices import choose_devices
 from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.execute import open_dataset
+from fedbench.bench.kept import kept_shares
 from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.method import Client, RoundPlan
@@ -115,31 +117,36 @@ class Estimator:
         setup = self._setup(config)
         layout = setup.layout(setup.make_net())
         sizes = setup.partition.sizes[setup.partition.sizes > 0]
-        batch = config.client.batch_size
-        whole = config.client.keep_last_batch
-        per_client = [math.ceil(n / batch) if whole else n // batch for n in sizes.tolist()]
+        batch, whole = config.client.batch_size, config.client.keep_last_batch
         cohort = max(1, min(config.cohort_size, len(sizes)))
         rounds = config.federation.num_rounds + setup.method.needs().preparatory_rounds
         plain = RoundPlan(config.client.local_epochs)
         planned = [setup.method.plan_round(r, plain).local_epochs for r in range(rounds)]
-        epochs = sum(planned)
-        steps = round(sum(per_client) / max(1, len(sizes)) * cohort * epochs)
-        used = sizes if whole else sizes // batch * batch
-        trained = float(used.sum()) / max(1, len(sizes)) * cohort * epochs  # images
+        shares = kept_shares(setup, rounds, self._device)
+        total = trained = sending = 0.0  # steps, images, visits with a step
+        for share in sorted(set(shares)):
+            own = np.maximum(np.floor(sizes * share + 0.5), share > 0)
+            epochs = [n for n, each in zip(planned, shares, strict=True) if each == share]
+            per_client = np.ceil(own / batch) if whole else own // batch
+            total += float(per_client.mean()) * cohort * sum(epochs)
+            used = own if whole else per_client * batch
+            trained += float(used.mean()) * cohort * sum(epochs)
+            sending += float((per_client > 0).mean()) * cohort * sum(map(bool, epochs))
+        steps = round(total)
         visits = cohort * rounds
-        found = self._measured(setup)
+        typical = 0 if not rounds or shares[0] == shares[-1] else rounds - 1
+        found = self._measured(setup, typical)
         traffic = Ledger()
         each = Ledger.of_client(layout)
         traffic.merge(each.one_way("down"), visits)
-        training = sum(map(bool, planned)) * cohort * sum(map(bool, per_client))
-        traffic.merge(each.one_way("up"), round(training / max(1, len(sizes))))
+        traffic.merge(each.one_way("up"), round(sending))
         traffic.merge(found.extras, visits)
         per_image = 1 / max(1, found.images)
         evaluations = 1 + config.evaluation.untrained
         if config.evaluation.every:
             evaluations += max(0, rounds - 1) // config.evaluation.every
         busy = min(self._workers, cohort)
-        shared = math.ceil(cohort / busy) / cohort  # of a round's work, what the busiest does
+        shared = -(-cohort // busy) / cohort  # of a round's work, what the busiest does
         training = (steps * found.step + visits * found.visit) * shared + rounds * found.round
         evaluating = evaluations * found.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
@@ -161,7 +168,7 @@ class Estimator:
         partition = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
         return Setup.of(config, dataset, partition)
 
-    def _measured(self, setup: Setup) -> _Measured:
+    def _measured(self, setup: Setup, round_index: int) -> _Measured:
         config = setup.config
         protocols = config.evaluation.model_dump_json()
         clients = setup.partition.num_clients if setup.evaluate_on_clients else 0
@@ -169,18 +176,18 @@ class Estimator:
         client = config.client
         key = (
             f"{config.spec}/{config.method}/{config.model}/{client.batch_size}/{client.optimizer}"
-            f"/{setup.spec}"
+            f"/{setup.spec}/{config.data.label_fraction}/{round_index}"
             f"/{protocols}/{clients}/{images}"
         )
         if key not in self._known:
-            self._known[key] = self._measure(setup)
+            self._known[key] = self._measure(setup, round_index)
         return self._known[key]
 
-    def _measure(self, setup: Setup) -> _Measured:
+    def _measure(self, setup: Setup, round_index: int) -> _Measured:
         net, needs, config = setup.make_net(), setup.method.needs(), setup.config
         found, binding = _Measured(), setup.layout(net).bind(net, self._device)
         biggest = int(setup.partition.sizes.argmax())
-        client = Client(biggest, 0, generator(0, "estimate"))
+        client = Client(biggest, round_index, generator(0, "estimate"))
         times = []
         with single_thread():
             with _clock() as before:
@@ -220,7 +227,7 @@ class Estimator:
             tensors = [v for state in states for v in state.values() if torch.is_tensor(v)]
             found.state_bytes = sum(tensor.nbytes for tensor in tensors)
         steps = times[_WARM_UP:] or times[1:] or times or [0.0]
-        found.step = sum(steps) / len(steps)
+        found.step = median(steps)  # what else the machine does slows some of them
         found.round = self._round_seconds(setup, binding)
         found.evaluation = self._evaluation_seconds(setup)
         return found

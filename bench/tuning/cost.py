@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedbench.bench.config import RunConfig, canonical_json
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.execute import open_dataset
+
+if TYPE_CHECKING:
+    from fedbench.bench.estimate import Estimate
 
 DEVICES = (1, 8, 64)
 """Numbers of devices for which a finishing time is given, besides the one at hand."""
@@ -23,7 +26,7 @@ class StepCost:
         method: its spec.
         backbone: of the encoder.
         batch_size: examples per step.
-        seconds: per step.
+        seconds: per step, the mean of all of them.
         steps: of all these cells.
         cells: how many.
     """
@@ -131,10 +134,9 @@ def estimate_cost(
     starting = 2 * start_seconds() if costs else 0.0  # Ray's, then the trial processes'
     disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
     models = [(c.spec, c.model.backbone, c.client.batch_size) for c in configs]
-    seconds = {model: cost.step_seconds for model, cost in zip(models, costs, strict=True)}
-    steps, cells = Counter[tuple[str, str, int]](), Counter(models)
-    for model, cost in zip(models, costs, strict=True):
-        steps[model] += cost.num_steps
+    of: dict[tuple[str, str, int], list[Estimate]] = {}
+    for model, each in zip(models, costs, strict=True):
+        of.setdefault(model, []).append(each)
 
     def finish(devices: int) -> float:
         return (starting + max(sum(work) / devices, *work, 0.0)) / 3600
@@ -148,8 +150,15 @@ def estimate_cost(
         disk_bytes=sum(disk if keep_cells else disk[:at_a_time]),
         concurrency=at_a_time,
         device=device,
-        steps=tuple(StepCost(*m, seconds[m], steps[m], cells[m]) for m in cells),
+        steps=tuple(_step(model, found) for model, found in of.items()),
     )
+
+
+def _step(model: tuple[str, str, int], costs: Sequence[Estimate]) -> StepCost:
+    """Of cells of one model; where their steps differ, the mean of all steps."""
+    steps = sum(cost.num_steps for cost in costs)
+    seconds = sum(cost.num_steps * cost.step_seconds for cost in costs)
+    return StepCost(*model, seconds / max(1, steps), steps, len(costs))
 
 
 def worth_measuring(configs: Sequence[RunConfig], revisions: Revisions) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,28 @@ def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, spec: str, keep_la
     assert min(found.train_seconds, found.evaluation_seconds, found.start_seconds) > 0
     stored = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     assert found.disk_bytes >= stored * 0.5
+
+
+@pytest.mark.parametrize("spec", ["supervised", "simclr+uv", "semifed+uv", "central-ae"])
+def test_images_without_a_label_count_where_they_are_trained_on(tmp_path: Path, spec: str) -> None:
+    """SemiFed starts on labelled images, the centralised autoencoder ends on them."""
+    given: dict[str, Any] = {"semifed+uv": {"warmup_rounds": 1}, "central-ae": {"pretrain_rounds": 2}}
+    config = tiny_config(
+        spec,
+        data__label_fraction=0.25,
+        federation__num_rounds=3,
+        client__batch_size=4,
+        **{f"method__{name}": value for name, value in given.get(spec, {}).items()},
+    )
+    found = Estimator()(config)
+    trainer = train(tiny_setup(config), tmp_path)
+    assert found.num_steps == sum(record.num_steps for record in trainer.history)
+    assert found.bytes_up == trainer.ledger.bytes_up
+
+
+def test_pseudo_labels_may_be_given_to_every_image() -> None:
+    config = tiny_config("cbafed+uv", data__label_fraction=0.25)
+    assert Estimator()(config).num_steps == Estimator()(tiny_config("simclr")).num_steps
 
 
 def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:

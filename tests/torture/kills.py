@@ -5,8 +5,10 @@ Run by hand; pytest does not collect it:
     python tests/torture/kills.py FOLDER [KILLS [SEED]]
 
 A cluster of a head without CPUs and two nodes of one CPU runs the same small sweep again and again,
-each time into a new store. After every kill: each row that was there is still there, byte for byte,
-and none is torn. After every sweep: its rows are those of an undisturbed one, but for times.
+each time into a new store. A kill waits for its moment, drawn beforehand: while the driver starts,
+while cells run, or when the last of them ends. After every kill: each row that was there is still
+there, byte for byte, and none is torn. After every sweep: its rows are those of an undisturbed one,
+but for times, and no temporary file is left.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 
 import psutil
 
-QUICK = {
+QUICK = {  # a lost node is noticed within seconds
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "5",
     "RAY_health_check_initial_delay_ms": "1000",
@@ -45,8 +47,8 @@ SMALL = {
     "data.train_subset": 100,
     "data.test_subset": 40,
     "data.num_clients": 4,
-    "federation.num_rounds": 12,
-    "client.local_epochs": 4,
+    "federation.num_rounds": 6,
+    "client.local_epochs": 3,
     "model.width": 4,
     "evaluation.objective_max_examples": 40,
 }
@@ -55,6 +57,10 @@ TIMES = {
     *("resumes", "argv", "git_sha"),
 }
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+MOMENTS = ("starting", "working", "ending")
+SHARES = (2, 6, 2)
+"""How often a kill is meant for each moment."""
+POLL_SECONDS, LONGEST_SECONDS = 0.05, 240.0
 
 
 class Torture:
@@ -67,8 +73,10 @@ class Torture:
         head = {**NODE, "num_cpus": 0, "include_dashboard": False}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.cluster.add_node(**NODE) for _ in range(2)]
-        self.kills: Counter[str] = Counter()
+        self.kills: Counter[tuple[str, str]] = Counter()
         self.seen: dict[Path, bytes] = {}
+        self.planned = 0
+        self.starting_seconds = self.working_seconds = 0.0
         (folder / "grid.yaml").write_text(GRID, encoding="utf-8")
 
     def start(self, store: Path) -> subprocess.Popen[bytes]:
@@ -79,7 +87,48 @@ class Torture:
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log)
 
-    def kill(self, driver: subprocess.Popen[bytes]) -> str:
+    def measure(self, store: Path) -> None:
+        """An undisturbed sweep: its rows, and how long a driver takes to start and to work."""
+        driver, began = self.start(store), time.monotonic()
+        while self.moment(store, driver) == "starting":
+            time.sleep(POLL_SECONDS)
+        self.starting_seconds = time.monotonic() - began
+        driver.communicate()
+        if driver.returncode != 0:
+            raise SystemExit(f"the undisturbed sweep ended with {driver.returncode}")
+        self.working_seconds = time.monotonic() - began - self.starting_seconds
+        self.planned = len(rows(store))
+
+    def moment(self, store: Path, driver: subprocess.Popen[bytes]) -> str:
+        """What a driver is at: the last cells that end together make the end."""
+        if driver.poll() is not None:
+            return "over"
+        if not list((store / "cells").glob(f".driver-*-{driver.pid}-*")):
+            return "starting"
+        found = len(list((store / "rows").glob("*.parquet")))
+        if self.planned and found >= self.planned - 1:
+            return "ending"
+        began = psutil.Process(driver.pid).create_time()
+        touched = (path.stat().st_mtime for path in (store / "cells").glob("*/history.jsonl"))
+        return "working" if max(touched, default=0.0) > began else "starting"
+
+    def wait(self, store: Path, driver: subprocess.Popen[bytes]) -> str:
+        """Until a random instant of a random moment; returns the one at which it came."""
+        meant = self.random.choices(MOMENTS, SHARES)[0]
+        length = {"starting": self.starting_seconds, "working": self.working_seconds}
+        rest = self.random.uniform(0, 0.9) * length.get(meant, 2.0)
+        limit = time.monotonic() + LONGEST_SECONDS
+        while MOMENTS.index(meant) > _index(self.moment(store, driver)):
+            if time.monotonic() > limit:
+                raise SystemExit(f"{store}: not {meant} after {LONGEST_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        try:
+            driver.wait(rest)
+        except subprocess.TimeoutExpired:
+            pass
+        return self.moment(store, driver)
+
+    def kill(self, driver: subprocess.Popen[bytes], moment: str) -> str:
         """One of the three, at random."""
         kind = self.random.choice(["driver", "worker", "node"])
         if kind == "worker":
@@ -95,8 +144,8 @@ class Torture:
             self.nodes.append(self.cluster.add_node(**NODE))
         if kind == "driver":
             driver.send_signal(signal.SIGKILL)
-            driver.wait()
-        self.kills[kind] += 1
+            driver.communicate()
+        self.kills[kind, moment] += 1
         return kind
 
     def check(self, store: Path) -> int:
@@ -110,6 +159,10 @@ class Torture:
             raise SystemExit(f"unreadable: {problems}")
         self.seen = {path: path.read_bytes() for path in (store / "rows").glob("*.parquet")}
         return len(self.seen)
+
+
+def _index(moment: str) -> int:
+    return MOMENTS.index(moment) if moment in MOMENTS else len(MOMENTS)
 
 
 def _is_trial(process: psutil.Process) -> bool:
@@ -126,6 +179,28 @@ def rows(store: Path) -> list[dict[str, Any]]:
     return [row.model_dump(exclude=TIMES) for row in Store(store).rows()]
 
 
+def one_sweep(torture: Torture, store: Path, kills: int) -> Counter[str]:
+    """A sweep until it is complete, with at most so many kills; returns what it left over."""
+    torture.seen = {}
+    driver, done = torture.start(store), 0
+    while True:
+        moment = torture.wait(store, driver) if done < kills else "over"
+        if moment == "over":
+            out, _ = driver.communicate()
+            break
+        kind, done = torture.kill(driver, moment), done + 1
+        print(f"{store.name}: {kind} while {moment}, {torture.check(store)} rows", flush=True)
+        if driver.poll() is not None:
+            driver = torture.start(store)
+    torture.check(store)
+    answer = json.loads(out)
+    failed = [cell["error"] for cell in answer["cells"] if cell["error"]]
+    if driver.returncode != 0 or failed:
+        raise SystemExit(f"{store}: ended with {driver.returncode}; {failed}")
+    left = [path for path in store.rglob(".*") if path.is_file()]
+    return Counter("mark" if path.name.startswith(".driver") else "temporary" for path in left)
+
+
 def main(folder: str, kills: str = "100", seed: str = "0") -> None:
     """Until there have been so many kills."""
     short = Path(tempfile.mkdtemp(prefix="fbt-"))
@@ -133,41 +208,34 @@ def main(folder: str, kills: str = "100", seed: str = "0") -> None:
     os.environ.update(QUICK, RAY_TMPDIR=str(short))
     root = Path(folder).resolve()
     root.mkdir(parents=True, exist_ok=True)
+    began, sweeps, left = time.monotonic(), 0, Counter[str]()
     torture = Torture(root, int(seed))
-    sweeps = 0
     try:
-        began = time.monotonic()
-        torture.start(root / "reference").communicate()
-        length = time.monotonic() - began
+        torture.measure(root / "reference")
         reference = rows(root / "reference")
-        print(f"undisturbed: {len(reference)} rows in {length:.0f} s", flush=True)
-        while sum(torture.kills.values()) < int(kills):
+        print(
+            f"undisturbed: {len(reference)} rows, start {torture.starting_seconds:.0f} s,"
+            f" work {torture.working_seconds:.0f} s",
+            flush=True,
+        )
+        while (missing := int(kills) - torture.kills.total()) > 0:
             sweeps += 1
-            store, torture.seen = root / f"sweep-{sweeps}", {}
-            driver = torture.start(store)
-            while True:
-                pause = torture.random.uniform(0.1, 0.8) * length
-                try:
-                    out, _ = driver.communicate(timeout=pause)
-                    break
-                except subprocess.TimeoutExpired:
-                    kind = torture.kill(driver)
-                found = torture.check(store)
-                print(f"sweep {sweeps}: {kind} after {pause:.0f} s, {found} rows", flush=True)
-                if driver.poll() is not None:
-                    driver = torture.start(store)
-            torture.check(store)
-            answer = json.loads(out) if out else {}
+            store = root / f"sweep-{sweeps}"
+            found = one_sweep(torture, store, missing)
+            left += found
             if rows(store) != reference:
-                failed = [cell["error"] for cell in answer.get("cells", ()) if cell["error"]]
-                raise SystemExit(f"{store}: other rows than the undisturbed ones; {failed}")
-            left = [p for p in store.rglob("*") if p.name.startswith(".driver")]
-            print(f"sweep {sweeps}: complete, {len(left)} marks left", flush=True)
+                raise SystemExit(f"{store}: other rows than the undisturbed ones")
+            print(f"{store.name}: complete; left over: {dict(found)}", flush=True)
             shutil.rmtree(store)
     finally:
         torture.cluster.shutdown()
         shutil.rmtree(short, ignore_errors=True)
-    print(f"{dict(torture.kills)} kills in {sweeps} sweeps: nothing lost, nothing torn")
+    for (kind, moment), count in sorted(torture.kills.items()):
+        print(f"{kind} while {moment}: {count}")
+    print(
+        f"{torture.kills.total()} kills in {sweeps} sweeps, {time.monotonic() - began:.0f} s:"
+        f" no row lost, none torn, all tables equal; left over: {dict(left)}"
+    )
 
 
 if __name__ == "__main__":
