@@ -48,7 +48,7 @@ def leaderboard(
     from fedbench.bench.results.curves import load_curves
     from fedbench.bench.results.leaderboard import leaderboard as rank
     from fedbench.bench.tuning.membership import cells_of
-    from fedbench.bench.tuning.tuned import study_budgets
+    from fedbench.bench.tuning.tuned import spent
 
     if reach is not None and not 0 <= reach <= 1:
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
@@ -62,7 +62,7 @@ def leaderboard(
         dataset=dataset,
         metric=metric,
         published=published,
-        budgets=study_budgets(opened, {row.study_id for row in rows if row.study_id}),
+        studies=spent(opened, {row.study_id for row in rows if row.study_id}),
         curves=curves,
         reach=reach,
     )

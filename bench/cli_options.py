@@ -124,7 +124,8 @@ Seeds = Annotated[str | None, typer.Option(metavar="0,1", help="Seeds in place o
 Tuned = Annotated[
     str | None,
     typer.Option(
-        metavar="STUDY,…", help="Use what studies or their files found; auto: the latest."
+        metavar="STUDY,…",
+        help="Use what studies or their files found; auto: each method's latest on the same data.",
     ),
 ]
 RetryFailed = Annotated[

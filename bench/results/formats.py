@@ -103,7 +103,9 @@ def notes(line: Line) -> list[str]:
     if line.collapsed:
         found.append("collapsed")
     if line.tuned:
-        found.append("tuned" if line.tune_runs is None else f"tuned in {line.tune_runs} runs")
+        runs = "" if line.tune_runs is None else f" in {line.tune_runs} runs"
+        place = "" if line.tuned_on is None else f" on {line.tuned_on}"
+        found.append(f"tuned{runs}{place}")
     if line.selection == "oracle":
         found.append("tuned with labels, not ranked")
     if line.epsilon is not None:

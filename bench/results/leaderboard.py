@@ -16,7 +16,7 @@ from fedbench.bench.errors import UnknownNameError
 from fedbench.bench.results.across import Across, across
 from fedbench.bench.results.comparability import class_keys, order, titles
 from fedbench.bench.results.curves import Curve
-from fedbench.bench.results.lines import Line, lines_of, over_rounds
+from fedbench.bench.results.lines import Line, Spent, lines_of, over_rounds
 from fedbench.bench.results.published import dataset_name
 from fedbench.bench.results.ranking import ranked
 from fedbench.bench.results.row import FINAL_METRICS, Row
@@ -82,7 +82,7 @@ def leaderboard(
     dataset: str | None = None,
     metric: str = "linear_acc",
     published: bool = True,
-    budgets: Mapping[str, int] | None = None,
+    studies: Mapping[str, Spent] | None = None,
     curves: Mapping[str, Curve] | None = None,
     reach: float | None = None,
 ) -> Leaderboard:
@@ -97,7 +97,7 @@ def leaderboard(
         metric: column to rank by, or a key of `metrics_json`; `knn`, `linear`, `linear-paper`,
             `linear-local`, `mlp`, `mlp-local` are known. Higher is better, but for `final_loss`.
         published: look up the published numbers.
-        budgets: runs of each tuning study, by its id.
+        studies: what each tuning study has spent, by its id.
         curves: accuracies over rounds by row id, for the columns that need them.
         reach: k-NN accuracy for `rounds_to_reach` and `gb_to_reach`.
 
@@ -116,7 +116,7 @@ def leaderboard(
     title_of = titles(keys, {i: {row.preset for row in members} for i, members in classes.items()})
     groups = []
     for i, members in classes.items():
-        lines = lines_of(members, metric, i, keys[i], published, budgets or {})
+        lines = lines_of(members, metric, i, keys[i], published, studies or {})
         if curves is not None:
             lines = [over_rounds(line, curves, reach) for line in lines]
         groups.append(Group(title_of[i], keys[i], ranked(lines)))

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbench.bench.results.comparability import KEYS, settings_id, variants
 from fedbench.bench.results.costs import costs
 from fedbench.bench.results.curves import Curve, area, reached
-from fedbench.bench.results.published import Published
+from fedbench.bench.results.published import Published, dataset_name
 from fedbench.bench.results.published import published as published_number
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.statistics import mean, summarize
+
+
+class Spent(NamedTuple):
+    """What a tuning study has cost: its runs, and the data set that they were on."""
+
+    runs: int
+    dataset: str
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Line:
         mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
         minutes: wall time of one run; mean over seeds.
         tune_runs: runs of the study that hyperparameters come from; None if untuned or not known.
+        tuned_on: data set of that study where it is not the one of these runs; else None.
         num_diverged, num_failed: runs that ended so; a line with diverged runs ranks last.
         difference: mean - published value.
         keys: the comparability class, columns and further settings.
@@ -86,6 +94,7 @@ class Line:
     keys: Mapping[str, Any] = field(repr=False)
     settings_id: str = ""
     tune_runs: int | None = None
+    tuned_on: str | None = None
     best: bool | None = None
     p_best: float | None = None
     area: float | None = None
@@ -122,7 +131,7 @@ def lines_of(
     class_id: str,
     keys: Mapping[str, Any],
     look_up: bool,
-    budgets: Mapping[str, int],
+    studies: Mapping[str, Spent],
 ) -> list[Line]:
     """The lines of one class, not ranked yet.
 
@@ -132,19 +141,21 @@ def lines_of(
         class_id: of the class.
         keys: of the class.
         look_up: whether to look for the published numbers.
-        budgets: runs of each tuning study, by its id.
+        studies: what each tuning study has spent, by its id.
     """
     configs: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row.config_id, row.seed, row.row_id)):
         configs.setdefault(row.config_id, []).append(row)
     variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
-    return [
-        replace(
-            _line(runs, metric, variant_of[config_id], class_id, keys, look_up),
-            tune_runs=budgets.get(runs[0].study_id or ""),
-        )
-        for config_id, runs in configs.items()
-    ]
+    found = []
+    for config_id, runs in configs.items():
+        line = _line(runs, metric, variant_of[config_id], class_id, keys, look_up)
+        study = studies.get(runs[0].study_id or "")
+        if study is not None:
+            same = dataset_name(study.dataset) == dataset_name(runs[0].dataset)
+            line = replace(line, tune_runs=study.runs, tuned_on=None if same else study.dataset)
+        found.append(line)
+    return found
 
 
 def _line(

@@ -2,7 +2,8 @@
 
 A node need not see the driver's disk. Images that it does not see come from the driver's node,
 once per node. Checkpoints lie in the store, or in the folder given for them, if the node sees it;
-else in a folder of its own, where a later attempt on the same node finds them.
+else in a folder of its own, where a later attempt on the same node finds them. Cells that went on
+elsewhere leave such folders behind; trial processes delete them after a week.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +24,13 @@ import numpy as np
 from fedbench.bench.data.cache import ensure, open_cache
 from fedbench.bench.data.cache_files import ARRAYS, CacheWriter
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.errors import DataError, ResourceError
+from fedbench.bench.errors import DataError, ResourceError, StoreError
+from fedbench.bench.files import file_lock
 from fedbench.bench.tuning.trial import CellJob
+
+
+STALE_SECONDS = 7 * 86_400.0
+"""A cell whose folder on a node has been left alone for so long is not taken up there again."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,34 @@ def settle(job: CellJob, home: Home) -> Settled:
             " mount it there under the same path, or leave the option out"
         )
     name = hashlib.sha256(str(job.store).encode()).hexdigest()[:16]
-    return Settled(replace(job, checkpoints=_scratch() / name), own=True)
+    settled = Settled(replace(job, checkpoints=_scratch() / name), own=True)
+    forget_old(settled.job.folder)
+    return settled
 
 
 def forget(settled: Settled) -> None:
     """Delete what a cell that has ended left on this node alone."""
     if settled.own:
         shutil.rmtree(settled.job.folder, ignore_errors=True)
+
+
+def forget_old(but: Path) -> int:
+    """Delete what cells of any driver left on this node alone a week ago; returns how many.
+
+    Args:
+        but: the folder of a cell, which stays.
+    """
+    count, limit = 0, time.time() - STALE_SECONDS
+    for folder in _scratch().glob("*/cells/*/"):
+        with suppress(OSError, StoreError):  # another process may be at the same
+            newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+            if folder == but or newest > limit:
+                continue
+            with file_lock(folder / "lock") as free:
+                if free:
+                    shutil.rmtree(folder)
+                    count += 1
+    return count
 
 
 def limit_memory(gpus: float) -> None:

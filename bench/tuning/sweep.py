@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench import registry
 from fedbench.bench.config import row_id
 from fedbench.bench.devices import physical_cores
 from fedbench.bench.execute import Origin
@@ -28,7 +27,7 @@ from fedbench.bench.tuning.executor import (
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.progress import OnProgress
 from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
-from fedbench.bench.tuning.tuned import find_tuned
+from fedbench.bench.tuning.tuned import AUTO, find_tuned
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ def sweep(
         seeds: seeds in place of the grid's.
         files: YAML files over the preset.
         overrides: dotted names to values, as `--set` gives them.
-        tuned: `auto` = the latest finished study of each method in the store; or ids of studies or
-            files that `tune` wrote, each for its method.
+        tuned: `auto` = the latest finished study of each method on the same data set and preset;
+            or ids of studies or files that `tune` wrote, each for its method.
         retry_failed: run cells again whose row has the status `error`.
         concurrency: cells at a time; None = physical cores, or what the GPUs or the cluster hold.
         gpus_per_trial: may be a fraction; None = one where `device` calls for it.
@@ -128,20 +127,10 @@ def sweep(
     need = choose_share(device, gpus_per_trial, cpus_per_trial, address)
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, preset, files)
+    settings = {"methods": methods, "seeds": seeds, "files": files, "overrides": overrides}
     cells: list[Cell] = []
     for each in presets:
-        given = grid.lists(each)[1] if methods is None else methods
-        specs = list(dict.fromkeys(map(registry.canonical_spec, given)))
-        cells += plan(
-            grid,
-            preset=each,
-            methods=methods,
-            seeds=seeds,
-            files=files,
-            overrides=overrides,
-            tuned=find_tuned(store, tuned, specs, each) if tuned is not None else None,
-            environ=environ,
-        )
+        cells += _planned(grid, store, tuned, {**settings, "preset": each, "environ": environ})
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
     revisions = Revisions(data_dir)
@@ -216,6 +205,27 @@ def sweep(
         estimate=estimate,
         predicted=predicted,
     )
+
+
+def _planned(
+    grid: Grid,
+    store: Store,
+    tuned: str | Path | Sequence[str | Path] | None,
+    settings: Mapping[str, Any],
+) -> list[Cell]:
+    """The cells of one preset; each takes what `auto` finds for its own data set."""
+    cells = plan(grid, **settings)
+    if tuned is None:
+        return cells
+    names = list(dict.fromkeys(cell.config.data.public_name for cell in cells))
+    found: list[Cell] = []
+    for name in names if tuned == AUTO else names[:1]:
+        here = [cell for cell in cells if tuned != AUTO or cell.config.data.public_name == name]
+        specs = list(dict.fromkeys(cell.config.spec for cell in here))
+        best = find_tuned(store, tuned, specs, settings["preset"], name)
+        made = plan(grid, **settings, tuned=best)
+        found += [cell for cell in made if tuned != AUTO or cell.config.data.public_name == name]
+    return found
 
 
 class _Rows:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench import registry
+from fedbench.bench.config import DataConfig
 from fedbench.bench.dotted import flatten
 from fedbench.bench.errors import ConfigError, StoreError, did_you_mean
 from fedbench.bench.fields import field_infos, show
 from fedbench.bench.files import atomic_write_text
+from fedbench.bench.results.lines import Spent
+from fedbench.bench.results.published import dataset_name
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.yaml_files import load_yaml
@@ -38,56 +41,45 @@ def write_best(
     atomic_write_text(path, "# the best trial by the label-free objective\n" + "".join(lines))
 
 
-def load_tuned(store: Store, study: str | Path, spec: str, preset: str) -> TunedValues:
-    """The values that a study found for a method spec.
+def find_tuned(
+    store: Store,
+    tuned: str | Path | Sequence[str | Path],
+    specs: Sequence[str],
+    preset: str,
+    dataset: str,
+) -> dict[str, TunedValues]:
+    """Tuned values for the methods of a sweep on one data set.
+
+    With `auto`, every method must have a finished study on this data set and preset, and the latest
+    is taken: what was found on other data is used only when it is named. A study or a file that is
+    named serves its own method, and the others stay untuned.
 
     Args:
         store: where studies are.
-        study: `auto` = the latest finished study of this spec and preset, a study's id, or the
-            YAML file that `tune` wrote.
-        spec: method spec.
+        tuned: `auto`; or ids of studies, or YAML files that `tune` wrote.
+        specs: method specs, in their canonical form.
         preset: name of the preset.
-
-    Raises:
-        ConfigError: if there is none, or it is for another spec.
-    """
-    spec = registry.canonical_spec(spec)
-    if study == AUTO:
-        found = [
-            meta for meta in _finished(store) if (meta["spec"], meta["preset"]) == (spec, preset)
-        ]
-        if not found:
-            raise ConfigError(_none_for([spec], preset, store))
-        latest = max(found, key=lambda meta: (meta["finished_at"], meta["study_id"]))
-        return TunedValues(latest["best"]["params"], latest["study_id"])
-    of, values = _named(store, study)
-    if of != spec:
-        raise ConfigError(f"--tuned {study}: is for {of!r}, not for {spec!r}")
-    return values
-
-
-def find_tuned(
-    store: Store, tuned: str | Path | Sequence[str | Path], specs: Sequence[str], preset: str
-) -> dict[str, TunedValues]:
-    """Tuned values for the methods of a sweep.
-
-    With `auto`, every method must have a finished study; a study or a file that is named serves
-    its own method, and the others stay untuned.
+        dataset: name of the data set; where it lies does not matter.
 
     Raises:
         ConfigError: names the methods that have no study, or a study that serves none of them.
     """
     if tuned == AUTO:
-        have = {meta["spec"] for meta in _finished(store) if meta["preset"] == preset}
-        missing = [spec for spec in specs if spec not in have]
-        if missing:
-            raise ConfigError(_none_for(missing, preset, store))
-        return {spec: load_tuned(store, AUTO, spec, preset) for spec in specs}
-    studies = [tuned] if isinstance(tuned, str | Path) else tuned
-    if not studies:
+        studies = sorted(_finished(store), key=lambda meta: (meta["finished_at"], meta["study_id"]))
+        wanted = (preset, dataset_name(dataset))
+        latest = {meta["spec"]: meta for meta in studies if (meta["preset"], _data(meta)) == wanted}
+        if missing := [spec for spec in specs if spec not in latest]:
+            others = [meta for meta in studies if meta["spec"] in missing]
+            raise ConfigError(_none_for(missing, preset, dataset, others, store))
+        return {
+            spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
+            for spec in specs
+        }
+    given = [tuned] if isinstance(tuned, str | Path) else tuned
+    if not given:
         raise ConfigError("--tuned: is empty; give auto, or studies, or leave it out")
     found: dict[str, TunedValues] = {}
-    for study in studies:
+    for study in given:
         spec, values = _named(store, study)
         if spec not in specs:
             raise ConfigError(
@@ -99,8 +91,8 @@ def find_tuned(
     return found
 
 
-def study_budgets(store: Store, studies: Collection[str]) -> dict[str, int]:
-    """How many runs each finished study of the store has spent; one elsewhere is left out.
+def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
+    """What each finished study of the store has spent, and on what; one elsewhere is left out.
 
     An unreadable study is left out too: `Store.problems` names it.
     """
@@ -109,7 +101,8 @@ def study_budgets(store: Store, studies: Collection[str]) -> dict[str, int]:
         with suppress(StoreError):
             meta = store.study(study_id) or {}
             if meta.get("finished_at"):
-                found[study_id] = int(meta["trials"]) * int(meta["seeds_per_trial"])
+                runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
+                found[study_id] = Spent(runs, _public(meta))
     return found
 
 
@@ -141,9 +134,29 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
     return meta["spec"], TunedValues(meta["best"]["params"], str(study))
 
 
-def _none_for(specs: Sequence[str], preset: str, store: Store) -> str:
-    return (
-        f"--tuned auto: no finished study of {', '.join(specs)} with preset {preset!r} in"
-        f" {str(store.root)!r}; run `fedbench tune {specs[0]} --preset {preset}` first, or choose"
-        " --methods"
+def _public(meta: Mapping[str, Any]) -> str:
+    """The name of a study's data set, without where it lay."""
+    return DataConfig(name=meta["config"]["data"]["name"]).public_name
+
+
+def _data(meta: Mapping[str, Any]) -> str:
+    return dataset_name(meta["config"]["data"]["name"])
+
+
+def _none_for(
+    specs: Sequence[str],
+    preset: str,
+    dataset: str,
+    others: Sequence[Mapping[str, Any]],
+    store: Store,
+) -> str:
+    message = (
+        f"--tuned auto: no finished study of {', '.join(specs)} on {dataset!r} with preset"
+        f" {preset!r} in {str(store.root)!r}; run `fedbench tune {specs[0]} --preset {preset}` on"
+        " it first, or choose --methods"
     )
+    if others:
+        latest = {meta["spec"]: meta for meta in others}
+        where = [f"{m['study_id']} ({_public(m)}, {m['preset']})" for m in latest.values()]
+        message += f"; studies of other data or presets must be named: {', '.join(where)}"
+    return message

@@ -45,7 +45,10 @@ def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, spec: str, keep_la
 @pytest.mark.parametrize("spec", ["supervised", "simclr+uv", "semifed+uv", "central-ae"])
 def test_images_without_a_label_count_where_they_are_trained_on(tmp_path: Path, spec: str) -> None:
     """SemiFed starts on labelled images, the centralised autoencoder ends on them."""
-    given: dict[str, Any] = {"semifed+uv": {"warmup_rounds": 1}, "central-ae": {"pretrain_rounds": 2}}
+    given: dict[str, Any] = {
+        "semifed+uv": {"warmup_rounds": 1},
+        "central-ae": {"pretrain_rounds": 2},
+    }
     config = tiny_config(
         spec,
         data__label_fraction=0.25,

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,8 @@ class Torture:
             if time.monotonic() > limit:
                 raise SystemExit(f"{store}: not {meant} after {LONGEST_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             driver.wait(rest)
-        except subprocess.TimeoutExpired:
-            pass
         return self.moment(store, driver)
 
     def kill(self, driver: subprocess.Popen[bytes], moment: str) -> str:

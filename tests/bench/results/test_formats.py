@@ -18,6 +18,7 @@ from fedbench.bench.results.formats import (
     to_markdown,
 )
 from fedbench.bench.results.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.lines import Spent
 from fedbench.bench.results.row import Row
 
 MakeRow = Callable[..., Row]
@@ -93,7 +94,8 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     ]
 
     def shown(budgets: dict[str, int]) -> tuple[dict[str, str], str]:
-        board = leaderboard(rows, budgets=budgets)
+        studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
+        board = leaderboard(rows, studies=studies)
         show(Ranking(board, ()), "table")
         notes = {line.method: plain_cells(line)["notes"] for line in board.lines}
         said = capsys.readouterr()
@@ -109,6 +111,20 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     board = leaderboard(rows, budgets={"s-24": 24, "b-4": 4})
     for text in (to_markdown(board), to_latex(board)):
         assert "were tuned with different budgets" in text
+
+
+def test_values_that_were_found_on_other_data_say_so(make_row: MakeRow) -> None:
+    data = DataConfig(name="hub:/some/where/cifar10")
+    config = RunConfig(spec="byol", data=data)
+    (line,) = leaderboard(
+        [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "digits")}
+    ).lines
+    assert plain_cells(line)["notes"].startswith("tuned in 4 runs on digits")
+    assert line.record()["tuned_on"] == "digits"
+    (same,) = leaderboard(
+        [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "cifar10")}
+    ).lines
+    assert same.tuned_on is None
 
 
 def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from fedbench.bench.errors import ConfigError, DataError, ResourceError, StoreError
 from fedbench.bench.execute import Origin, open_dataset
 from fedbench.bench.fields import build_config
+from fedbench.bench.files import file_lock
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import keep
@@ -94,6 +96,23 @@ def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
     keep(direct, row, elsewhere=direct.cell_dir("cell"))
     (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
     assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
+
+
+def test_what_cells_left_on_a_node_goes_after_a_week(tmp_path: Path, own_scratch: Path) -> None:
+    root = remote.settle(job(tmp_path / "unseen"), HOME).job.folder.parent
+    other = root.parents[1] / ("a" * 16) / "cells"
+    folders = [root / "old", other / "old", other / "busy", other / "young", root / "cell"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "round-1.safetensors").touch()
+        for path in (folder / "round-1.safetensors", folder):
+            os.utime(path, (0, time.time() - remote.STALE_SECONDS - 60))
+    (other / "young" / "history.jsonl").touch()
+    with file_lock(other / "busy" / "lock"):
+        os.utime(other / "busy" / "lock", (0, 0))
+        os.utime(other / "busy", (0, 0))
+        remote.settle(job(tmp_path / "unseen"), HOME)  # its own cell is taken up again
+    assert [folder.exists() for folder in folders] == [False, False, True, True, True]
 
 
 def test_somebody_elses_folder_is_not_used(

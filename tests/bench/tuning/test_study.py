@@ -13,9 +13,10 @@ from fedbench.bench.errors import ConfigError, StoreError
 from fedbench.bench.fields import flat_config
 from fedbench.bench.resolve import resolve
 from fedbench.bench.results.store import Store
+from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.study import tune
 from fedbench.bench.tuning.trial import CellJob, Outcome
-from fedbench.bench.tuning.tuned import find_tuned, load_tuned, study_budgets
+from fedbench.bench.tuning.tuned import find_tuned, spent
 
 from .conftest import InOneProcess, KilledError
 
@@ -131,28 +132,33 @@ def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -
     values = flat_config(found.config)
     assert found.study == result.study_id
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]
-    assert study_budgets(Store(tmp_path), ["gone", result.study_id]) == {result.study_id: 6}
-    tuned = load_tuned(Store(tmp_path), "auto", "simclr", "demo")
-    assert (tuned.values, tuned.study) == (result.best["params"], result.study_id)
-    for name in (result.study_id, result.config_file):
-        assert load_tuned(Store(tmp_path), name, "simclr", "demo").values == tuned.values
-        assert list(find_tuned(Store(tmp_path), name, ["simclr", "supervised"], "demo")) == [
-            "simclr"
-        ]
+    assert spent(Store(tmp_path), ["gone", result.study_id]) == {result.study_id: (6, "digits")}
+    for name in ("auto", result.study_id, result.config_file):
+        found = find_tuned(Store(tmp_path), name, ["simclr"], "demo", "digits")
+        tuned = TunedValues(result.best["params"], result.study_id)
+        assert found == {"simclr": tuned}
+    more = find_tuned(Store(tmp_path), result.study_id, ["simclr", "byol"], "demo", "digits")
+    assert list(more) == ["simclr"]
 
 
 def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) -> None:
     store = Store(tmp_path)
     in_one_process(fake=scored(by_lr))
     study = small(tmp_path, trials=1).study_id
-    with pytest.raises(ConfigError, match="no finished study of supervised with preset 'demo'"):
-        find_tuned(store, "auto", ["simclr", "supervised"], "demo")
-    with pytest.raises(ConfigError, match="no finished study of simclr with preset 'laptop'"):
-        find_tuned(store, "auto", ["simclr"], "laptop")
-    with pytest.raises(ConfigError, match=f"no study '{study}0' .*did you mean '{study}'"):
-        load_tuned(store, f"{study}0", "simclr", "demo")
-    with pytest.raises(ConfigError, match="is for 'simclr', which is not in this sweep"):
-        find_tuned(store, study, ["supervised"], "demo")
+
+    def refused(tuned: str, specs: list[str], preset: str, data: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            find_tuned(store, tuned, specs, preset, data)
+
+    both = ["simclr", "supervised"]
+    refused("auto", both, "demo", "digits", "of supervised on 'digits' with preset 'demo'")
+    refused("auto", ["simclr"], "laptop", "digits", "no finished study of simclr .* 'laptop'")
+    # One on other data is not taken on its own account, but it can be named.
+    named = rf"simclr on 'cifar10' .* must be named: {study} \(digits, demo\)"
+    refused("auto", ["simclr"], "demo", "cifar10", named)
+    assert find_tuned(store, study, ["simclr"], "demo", "cifar10")["simclr"].study == study
+    refused(f"{study}0", ["simclr"], "demo", "digits", f"no study '{study}0' .*did you mean")
+    refused(study, ["supervised"], "demo", "digits", "is for 'simclr', which is not in this sweep")
 
 
 def test_a_trial_below_the_median_of_earlier_batches_gets_no_second_seed(
@@ -177,7 +183,7 @@ def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
     assert [trial["status"] for trial in result.trials] == ["diverged"] * 3
     assert not list(tmp_path.rglob("best.yaml"))
     with pytest.raises(ConfigError, match="has not finished"):
-        load_tuned(Store(tmp_path), result.study_id, "simclr", "demo")
+        find_tuned(Store(tmp_path), result.study_id, ["simclr"], "demo", "digits")
 
 
 def failing(cells: set[int]) -> Any:

@@ -21,10 +21,10 @@ from fedbench.bench.execute import Origin
 from fedbench.bench.fields import build_config
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
-from fedbench.bench.tuning.grid import Grid
+from fedbench.bench.tuning.grid import Grid, check_grid
 from fedbench.bench.tuning.progress import Began, Event, Pace, TrialDone, TrialStarted
 from fedbench.bench.tuning.ray_checks import Share, check_trial_resources
-from fedbench.bench.tuning.sweep import sweep
+from fedbench.bench.tuning.sweep import _planned, sweep
 from fedbench.bench.tuning.trial import CellJob, Outcome, work
 
 from .conftest import InOneProcess, KilledError
@@ -287,3 +287,26 @@ def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -
     assert err == ""
     _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
+
+
+def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    for number, name in enumerate(["digits", "hub:/far/cifar10"]):
+        study = {
+            "study_id": f"s{number}", "spec": "simclr", "preset": "demo", "finished_at": "2026",
+            "config": {"data": {"name": name}}, "best": {"params": {"client.lr": 0.01 + number}},
+        }  # fmt: skip
+        store.write_study(f"s{number}", study)
+    axes = {"data.name": ["cifar10", "digits", "mnist"]}
+    settings: dict[str, Any] = {"preset": "demo", "environ": {}, "methods": ["simclr"]}
+
+    def planned(number: int, tuned: str) -> list[tuple[str, str | None, float]]:
+        parts = {"grid": "g", "description": "d", "methods": ["simclr"], "seeds": [0]}
+        grid = check_grid({**parts, "axes": {"data.name": axes["data.name"][:number]}}, "g.yaml")
+        cells = _planned(grid, store, tuned, settings)
+        return [(c.config.data.name, c.study, c.config.client.lr) for c in cells]
+
+    assert planned(2, "auto") == [("cifar10", "s1", 1.01), ("digits", "s0", 0.01)]
+    assert planned(2, "s0") == [("cifar10", "s0", 0.01), ("digits", "s0", 0.01)]
+    with pytest.raises(ConfigError, match="no finished study of simclr on 'mnist'"):
+        planned(3, "auto")
