@@ -18,7 +18,15 @@ from fedbench.bench import cli_options as opt
 from fedbench.bench import nursery
 from fedbench.bench.cli_doctor import doctor
 from fedbench.bench.cli_figures import add_figures
-from fedbench.bench.cli_groups import Cluster, Output, Places, Settings, grouped
+from fedbench.bench.cli_groups import (
+    Cluster,
+    Output,
+    Places,
+    Settings,
+    StudySettings,
+    SweepSettings,
+    grouped,
+)
 from fedbench.bench.cli_results import check_strict, results_app
 from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
@@ -113,7 +121,7 @@ def tune(
     stop_hopeless: opt.StopHopeless = False,
     study: opt.Study = None,
     dry_run: opt.DryRun = False,
-    settings: Settings,
+    settings: StudySettings,
     cluster: Cluster,
     places: Places,
     output: Output,
@@ -155,7 +163,7 @@ def sweep(
     retry_failed: opt.RetryFailed = False,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
-    settings: Settings,
+    settings: SweepSettings,
     cluster: Cluster,
     places: Places,
     output: Output,

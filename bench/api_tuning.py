@@ -50,7 +50,7 @@ def tune(
         preset: see `api.resolve`.
         set: see `api.resolve`; what is set is not searched.
         config_files: see `api.resolve`.
-        seed: of the sampler and of the first run of every trial; None = 0.
+        seed: of the sampler and of the first run of every trial; None = the configuration's.
         trials: of the whole study.
         seeds_per_trial: runs per trial; its objective is their mean.
         sampler: `tpe`, `random`, `grid` or `gp`.
@@ -82,7 +82,7 @@ def tune(
         preset=preset,
         files=[Path(file) for file in config_files],
         overrides=set,
-        seed=seed or 0,
+        seed=seed,
         trials=trials,
         seeds_per_trial=seeds_per_trial,
         sampler=sampler,

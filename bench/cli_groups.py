@@ -46,6 +46,20 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class StudySettings(Settings):
+    """The same for a study, whose trials have seeds of their own."""
+
+    seed: opt.FirstSeed = None
+
+
+@dataclass(frozen=True)
+class SweepSettings(Settings):
+    """The same for a sweep, which goes through several seeds."""
+
+    seed: opt.OneSeed = None
+
+
+@dataclass(frozen=True)
 class Places:
     """Where results and data lie, and what computes."""
 
@@ -89,7 +103,13 @@ class Cluster:
         number = opt.parse_workers(self.workers, self.concurrency)
         gpus = None if self.gpus_per_trial is None else f"{self.gpus_per_trial:g}"
         return _words(
-            {"--concurrency": number, "--gpus-per-trial": gpus, "--address": self.address}
+            {
+                "--concurrency": number,
+                "--gpus-per-trial": gpus,
+                "--cpus-per-trial": None if self.cpus_per_trial == 1 else self.cpus_per_trial,
+                "--address": self.address,
+                "--checkpoint-dir": self.checkpoint_dir,
+            }
         )
 
 

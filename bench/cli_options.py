@@ -51,6 +51,12 @@ Config = Annotated[
     typer.Option("--config", metavar="FILE", help="YAML file over the preset; repeatable."),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the run.")]
+FirstSeed = Annotated[
+    int | None, typer.Option(metavar="N", help="Of the search, and the first of every trial's.")
+]
+OneSeed = Annotated[
+    int | None, typer.Option(metavar="N", help="A single one: the same as --seeds N.")
+]
 StoreDir = Annotated[
     Path | None,
     typer.Option(
@@ -98,10 +104,16 @@ Study = Annotated[
     str | None, typer.Option(metavar="NAME", help="Name of the study; default: from its settings.")
 ]
 Concurrency = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Runs at a time; default: what fits.")
+    int | None, typer.Option(min=1, metavar="N", help="Runs at a time; default: as many as fit.")
 ]
 Processes = Annotated[
-    int | None, typer.Option("--workers", min=1, metavar="N", help="The same as --concurrency.")
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="N",
+        help="The same as --concurrency; within a run: --cpus-per-trial.",
+    ),
 ]
 Address = Annotated[
     str | None,
@@ -111,7 +123,10 @@ GpusPerTrial = Annotated[
     float | None, typer.Option(min=0, metavar="X", help="GPUs that a run claims, such as 0.5.")
 ]
 CpusPerTrial = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Processes that train the clients of a run.")
+    int,
+    typer.Option(
+        min=1, metavar="N", help="Processes that train the clients of one run, a core each."
+    ),
 ]
 CheckpointDir = Annotated[
     Path | None,
@@ -120,7 +135,9 @@ CheckpointDir = Annotated[
 
 Grid = Annotated[str, typer.Option(metavar="NAME", help="A grid, or its YAML file.")]
 Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Methods in place of the grid's.")]
-Seeds = Annotated[str | None, typer.Option(metavar="0,1", help="Seeds in place of the grid's.")]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="0,1", help="Run these in place of the grid's seeds.")
+]
 Tuned = Annotated[
     str | None,
     typer.Option(

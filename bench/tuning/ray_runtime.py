@@ -140,9 +140,10 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         reason = " ".join(str(err).split())[:300]
         if address is None:
             raise ResourceError(f"Ray does not start: {reason}") from err
-        raise ResourceError(
-            f"no Ray cluster answers at {address!r}: {reason}; {auth_state()}"
-        ) from err
+        silent = isinstance(err, ConnectionError | TimeoutError)
+        what = "no Ray cluster answers at" if silent else "cannot join the Ray cluster at"
+        hint = f"; {auth_state()}" if silent else ""
+        raise ResourceError(f"{what} {address!r}: {reason}{hint}") from err
 
 
 def _check_reachable(address: str) -> str:
@@ -157,11 +158,11 @@ def _check_reachable(address: str) -> str:
         )
     if address == "auto":
         address = _find_cluster()
-    host, colon, port = address.rpartition(":")
-    if not (colon and port.isdigit()):
-        return address
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        raise ConfigError(f"--address: must be HOST:PORT or auto (got {address!r})")
     try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except OSError as err:
         raise ResourceError(
             f"no Ray cluster answers at {address!r}: {err.strerror or err}; check --address and"

@@ -28,7 +28,6 @@ from fedbench.bench.errors import DataError, ResourceError, StoreError
 from fedbench.bench.files import file_lock
 from fedbench.bench.tuning.trial import CellJob
 
-
 STALE_SECONDS = 7 * 86_400.0
 """A cell whose folder on a node has been left alone for so long is not taken up there again."""
 

@@ -47,7 +47,7 @@ def tune(
     preset: str | None = None,
     files: Sequence[Path] = (),
     overrides: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     trials: int = 20,
     seeds_per_trial: int = 1,
     sampler: str = "tpe",
@@ -85,7 +85,7 @@ def tune(
         preset: what trials start from; None = the one that a file names, else `demo`.
         files: YAML files over the preset.
         overrides: dotted names to values, as `--set` gives them.
-        seed: of the sampler and of the first run of every trial.
+        seed: of the sampler and of the first run of every trial; None = the configuration's.
         trials: of the whole study.
         seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
         sampler: `tpe`, `random`, `grid` (the values that the space lists), `gp`.
@@ -122,7 +122,7 @@ def tune(
     own = flatten(overrides or {}, keep=field_infos(spec))
     settings = {**own, **_evaluation(watch_labels)}
 
-    def configure(params: Mapping[str, Any], run_seed: int) -> Resolved:
+    def configure(params: Mapping[str, Any], run_seed: int | None) -> Resolved:
         return resolve(
             spec,
             preset=preset,
@@ -134,6 +134,7 @@ def tune(
         )
 
     base = configure({}, seed)
+    seed = base.config.seed
     space = _free(load_space(spec, file=space_file), user_keys(spec, files, environ), settings)
     points = space.grid() if sampler == "grid" else space.first_points(base.config)
     dataset = Revisions(data_dir).dataset(base.config)

@@ -116,6 +116,16 @@ def test_what_makes_another_study(tmp_path: Path, in_one_process: Use) -> None:
     assert small(tmp_path, trials=3).study_id == ids[0]
 
 
+def test_the_seed_of_the_configuration_is_that_of_the_study(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=scored(by_lr))
+    found = small(tmp_path, trials=1, seeds_per_trial=2, overrides={"seed": 3})
+    assert found.trials[0]["seeds"] == [3, 4]
+    assert found.study_id == small(tmp_path, trials=1, seeds_per_trial=2, seed=3).study_id
+    assert small(tmp_path, trials=1, seed=5, overrides={"seed": 3}).trials[0]["seeds"] == [5]
+
+
 def test_a_dimension_that_is_set_is_not_searched(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(fake=scored(by_lr))
     result = small(tmp_path, trials=2, overrides={"client": {"lr": 0.05}})
