@@ -84,6 +84,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
         address: of a running cluster, `HOST:PORT` or `auto`.
 
     Raises:
+        ConfigError: for an address that is none.
         ResourceError: if Ray does not start, or the cluster does not answer.
         Interrupted: if a signal arrived while it started.
     """

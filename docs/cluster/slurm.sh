@@ -30,6 +30,7 @@ mkdir -p "$STORE"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$STORE/.ray-token-$SLURM_JOB_ID
 (umask 077 && python3 -c 'import secrets; print(secrets.token_hex(32), end="")' >"$RAY_AUTH_TOKEN_PATH")
 
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # since Slurm 22.05 srun would give its tasks one CPU
 resources=(--num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}")
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \
   ray start --head --node-ip-address="${address%:*}" --port="$port" "${resources[@]}" \

@@ -235,6 +235,13 @@ def test_a_sweep_does_not_run_through_a_ray_client(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("address", ["somewhere", "somewhere:port", ":6379", "local"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    message = rf"--address: must be HOST:PORT or auto \(got '{address}'\)"
+    with pytest.raises(ConfigError, match=message), ray_session(None, address):
+        pass
+
+
 def test_a_cluster_is_joined_with_the_users_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
