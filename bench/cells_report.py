@@ -196,16 +196,17 @@ def _sweep_text(result: SweepResult) -> str:
             parts[-1] += f" (predicted {duration(expected)}: {ratio:.2f} times as long)"
         return f"grid {result.grid} · {result.planned} cells: {', '.join(parts)}"
     varied, settings = describe_varied(result.cells)
-    scaled = dict.fromkeys(
-        f"  scaled   {cell['method']}: {text}" for cell in result.cells for text in cell["scaled"]
-    )
+    scaled: dict[str, dict[str, None]] = {}  # what follows an axis -> the methods where it does so
+    for cell in result.cells:
+        for text in cell["scaled"]:
+            scaled.setdefault(text, {})[cell["method"]] = None
     return "\n".join(
         [
             f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
             f" {result.to_run} to run",
             f"  cells    {varied} (preset {result.preset})",
             *(f"           {text}" for text in settings),
-            *scaled,
+            *(f"  scaled   {', '.join(methods)}: {text}" for text, methods in scaled.items()),
             _cost(result.estimate),
         ]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -124,6 +125,9 @@ def describe_varied(cells: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]
     seeds, methods = (values(cell[key] for cell in cells) for key in ("seed", "method"))
     names = f": {', '.join(methods)}" if len(methods) > 1 else ""
     line = describe_cells(free, seeds, methods, len(settings)) + names
+    lengths = (*map(len, free.values()), len(settings), len(seeds), len(methods))
+    if len(cells) < (combinations := math.prod(lengths)):  # with exclusions, or a method's own
+        line = f"{len(cells)} of the {combinations:,} combinations of {line}"
     return line, [parameters(dict(each)) for each in settings if each]
 
 

@@ -152,17 +152,27 @@ def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
         return
     import ray
 
-    here = f".driver-{socket.gethostname()}"
-    for path in (root / "cells").glob(f"{here}-*"):  # of drivers that were killed
-        host, _, number = path.name.rpartition("-")[0].rpartition("-")  # a host's name may have "-"
-        if host == here and number.isdigit() and not psutil.pid_exists(int(number)):
-            path.unlink(missing_ok=True)
-    mark = root / "cells" / f"{here}-{os.getpid()}-{secrets.token_hex(8)}"
+    forget_marks(root)
+    mark = root / "cells" / f"{_mark_of_host()}-{os.getpid()}-{secrets.token_hex(8)}"
     atomic_write_text(mark, "while a fedbench command runs\n")
     try:
         yield {"node": str(ray.get_runtime_context().get_node_id()), "mark": mark.name}
     finally:
         mark.unlink(missing_ok=True)
+
+
+def forget_marks(root: Path) -> None:
+    """Delete the marks that drivers on this machine left below `root` when they were killed."""
+    here = _mark_of_host()
+    for path in (root / "cells").glob(f"{here}-*"):
+        host, _, number = path.name.rpartition("-")[0].rpartition("-")  # a host's name may have "-"
+        if host == here and number.isdigit() and not psutil.pid_exists(int(number)):
+            with suppress(OSError):  # harmless, and in the way of nobody
+                path.unlink(missing_ok=True)
+
+
+def _mark_of_host() -> str:
+    return f".driver-{socket.gethostname()}"
 
 
 def _fit(driver: Driver, need: Share, session: Session, home: dict[str, str] | None) -> None:

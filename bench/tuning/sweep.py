@@ -22,6 +22,7 @@ from fedbench.bench.tuning.executor import (
     choose_concurrency,
     choose_share,
     device_at_hand,
+    forget_marks,
     run_source,
 )
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
@@ -185,6 +186,7 @@ def sweep(
             if source.outcomes:
                 store.refresh()
     elif not dry_run:
+        forget_marks(checkpoint_dir or store.root)
         catch_up(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     fresh = [outcome.status for outcome in source.outcomes]

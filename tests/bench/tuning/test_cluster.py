@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 from fedbench.bench.runs import keep
 from fedbench.bench.tuning import nodes, ray_environment, remote
+from fedbench.bench.tuning.executor import forget_marks
 from fedbench.bench.tuning.ray_checks import Share
 from fedbench.bench.tuning.ray_runtime import ray_session
 from fedbench.bench.tuning.sweep import sweep
@@ -233,6 +235,20 @@ def test_a_sweep_does_not_run_through_a_ray_client(tmp_path: Path) -> None:
         ray_session(None, "ray://somewhere:10001"),
     ):
         pass
+
+
+def test_marks_of_drivers_that_were_killed_go(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    host = socket.gethostname()
+    numbers = {f"{host}-{ended.pid}": False, f"{host}-{os.getpid()}": True, "x-y-1": True}
+    for name in numbers:
+        (cells / f".driver-{name}-00ff").touch()
+    forget_marks(tmp_path)
+    assert {name: (cells / f".driver-{name}-00ff").exists() for name in numbers} == numbers
+    forget_marks(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("address", ["somewhere", "somewhere:port", ":6379", "local"])

@@ -11,6 +11,7 @@ import pytest
 from fedbench.bench.cells_report import _sweep_text
 from fedbench.bench.results.store import Store
 from fedbench.bench.tuning.grid_file import Point
+from fedbench.bench.tuning.scaling import Scale
 from fedbench.bench.tuning.sweep import sweep
 
 from .conftest import InOneProcess
@@ -43,6 +44,16 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert json.dumps(result.as_dict())
 
 
+def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
+    axes = {"federation.participation": (0.5, 1.0)}
+    scaling = {"client.lr": Scale(by="sqrt", of="federation.participation")}
+    grid = GRID.model_copy(update={"axes": axes, "scaling": scaling})
+    result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
+    (line,) = [each for each in _sweep_text(result).splitlines() if "scaled" in each]
+    value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
+    assert line.split(maxsplit=1)[1] == f"simclr, supervised: {value}"
+
+
 def test_a_long_sweep_is_compared_with_its_prediction(
     tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,4 +71,8 @@ def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     points: tuple[Point, ...] = ({}, {"method": "simclr", "method.temperature": 0.5})
     grid = GRID.model_copy(update={"axes": {}, "points": points})
     result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
-    assert "temperature 0.1, 0.5 × seed 0 × 2 methods: simclr, supervised" in _sweep_text(result)
+    # Twice SimCLR, once supervised: a point of its own method is for no other.
+    text = (
+        "3 of the 4 combinations of temperature 0.1, 0.5 × seed 0 × 2 methods: simclr, supervised"
+    )
+    assert text in _sweep_text(result)
