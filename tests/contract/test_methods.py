@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from fedbench.bench import registry
@@ -39,3 +42,19 @@ def test_common_dimensions_have_one_range() -> None:
     """Methods are comparable only if what they share is tuned over the same range."""
     ranges = {load_space(spec).dimensions["client.lr"] for spec in registry.specs()}
     assert len(ranges) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ("semifed+uv", {"method__threshold": 0.0}),
+        ("cbafed+uv", {"method__base_threshold": 0.0, "method__warmup_rounds": 0}),
+    ],
+)
+def test_pseudo_labels_are_made_without_the_hidden_labels(
+    spec: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """Under these thresholds guesses are trained on; at the usual ones a tiny run has none."""
+    contract = MethodContract()
+    contract.spec, contract.fields = spec, fields
+    contract.test_hidden_labels_change_nothing(tmp_path)
