@@ -116,6 +116,9 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             shutil.rmtree(folder, ignore_errors=True)
 
 
+_NO_START = (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError)
+
+
 def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     import ray
     from ray._private import worker
@@ -137,10 +140,16 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
             _temp_dir=str(folder),
             **common,
         )
-    except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as err:
+    except Exception as err:
+        # A node that is too slow to start raises Exception itself (ray/_private/node.py).
+        if type(err) is not Exception and not isinstance(err, _NO_START):
+            raise
         reason = " ".join(str(err).split())[:300]
         if address is None:
-            raise ResourceError(f"Ray does not start: {reason}") from err
+            raise ResourceError(
+                f"Ray does not start: {reason}; `fedbench doctor` looks for the cause, and"
+                " the same command begins again"
+            ) from err
         silent = isinstance(err, ConnectionError | TimeoutError)
         what = "no Ray cluster answers at" if silent else "cannot join the Ray cluster at"
         hint = f"; {auth_state()}" if silent else ""
