@@ -1,0 +1,77 @@
+"""Measure fedbench beside a bare PyTorch loop and other simulators; see docs/speed.md."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks import clustering, evaluation, growth, rounds, steps, trials
+from benchmarks.context import Context
+from benchmarks.measure import Result, log, machine, save
+
+WORKS: Mapping[str, Callable[[Context], Result]] = {
+    "views": steps.views,
+    "W1": steps.resnet18,
+    "W2": steps.small,
+    "W3": rounds.against_bare,
+    "W3-rivals": rounds.against_rivals,
+    "W4-cohort": growth.cohorts,
+    "W4-flower": growth.flower_clients,
+    "W4-population": growth.population,
+    "W4-rounds": growth.many_rounds,
+    "W5": trials.trials,
+    "W5-start": trials.command_start,
+    "W6": clustering.clustering,
+    "evaluation": evaluation.probes,
+    "objective": evaluation.objective,
+}
+"""Works by name, each a few minutes at most."""
+
+RIVALS = ("W3-rivals", "W4-flower")
+"""Those that measure other simulators."""
+
+
+def main() -> None:
+    """Parse options, measure, write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=WORKS, metavar="WORK", help=", ".join(WORKS))
+    parser.add_argument("--repeats", type=int, default=5, help="of every unit (default 5)")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does everything run?")
+    parser.add_argument("--no-rivals", action="store_true", help="leave other simulators out")
+    parser.add_argument("--data", help="10 classes of 32x32 colour images, as hub:DIR; else noise")
+    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="for results")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path.home() / ".cache" / "fedbench-benchmarks",
+        help="for images and rivals' environments (several GB)",
+    )
+    options = parser.parse_args()
+    rivals = not (options.no_rivals or options.smoke)
+    repeats = 1 if options.smoke else options.repeats
+    cache = options.cache.resolve()
+    context = Context(repeats, options.smoke, options.data, cache, rivals)
+    images = options.data.partition(":")[0] if options.data else "random pixels"
+    for name in options.only or WORKS:
+        if name in RIVALS and not rivals:
+            continue
+        log(f"{name}: {WORKS[name].__doc__}")
+        began = time.perf_counter()
+        result = WORKS[name](context)
+        content = {
+            "work": name,
+            "smoke": options.smoke,
+            "images": images,
+            "machine": machine(),
+            "minutes": round((time.perf_counter() - began) / 60, 2),
+            **result.as_dict(),
+        }
+        save(options.out / f"{name}.json", content)
+        for label, each in {**content["values"], **content["ratios"]}.items():
+            log(f"  {label}: {each['median']:g} [{each['min']:g} - {each['max']:g}]")
+
+
+if __name__ == "__main__":
+    main()

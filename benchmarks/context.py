@@ -1,0 +1,75 @@
+"""What every work gets: sizes, folders, images; and the contenders that several works have."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import dataset_folder
+from benchmarks.turn import Contender
+
+RIVAL_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class Context:
+    """How the works are to be measured.
+
+    Attributes:
+        repeats: of every unit.
+        smoke: tiny sizes, to see that everything runs; the numbers then mean nothing.
+        data: name of a data set of 32x32 colour images; None = random pixels.
+        cache: for decoded images and rivals' environments.
+        rivals: whether rivals are measured.
+    """
+
+    repeats: int
+    smoke: bool
+    data: str | None
+    cache: Path
+    rivals: bool
+
+    def images(self, train: int, test: int = 1000) -> Path:
+        """Cache folder of a data set of so many images."""
+        return dataset_folder(self.data, self.cache / "data", train, test)
+
+    def bare(self, name: str, *options: object, processes: int = 1, threads: int = 1) -> Contender:
+        """The bare loop; options as of `benchmarks.bare`."""
+        command = ["-m", "benchmarks.bare", "--processes", processes, *options]
+        return Contender(name, list(map(str, command)), threads=threads)
+
+    def ours(
+        self,
+        name: str,
+        dataset: Path,
+        *options: object,
+        changes: dict[str, Any] | None = None,
+    ) -> Contender:
+        """fedbench; options as of `benchmarks.ours`."""
+        where = ["--dataset", dataset, "--folder", fresh_folder(self.cache)]
+        command = ["-m", "benchmarks.ours", *where, "--set", json.dumps(changes or {}), *options]
+        return Contender(name, list(map(str, command)))
+
+    def rival(self, name: str, dataset: Path, *options: object, label: str = "") -> Contender:
+        """A rival; options as of `benchmarks.rivals.NAME`."""
+        from benchmarks.rivals import environment
+
+        python = environment(name, self.cache / "rivals")
+        command = ["-m", f"benchmarks.rivals.{name}", "--dataset", dataset, *options]
+        return Contender(label or name, list(map(str, command)), python=python, env=RIVAL_ENV)
+
+
+@cache
+def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    """One temporary folder per process; it goes when the process does."""
+    cache.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=cache, prefix="scratch-")
+
+
+def fresh_folder(cache: Path) -> Path:
+    """A new empty folder inside it."""
+    return Path(tempfile.mkdtemp(dir=scratch(cache).name))

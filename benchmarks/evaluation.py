@@ -1,0 +1,125 @@
+"""Features, k-NN and linear probe beside one pass of the encoder; the objective beside tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.context import Context, fresh_folder
+from benchmarks.measure import Result, time_calls
+from benchmarks.ours import W1, config_of
+from benchmarks.plain import Style, make_net
+from fedbench.bench.client import ClientRunner, Task
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.evaluation.features import extract
+from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.evaluation.linear import linear_probe
+from fedbench.bench.evaluation.objective import client_statistics
+from fedbench.bench.execute import open_partition
+from fedbench.bench.seeding import generator, single_thread
+from fedbench.bench.setup import Setup
+
+
+def _setup(config: RunConfig, dataset: Path, folder: Path) -> Setup:
+    opened = reopen(dataset)
+    return Setup.of(config, opened, open_partition(config, opened, folder / "partition.safetensors"))
+
+
+def probes(context: Context) -> Result:
+    """50,000 training and 10,000 test images, 512 features."""
+    train, test, dim, some = (200, 40, 32, 16) if context.smoke else (50_000, 10_000, 512, 500)
+    result, folder = Result(), context.images(2 * some, 32)
+    setup = _setup(config_of({**W1, "data.num_clients": 1}), folder, fresh_folder(context.cache))
+    net, plain = setup.make_net(), make_net(Style("resnet18"))
+    net.eval()
+    plain.eval()
+    images = np.array(setup.images[:some])
+    ready = torch.from_numpy(images).float().div_(127.5).sub_(1)
+
+    def encode(batch: Tensor) -> Tensor:
+        return setup.method.encode(net, batch)
+
+    def one_pass() -> None:
+        with torch.inference_mode():
+            for batch in ready.split(500):
+                plain["encoder"](batch)
+
+    rng = generator(0, "benchmark")
+    classes = torch.randint(10, (train + test,), generator=rng)
+    centres = torch.randn(10, dim, generator=rng)
+    # Correlated like features of an encoder: a few directions carry most of the variance.
+    scales = torch.linspace(0, -4, dim).exp()
+    noise = torch.randn(train + test, dim, generator=rng)
+    features = ((centres[classes] + 3 * noise) * scales).relu_()
+    x, y, queries, truth = features[:train], classes[:train], features[train:], classes[train:]
+    with single_thread():
+        time_calls(
+            result,
+            {
+                "features": lambda: extract(encode, images, device="cpu"),
+                "one pass": one_pass,
+            },
+            context.repeats,
+        )
+        time_calls(
+            result,
+            {
+                "k-NN": lambda: knn_accuracy(x, y, queries, truth, num_classes=10),
+                "linear probe": lambda: linear_probe(x, y, queries, truth, num_classes=10),
+            },
+            1,
+        )
+    scale = (train + test) / some
+    for name in ("features", "one pass"):
+        result.values[name] = [seconds * scale for seconds in result.values[name]]
+    extra = result.values["k-NN"][0] + result.values["linear probe"][0]
+    result.values["all"] = [seconds + extra for seconds in result.values["features"]]
+    result.divide("all / one pass", "all", "one pass")
+    result.notes.append(
+        f"one thread; ResNet-18 features timed on {some} images and scaled to {train + test:,};"
+        " k-NN and probe once, on synthetic features of full size"
+    )
+    return result
+
+
+def objective(context: Context) -> Result:
+    """Alignment and uniformity of 100 clients beside a tuning run of 30 rounds."""
+    clients, images = (4, 20) if context.smoke else (100, 100)
+    result, folder = Result(), context.images(clients * images)
+    place = fresh_folder(context.cache)
+    setup = _setup(config_of({"data.num_clients": clients}), folder, place)
+    runner = ClientRunner(setup, torch.device("cpu"), place)
+    net = runner.binding.net
+    server = runner.binding.server.data.clone()
+    upload = torch.empty(runner.layout.upload_size)
+    held = [(k, setup.dealt.client(k).astype(np.int64)) for k in range(clients)]
+
+    def measure() -> None:
+        net.eval()
+        client_statistics(
+            lambda x: setup.method.embed(net, x),
+            held,
+            setup.images,
+            view=setup.config.evaluation.objective_view,
+            seed=0,
+            device="cpu",
+        )
+
+    def train() -> None:
+        for k in range(min(10, clients)):
+            runner.run(Task(k, 0, 1, None), server, upload)
+
+    with single_thread():
+        time_calls(result, {"objective": measure, "ten clients": train}, context.repeats)
+    rounds, cohort = 30, clients // 2
+    result.values["tuning run"] = [
+        o + rounds * cohort * t / min(10, clients)
+        for o, t in zip(result.values["objective"], result.values["ten clients"], strict=True)
+    ]
+    result.divide("share of a tuning run", "objective", "tuning run")
+    result.notes.append(f"one thread; tuning run: {rounds} rounds of {cohort} clients and objective")
+    return result

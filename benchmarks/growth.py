@@ -1,0 +1,109 @@
+"""W4: clients per round, population, rounds."""
+
+from __future__ import annotations
+
+from benchmarks.context import Context
+from benchmarks.data import dataset_folder
+from benchmarks.measure import Result, interleave, log
+
+TINY = {
+    "model.width": 4,
+    "model.stem_stride": 2,
+    "method.hidden_dim": 16,
+    "method.projection_dim": 16,
+    "client.keep_last_batch": True,
+}
+
+
+def cohorts(context: Context) -> Result:
+    """The same images dealt to ever more clients of a round, and clients that do nothing."""
+    result = Result()
+    few, many, images = (2, 4, 64) if context.smoke else (10, 500, 8000)
+    folder = context.images(images, 32)
+    contenders = []
+    for epochs, label in ((1, ""), (0, " idle")):
+        for clients in (few, many):
+            changes = {
+                "data.num_clients": clients,
+                "federation.participation": 1.0,
+                "client.local_epochs": epochs,
+            }
+            name = f"{clients} clients{label}"
+            contenders.append(context.ours(name, folder, "--workers", 2, changes=changes))
+    interleave(result, contenders, context.repeats)
+    names = f"{few} clients", f"{many} clients"
+    result.divide(f"{names[1]} / {names[0]}, same images", names[1], names[0])
+    result.divide("memory of the same", f"{names[1]} MB", f"{names[0]} MB")
+    idle = zip(result.values[f"{names[1]} idle"], result.values[f"{names[0]} idle"], strict=True)
+    result.values["ms per client that does nothing"] = [
+        1000 * (more - less) / (many - few) for more, less in idle
+    ]
+    return result
+
+
+def flower_clients(context: Context) -> Result:
+    """Flower's clients that do nothing, for comparison."""
+    result, folder = Result(), context.images(10_000)
+    sizes = {clients: f"{clients} clients idle" for clients in (10, 100)}
+    contenders = [
+        context.rival(
+            "flower", folder, "--clients", n, "--fraction", 1, "--images", 0, label=label
+        )
+        for n, label in sizes.items()
+    ]
+    for contender in contenders:  # one after the other: each brings a Ray of its own
+        interleave(result, [contender], context.repeats)
+    idle = zip(result.values[sizes[100]], result.values[sizes[10]], strict=True)
+    result.values["ms per client that does nothing"] = [
+        1000 * (more - less) / 90 for more, less in idle
+    ]
+    return result
+
+
+def population(context: Context) -> Result:
+    """A million clients: dealing, drawing, training; beside a hundred."""
+    result = Result()
+    sizes = (4, 1000) if context.smoke else (100, 1_000_000)
+    images = 2 * sizes[1]
+    folder = dataset_folder(None, context.cache / "data", images, 100, side=4, channels=1)
+    contenders = []
+    for clients in sizes:
+        changes = {
+            **TINY,
+            "data.num_clients": clients,
+            "federation.participation": min(1.0, 10 / clients),
+            "client.batch_size": 2,
+            "client.local_epochs": 1 if clients == sizes[1] else 0,
+        }
+        contenders.append(context.ours(f"{clients:,} clients", folder, changes=changes))
+    interleave(result, contenders, context.repeats)
+    for clients in sizes:
+        name = f"{clients:,} clients"
+        log(f"{name}: {result.values[f'{name} startup s'][0]:.1f} s to the end of round 1")
+    result.notes.append(
+        f"{images:,} images of 4x4; startup: interpreter, imports, dealing, round 1; 10 clients a"
+        " round"
+    )
+    return result
+
+
+def many_rounds(context: Context) -> Result:
+    """A thousand rounds: time and memory at the end against those at the beginning."""
+    result, blocks = Result(), 2 if context.smoke else 10
+    per_unit = 2 if context.smoke else 100
+    changes = {**TINY, "data.num_clients": 10, "federation.participation": 0.5}
+    folder = context.images(160, 32)
+    options = ["--workers", 2, "--per-unit", per_unit]
+    with context.ours("fedbench", folder, *options, changes=changes) as contender:
+        for block in range(blocks):
+            seconds = contender.unit()["seconds"] / per_unit
+            memory = contender.memory() / 1e6
+            log(f"rounds to {(block + 1) * per_unit}: {1000 * seconds:.1f} ms, {memory:.0f} MB")
+            for name, value in (("s", seconds), ("MB", memory)):
+                if block in (0, blocks - 1):
+                    where = "first" if block == 0 else "last"
+                    result.add(f"{where} {per_unit} rounds {name}", value)
+    for name, label in (("s", "seconds per round"), ("MB", "memory")):
+        ends = f"last {per_unit} rounds {name}", f"first {per_unit} rounds {name}"
+        result.divide(f"{label}, last / first {per_unit} of {blocks * per_unit}", *ends)
+    return result

@@ -1,0 +1,139 @@
+"""Interleaved repeats, medians and ratios; what the machine is."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.turn import ROOT, Contender
+
+
+@dataclass
+class Result:
+    """One work's numbers.
+
+    Attributes:
+        values: by name, what each repeat gave: seconds of a unit, or what the name says.
+        ratios: by name, repeat by repeat; the first name is divided by the second.
+        notes: what is needed to read the numbers.
+    """
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, *values: float) -> None:
+        """More repeats of a value."""
+        self.values.setdefault(name, []).extend(values)
+
+    def divide(self, name: str, above: str, below: str) -> None:
+        """Record the ratio of two values, each repeat by its own, if both were measured."""
+        if above in self.values and below in self.values:
+            pairs = zip(self.values[above], self.values[below], strict=True)
+            self.ratios[name] = [a / b for a, b in pairs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: every repeat, its median and range."""
+        return {
+            "values": {name: spread(values) for name, values in self.values.items()},
+            "ratios": {name: spread(values) for name, values in self.ratios.items()},
+            "notes": self.notes,
+        }
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, lowest, highest and all."""
+    rounded = [float(f"{value:.5g}") for value in values]
+    return {
+        "median": float(f"{statistics.median(values):.5g}"),
+        "min": min(rounded),
+        "max": max(rounded),
+        "all": rounded,
+    }
+
+
+def interleave(result: Result, contenders: Sequence[Contender], repeats: int) -> None:
+    """Start all, then have each do a unit in turn; every second time round in reverse order.
+
+    Adds `<name>` in seconds per unit, and once `<name> startup s` and `<name> MB`: until the first
+    unit is over, and the most that the processes held meanwhile.
+    """
+    with ExitStack() as stack:
+        for contender in contenders:
+            stack.enter_context(contender)
+            result.add(f"{contender.name} startup s", contender.first["startup"])
+            result.add(f"{contender.name} MB", contender.peak_bytes / 1e6)
+            log(f"{contender.name}: ready after {contender.first['startup']:.1f} s")
+        for repeat in range(repeats):
+            for contender in contenders[:: -1 if repeat % 2 else 1]:
+                seconds = contender.unit()["seconds"]
+                result.add(contender.name, seconds)
+                log(f"{contender.name}: {seconds:.3f} s")
+
+
+def time_calls(
+    result: Result, calls: Mapping[str, Callable[[], object]], repeats: int
+) -> None:
+    """The same for functions in this process; each is called once before."""
+    import time
+
+    for call in calls.values():
+        call()
+    for repeat in range(repeats):
+        for name, call in list(calls.items())[:: -1 if repeat % 2 else 1]:
+            began = time.perf_counter()
+            call()
+            result.add(name, time.perf_counter() - began)
+
+
+def log(text: str) -> None:
+    """One line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers hold for: processor, memory, versions, commit; no name of a host."""
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "cpu": _cpu(),
+        "cores": psutil.cpu_count(logical=True),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("torch", "numpy", "ray", "optuna")},
+        "commit": commit.stdout.strip() or "unknown",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() or platform.machine()
+    lines = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in info.read_text().splitlines()
+        if ":" in line
+    )
+    flags = set(lines.get("flags", "").split())
+    units = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return f"{lines.get('model name', 'unknown')} ({', '.join(units)})"
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    """Write results as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")

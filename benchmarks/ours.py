@@ -1,0 +1,111 @@
+"""fedbench as a contender: whole rounds of a run, or single clients, by its own code.
+
+`python -m benchmarks.ours --dataset CACHE --folder DIR …`, started by `benchmarks.turn`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.turn import Turn
+from fedbench.bench import worker
+from fedbench.bench.client import ClientRunner, Task
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.execute import Origin, Place, execute, open_partition
+from fedbench.bench.fields import build_config
+from fedbench.bench.history import RoundRecord
+from fedbench.bench.setup import Setup
+
+W3: dict[str, Any] = {
+    "data.num_clients": 100,
+    "data.partition": "iid",
+    "model.backbone": "resnet8",
+    "model.width": 16,
+    "model.norm": "group",
+    "client.lr": 0.03,
+    "client.batch_size": 16,
+    "client.keep_last_batch": False,
+    "federation.participation": 0.5,
+    "federation.num_rounds": 1_000_000,
+    "method.hidden_dim": 128,
+    "method.projection_dim": 128,
+    "evaluation.protocols": [],
+    "evaluation.untrained": False,
+}
+"""The federated round of 50 out of 100 clients; the other works change some of it."""
+
+W1: dict[str, Any] = {
+    "model.backbone": "resnet18",
+    "model.width": None,
+    "model.norm": "batch",
+    "method.hidden_dim": 512,
+    "method.projection_dim": 512,
+}
+"""What W1 changes: ResNet-18 with batch norm and the release's projector."""
+
+
+def config_of(changes: dict[str, Any]) -> RunConfig:
+    """W3 with changes, by dotted names."""
+    return build_config("simclr", {**W3, **changes})
+
+
+def rounds(
+    turn: Turn, config: RunConfig, dataset: Path, folder: Path, workers: int, per_unit: int = 1
+) -> None:
+    """A unit is a round: state in and out, aggregation, ledger, history, checkpoint."""
+
+    def over(record: RoundRecord, _: int) -> None:
+        if record.round_index == 0 or record.round_index % per_unit == 0:
+            turn.over(clients=record.cohort_size, steps=record.num_steps)
+
+    execute(config, Origin(), Place(folder, None, workers, "cpu", dataset), over)
+
+
+def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads: int) -> None:
+    """A unit is one client: state in, views, training, state out."""
+    opened = reopen(dataset)
+    partition = open_partition(config, opened, folder / "partition.safetensors")
+    runner = ClientRunner(Setup.of(config, opened, partition), torch.device("cpu"), folder)
+    torch.set_num_threads(threads)
+    server = runner.binding.server.data.clone()
+    upload = torch.empty(runner.layout.upload_size)
+    for index in range(config.federation.num_rounds):
+        task = Task(index % config.data.num_clients, index, config.client.local_epochs, None)
+        trained = runner.run(task, server, upload)
+        turn.over(steps=trained.num_steps)
+
+
+def main() -> None:
+    """Take turns until nobody asks any more."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dataset", type=Path, required=True, help="cache folder of a data set")
+    parser.add_argument("--folder", type=Path, required=True, help="for checkpoints")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="in this process; fedbench itself takes one")
+    parser.add_argument("--clients", action="store_true", help="units are clients, not rounds")
+    parser.add_argument("--per-unit", type=int, default=1, help="rounds of a unit, after the first")
+    parser.add_argument("--set", default="{}", help="JSON: changes to W3")
+    options = parser.parse_args()
+    config = config_of(json.loads(options.set))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.clients:
+        clients(Turn(), config, options.dataset, options.folder, options.threads or 1)
+    elif options.threads is None:
+        turn, per_unit = Turn(), options.per_unit
+        rounds(turn, config, options.dataset, options.folder, options.workers, per_unit)
+    else:  # what one process with several threads would be: not a mode that fedbench offers
+        torch.set_num_threads(options.threads)
+        with mock.patch.object(worker, "single_thread", nullcontext):
+            rounds(Turn(), config, options.dataset, options.folder, 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Other simulators on W3, each in an environment of its own that is made here.
+
+The client code is ours and as fair as we can make it: images and net are kept per process, the
+arithmetic is that of `benchmarks.plain`, views are made by torchvision on PIL images, as the users
+of these frameworks do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.measure import log
+
+FOLDER = Path(__file__).resolve().parent
+NAMES = ("flower", "pfl")
+
+
+def environment(name: str, cache: Path) -> Path:
+    """The interpreter of a rival's virtual environment, made on first use; needs PyPI then.
+
+    Args:
+        name: one of `NAMES`; `NAME.txt` beside this file pins what is installed.
+        cache: where environments are kept; a few GB each.
+    """
+    pins = FOLDER / f"{name}.txt"
+    digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:8]
+    folder = cache / f"{name}-{digest}-py{sys.version_info[0]}{sys.version_info[1]}"
+    python, complete = folder / "bin" / "python", folder / "complete"
+    if not complete.exists():
+        log(f"making an environment for {name}")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--requirement", pins]
+        subprocess.run(install, check=True)
+        complete.touch()
+    return python

@@ -1,0 +1,85 @@
+"""What a rival's client does: views by torchvision, training by `benchmarks.plain`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms as T
+
+from benchmarks.plain import BATCH, Style, make_net, make_optimizer, step
+
+STYLE = Style()
+
+
+@cache
+def all_images(path: str) -> np.ndarray:
+    """Training images (N, H, W, 3), read once per process."""
+    return np.ascontiguousarray(np.load(Path(path) / "train_images.npy").transpose(0, 2, 3, 1))
+
+
+@cache
+def net() -> nn.ModuleDict:
+    """One net per process."""
+    return make_net(STYLE)
+
+
+def augmentation() -> Any:
+    """The views of the works: as in Orchestra's release."""
+    return T.Compose(
+        [
+            T.RandomResizedCrop(
+                32, scale=(0.5, 1.0), interpolation=T.InterpolationMode.BICUBIC
+            ),
+            T.RandomHorizontalFlip(),
+            T.RandomApply([T.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+            T.RandomGrayscale(p=0.2),
+            T.RandomApply([T.GaussianBlur(3, (0.1, 2.0))], p=0.5),
+            T.ToTensor(),
+            T.Normalize(0.5, 0.5),
+        ]
+    )
+
+
+class Views(Dataset[tuple[Tensor, Tensor]]):
+    """Two views of each image of one client.
+
+    Args:
+        path: cache folder of the data set.
+        client: index of the client; clients hold equal blocks.
+        size: images per client.
+    """
+
+    def __init__(self, path: str, client: int, size: int) -> None:
+        self._images = all_images(path)[client * size : (client + 1) * size]
+        self._augment = augmentation()
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = Image.fromarray(self._images[index])
+        return self._augment(image), self._augment(image)
+
+
+def train(path: str, client: int, size: int) -> float:
+    """One epoch of one client on the process's net; the last loss."""
+    own = net()
+    own.train()
+    optimizer, loss = make_optimizer(own), 0.0
+    batches = DataLoader(Views(path, client, size), BATCH, shuffle=True, drop_last=True)
+    for first, second in batches:
+        loss = step(own, optimizer, first, second, STYLE)
+    return loss
+
+
+def threads(count: int) -> None:
+    """Set torch's threads in this process."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)

@@ -1,0 +1,68 @@
+"""W3: a federated round of 50 out of 100 clients with 100 images each."""
+
+from __future__ import annotations
+
+from benchmarks.context import Context
+from benchmarks.measure import Result, interleave
+from benchmarks.turn import Contender
+
+
+def _w3(context: Context) -> tuple[int, int, int]:
+    """Clients in all, clients a round, images of each."""
+    return (4, 2, 20) if context.smoke else (100, 50, 100)
+
+
+def _bare(context: Context, name: str, processes: int, threads: int, *style: str) -> Contender:
+    _, cohort, images = _w3(context)
+    used = images // 16 * 16  # incomplete batches are left out
+    options = ["--clients", cohort, "--images", used, *style]
+    return context.bare(name, *options, processes=processes, threads=threads)
+
+
+def against_bare(context: Context) -> Result:
+    """fedbench beside the bare loop: two processes of one thread, one process of two."""
+    result, (clients, _, images) = Result(), _w3(context)
+    folder, changes = context.images(clients * images), {"data.num_clients": clients}
+    processes = 1 if context.smoke else 2
+    contenders = [
+        _bare(context, "bare 2x1", processes, 1),
+        context.ours("fedbench 2x1", folder, "--workers", processes, changes=changes),
+    ]
+    if not context.smoke:
+        contenders += [
+            _bare(context, "tuned bare 2x1", 2, 1, "--concat", "--channels-last"),
+            _bare(context, "bare 1x2", 1, 2),
+            context.ours("fedbench 1x2", folder, "--threads", 2, changes=changes),
+        ]
+    interleave(result, contenders, context.repeats)
+    result.divide("fedbench / bare, 2x1", "fedbench 2x1", "bare 2x1")
+    result.divide("fedbench / tuned bare, 2x1", "fedbench 2x1", "tuned bare 2x1")
+    result.divide("fedbench / bare, 1x2", "fedbench 1x2", "bare 1x2")
+    result.divide("fedbench 1x2 / 2x1", "fedbench 1x2", "fedbench 2x1")
+    result.notes += [
+        "2x1: two processes of one thread; 1x2: one process of two threads (not a mode of fedbench,"
+        " which always takes one thread per process: patched for this line)",
+        "bare: two passes, default memory format; tuned: one pass for both views, channels_last",
+    ]
+    return result
+
+
+def against_rivals(context: Context) -> Result:
+    """fedbench beside Flower and pfl."""
+    result, (clients, cohort, images) = Result(), _w3(context)
+    folder, changes = context.images(clients * images), {"data.num_clients": clients}
+    sizes = ["--clients", clients, "--fraction", cohort / clients, "--images", images]
+    contenders = [
+        context.ours("fedbench", folder, "--workers", 2, changes=changes),
+        context.rival("flower", folder, *sizes),
+        context.rival("pfl", folder, *sizes),
+    ]
+    interleave(result, contenders, context.repeats)
+    result.divide("flower / fedbench", "flower", "fedbench")
+    result.divide("pfl / fedbench", "pfl", "fedbench")
+    result.divide("flower MB / fedbench MB", "flower MB", "fedbench MB")
+    result.notes += [
+        "fedbench: two workers; Flower: two actors of one CPU; pfl: one process of two threads",
+        "rivals' clients are ours: images and net kept per process, views by torchvision on PIL",
+    ]
+    return result

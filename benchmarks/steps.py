@@ -1,0 +1,80 @@
+"""W1 and W2: views, and the training step of ResNet-18 and of the small encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.context import Context
+from benchmarks.measure import Result, interleave, time_calls
+from benchmarks.ours import W1
+from benchmarks.rivals.client import Views
+from fedbench.bench.data.views import make_view
+from fedbench.bench.seeding import generator, single_thread
+
+ONE_CLIENT = {"data.num_clients": 1, "federation.participation": 1.0}
+
+
+def views(context: Context) -> Result:
+    """Two views of each image, one thread: fedbench, and torchvision on PIL images."""
+    result, size = Result(), 32 if context.smoke else 512
+    folder = context.images(size, 32)
+    images = torch.from_numpy(np.load(folder / "train_images.npy"))
+    few = Views(str(folder), 0, size // 4)
+
+    def ours() -> None:
+        rng = generator(0, "benchmark")
+        for _ in range(2):
+            make_view("simclr-o", images, rng)
+
+    def torchvision() -> None:
+        for index in range(len(few)):
+            few[index]
+
+    with single_thread():
+        time_calls(result, {"fedbench": ours, "torchvision": torchvision}, 2 * context.repeats)
+    for name, count in (("fedbench", len(images)), ("torchvision", len(few))):
+        result.values[f"{name} images/s"] = [count / seconds for seconds in result.values[name]]
+    result.divide("fedbench / torchvision", "fedbench images/s", "torchvision images/s")
+    result.notes.append("images/s counts source images, each of which gives two views")
+    return result
+
+
+def small(context: Context) -> Result:
+    """Step of ResNet-8 of width 16: a client of fedbench beside the bare loop."""
+    return _steps(context, "resnet8", {}, 32 if context.smoke else 480)
+
+
+def resnet18(context: Context) -> Result:
+    """Step of ResNet-18 with batch norm."""
+    return _steps(context, "resnet18", W1, 16 if context.smoke else 64)
+
+
+def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int) -> Result:
+    result, folder = Result(), context.images(images, 32)
+    own = {**changes, **ONE_CLIENT}
+    shape = ["--backbone", backbone, "--images", images]
+    contenders = []
+    for threads in (1,) if context.smoke else (1, 2):
+        within = f"{threads} thr"
+        loop = context.bare(f"bare {within}", *shape, threads=threads)
+        options = ["--clients", "--threads", threads]
+        contenders += [loop, context.ours(f"fedbench {within}", folder, *options, changes=own)]
+        if not context.smoke:
+            low = [*shape, "--bf16"]
+            contenders.append(context.bare(f"bare bf16 {within}", *low, threads=threads))
+            low += ["--concat"]
+            contenders.append(context.bare(f"bare bf16 concat {within}", *low, threads=threads))
+    interleave(result, contenders, context.repeats)
+    for name in [contender.name for contender in contenders]:
+        result.values[f"{name} images/s"] = [images / t for t in result.values[name]]
+    for threads in (1, 2):
+        within = f"{threads} thr"
+        result.divide(f"speed fedbench / bare {within}", f"bare {within}", f"fedbench {within}")
+        for loop in ("bf16", "bf16 concat"):
+            name = f"speed bare {loop} / bare {within}"
+            result.divide(name, f"bare {within}", f"bare {loop} {within}")
+    result.notes.append(f"fedbench: state in and out and views included; {images} images a client")
+    return result

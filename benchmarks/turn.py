@@ -1,0 +1,166 @@
+"""Taking turns: every contender is a process that does one unit of work when it is told to.
+
+So contenders are measured side by side, a unit of each in turn, all warm; the clock runs in the
+contender. Both ends are here; the contender's end needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+_VARIABLE = "BENCHMARK_TURN_FD"
+_PATIENCE = 600.0  # seconds until a contender that says nothing counts as hung
+
+
+class Turn:
+    """A contender's side."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(fileno=int(os.environ.pop(_VARIABLE)))
+        self._lines = self._socket.makefile("r")
+        self._began = time.perf_counter()
+
+    def over(self, **facts: float) -> None:
+        """Report the unit that is done and wait for the next; the first one is warm-up.
+
+        Leaves the process when no more is wanted.
+        """
+        seconds = time.perf_counter() - self._began
+        self._socket.sendall((json.dumps({"seconds": seconds, **facts}) + "\n").encode())
+        if not self._lines.readline():
+            sys.stderr.flush()
+            os._exit(0)  # from inside whatever loop calls this
+        self._began = time.perf_counter()
+
+
+class Contender:
+    """The measuring side: starts the process and asks for units.
+
+    Args:
+        name: in the results.
+        command: of the process, without the interpreter.
+        python: the interpreter.
+        threads: torch's and OpenMP's in the process; None = what it takes by itself.
+        env: variables besides those of this process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        python: str | Path = sys.executable,
+        threads: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._command = [str(python), *map(str, command)]
+        self._env = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            self._env.pop(variable, None)
+            if threads is not None:
+                self._env[variable] = str(threads)
+        self.first: dict[str, float] = {}
+        self.peak_bytes = 0
+
+    def __enter__(self) -> Contender:
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        self._lines = ours.makefile("r")
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            env={**self._env, _VARIABLE: str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        theirs.close()
+        began = time.perf_counter()
+        ours.settimeout(0.2)
+        self.first = self._receive(sample=True) | {"startup": time.perf_counter() - began}
+        return self
+
+    def unit(self) -> dict[str, float]:
+        """Have one unit done; what the contender says of it, `seconds` at least."""
+        self._socket.sendall(b"go\n")
+        return self._receive(sample=False)
+
+    def memory(self) -> int:
+        """Bytes that the contender's processes hold now."""
+        return memory_of(self._process.pid)
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        family = _family(self._process.pid)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for process in family:  # workers of a rival that outlive it
+            if process.is_running():
+                process.kill()
+        self._log.close()
+
+    def _receive(self, *, sample: bool) -> dict[str, float]:
+        """One line; memory is looked at while waiting, but never in a unit that is timed."""
+        self._socket.settimeout(0.2 if sample else _PATIENCE)
+        waited, received = time.perf_counter(), b""
+        while not received.endswith(b"\n"):
+            try:
+                part = self._socket.recv(65536)
+            except TimeoutError:
+                if time.perf_counter() - waited > _PATIENCE:
+                    raise self._failed("says nothing") from None
+                if self._process.poll() is not None:
+                    raise self._failed("ended") from None
+                self.peak_bytes = max(self.peak_bytes, memory_of(self._process.pid))
+                continue
+            if not part:
+                raise self._failed("ended")
+            received += part
+        facts: dict[str, float] = json.loads(received)
+        return facts
+
+    def _failed(self, how: str) -> RuntimeError:
+        self._log.seek(0)
+        return RuntimeError(f"contender {self.name} {how}; its output ends with:\n"
+                            f"{self._log.read()[-3000:]}")
+
+
+def _family(pid: int) -> list[Any]:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def memory_of(pid: int) -> int:
+    """Bytes that a process and all its descendants hold; shared pages are split among holders."""
+    import psutil
+
+    total = 0
+    for process in _family(pid):
+        try:
+            info = process.memory_full_info()
+            total += getattr(info, "pss", info.uss)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total
