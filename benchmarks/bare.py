@@ -40,7 +40,7 @@ _loop: Loop | None = None
 
 
 def _begin(style: Style, images: int) -> None:
-    global _loop  # noqa: PLW0603 - a pool's process has no other place
+    global _loop
     _loop = Loop(style, images)
 
 

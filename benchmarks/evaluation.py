@@ -26,7 +26,9 @@ from fedbench.bench.setup import Setup
 
 def _setup(config: RunConfig, dataset: Path, folder: Path) -> Setup:
     opened = reopen(dataset)
-    return Setup.of(config, opened, open_partition(config, opened, folder / "partition.safetensors"))
+    return Setup.of(
+        config, opened, open_partition(config, opened, folder / "partition.safetensors")
+    )
 
 
 def probes(context: Context) -> Result:
@@ -121,5 +123,7 @@ def objective(context: Context) -> Result:
         for o, t in zip(result.values["objective"], result.values["ten clients"], strict=True)
     ]
     result.divide("share of a tuning run", "objective", "tuning run")
-    result.notes.append(f"one thread; tuning run: {rounds} rounds of {cohort} clients and objective")
+    result.notes.append(
+        f"one thread; tuning run: {rounds} rounds of {cohort} clients and objective"
+    )
     return result

@@ -46,9 +46,7 @@ def flower_clients(context: Context) -> Result:
     result, folder = Result(), context.images(10_000)
     sizes = {clients: f"{clients} clients idle" for clients in (10, 100)}
     contenders = [
-        context.rival(
-            "flower", folder, "--clients", n, "--fraction", 1, "--images", 0, label=label
-        )
+        context.rival("flower", folder, "--clients", n, "--fraction", 1, "--images", 0, label=label)
         for n, label in sizes.items()
     ]
     for contender in contenders:  # one after the other: each brings a Ray of its own

@@ -83,9 +83,7 @@ def interleave(result: Result, contenders: Sequence[Contender], repeats: int) ->
                 log(f"{contender.name}: {seconds:.3f} s")
 
 
-def time_calls(
-    result: Result, calls: Mapping[str, Callable[[], object]], repeats: int
-) -> None:
+def time_calls(result: Result, calls: Mapping[str, Callable[[], object]], repeats: int) -> None:
     """The same for functions in this process; each is called once before."""
     import time
 

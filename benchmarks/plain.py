@@ -145,7 +145,11 @@ def make_optimizer(net: nn.Module) -> torch.optim.Optimizer:
 
 
 def step(
-    net: nn.ModuleDict, optimizer: torch.optim.Optimizer, first: Tensor, second: Tensor, style: Style
+    net: nn.ModuleDict,
+    optimizer: torch.optim.Optimizer,
+    first: Tensor,
+    second: Tensor,
+    style: Style,
 ) -> float:
     """One step of training; the loss before it."""
     if style.channels_last:

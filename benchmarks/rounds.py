@@ -20,7 +20,7 @@ def _bare(context: Context, name: str, processes: int, threads: int, *style: str
 
 
 def against_bare(context: Context) -> Result:
-    """fedbench beside the bare loop: two processes of one thread, one process of two."""
+    """Fedbench beside the bare loop: two processes of one thread, one process of two."""
     result, (clients, _, images) = Result(), _w3(context)
     folder, changes = context.images(clients * images), {"data.num_clients": clients}
     processes = 1 if context.smoke else 2
@@ -48,7 +48,7 @@ def against_bare(context: Context) -> Result:
 
 
 def against_rivals(context: Context) -> Result:
-    """fedbench beside Flower and pfl."""
+    """Fedbench beside Flower and pfl."""
     result, (clients, cohort, images) = Result(), _w3(context)
     folder, changes = context.images(clients * images), {"data.num_clients": clients}
     sizes = ["--clients", clients, "--fraction", cohort / clients, "--images", images]

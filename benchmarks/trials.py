@@ -44,8 +44,8 @@ def trials(context: Context) -> Result:
         pairs = zip(result.values["fedbench s/trial"], work, strict=True)
         result.values["fedbench s/trial beyond work"] = [wall - own for wall, own in pairs]
     result.notes.append(
-        f"wall time of {sizes[1]} trials less that of {sizes[0]}, per trial, two at a time; work: the"
-        " same runs one after the other in one process, halved"
+        f"wall time of {sizes[1]} trials less that of {sizes[0]}, per trial, two at a time; work:"
+        " the same runs one after the other in one process, halved"
     )
     return result
 
@@ -80,7 +80,12 @@ def _child(context: Context, kind: str, size: int) -> dict[str, float]:
     environment = {**os.environ, **RIVAL_ENV, "PYTHONPATH": str(ROOT)}
     began = time.time()
     done = subprocess.run(
-        [*command, str(began)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [*command, str(began)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")

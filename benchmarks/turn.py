@@ -138,8 +138,9 @@ class Contender:
 
     def _failed(self, how: str) -> RuntimeError:
         self._log.seek(0)
-        return RuntimeError(f"contender {self.name} {how}; its output ends with:\n"
-                            f"{self._log.read()[-3000:]}")
+        return RuntimeError(
+            f"contender {self.name} {how}; its output ends with:\n{self._log.read()[-3000:]}"
+        )
 
 
 def _family(pid: int) -> list[Any]:

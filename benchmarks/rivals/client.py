@@ -34,9 +34,7 @@ def augmentation() -> Any:
     """The views of the works: as in Orchestra's release."""
     return T.Compose(
         [
-            T.RandomResizedCrop(
-                32, scale=(0.5, 1.0), interpolation=T.InterpolationMode.BICUBIC
-            ),
+            T.RandomResizedCrop(32, scale=(0.5, 1.0), interpolation=T.InterpolationMode.BICUBIC),
             T.RandomHorizontalFlip(),
             T.RandomApply([T.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
             T.RandomGrayscale(p=0.2),

@@ -92,9 +92,7 @@ def main() -> None:
         ),
         backend,
         model,
-        NNTrainHyperParams(
-            local_num_epochs=1, local_learning_rate=0.03, local_batch_size=BATCH
-        ),
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.03, local_batch_size=BATCH),
         callbacks=[EndOfRound(turn)],
     )
 
