@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedbench.bench.results.merge import Merged
     from fedbench.bench.results.studies import Correlation, StudyView
 
-_DIFFERENCES = 20
+_DIFFERENCES, _WIDTH = 20, 60
 
 
 def show_studies(views: Sequence[StudyView]) -> None:
@@ -75,7 +75,8 @@ def show_reproduction(found: Reproduction) -> None:
         emit(f"{what}: reproduced, every bit the same ({compared})")
     else:
         emit(f"{what}: not reproduced, {count(len(found.differences), 'difference')} ({compared})")
-        rows = [[d.name, str(d.first), str(d.second)] for d in found.differences[:_DIFFERENCES]]
+        shown = found.differences[:_DIFFERENCES]
+        rows = [[d.name, _short(d.first), _short(d.second)] for d in shown]
         show_table(["name", "stored", "now"], rows)
     if found.environment:
         rows = [
@@ -83,3 +84,8 @@ def show_reproduction(found: Reproduction) -> None:
             for name, pair in found.environment.items()
         ]
         show_table(["name", "stored", "now"], rows, title="made with")
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"

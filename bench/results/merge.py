@@ -97,13 +97,13 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
                     atomic_write_bytes(target.root / name, origin.read_bytes())
         for row_id, (row, source) in new.items():
             with _locked(target, f"run {row_id}", row_id):
-                known = target.finished(row_id)  # it may have been finished meanwhile
-                if known is not None and (found := differences(known, row)):
+                now = target.finished(row_id)  # it may have been finished meanwhile
+                if now is not None and (found := differences(now, row)):
                     raise StoreError(
                         f"row {row_id} has {found[0]} in {target.root}, just written, and"
                         f" {source.root}; delete the one that you do not trust"
                     )
-                if known is None:
+                if now is None:
                     _copy_cell(source.cell_dir(row_id), target.cell_dir(row_id), row)
                     target.write_row(row)
         target.refresh()
