@@ -103,7 +103,12 @@ def describe_cells(
 
 
 def describe_varied(cells: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """What the cells of a sweep differ in: one line, and the settings that are no product."""
+    """What the cells of a sweep differ in: one line, and the settings that are no product.
+
+    >>> given = [{"a.kind": "x"}, {"a.kind": "y", "a.size": 2}]
+    >>> describe_varied([{"axes": axes, "seed": 0, "method": "m"} for axes in given])
+    ('2 settings × seed 0 × m', ['a.kind=x', 'a.kind=y a.size=2'])
+    """
 
     def values(items: Iterable[Any]) -> list[Any]:
         return list(dict.fromkeys(items))
@@ -113,13 +118,14 @@ def describe_varied(cells: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]
 
     if not cells:
         return "none", []
-    given = [cell["axes"] for cell in cells]  # a method has not all of the others' names
+    given = [cell["axes"] for cell in cells]  # not all have the same names
     keys = values(key for each in given for key in each)
     axes = {key: values(each[key] for each in given if key in each) for key in keys}
     free = {  # an axis goes with every point of the others
         key: axes[key]
         for key in keys
-        if len(axes[key]) * len(points([k for k in keys if k != key])) == len(points(keys))
+        if all(key in each for each in given)
+        and len(axes[key]) * len(points([k for k in keys if k != key])) == len(points(keys))
     }
     settings = points([key for key in keys if key not in free])
     seeds, methods = (values(cell[key] for cell in cells) for key in ("seed", "method"))
