@@ -72,7 +72,5 @@ def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     grid = GRID.model_copy(update={"axes": {}, "points": points})
     result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
     # Twice SimCLR, once supervised: a point of its own method is for no other.
-    text = (
-        "3 of the 4 combinations of temperature 0.1, 0.5 × seed 0 × 2 methods: simclr, supervised"
-    )
+    text = "3 of the 6 combinations of 3 settings × seed 0 × 2 methods: simclr, supervised"
     assert text in _sweep_text(result)
