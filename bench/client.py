@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, scope
 from fedbench.bench.setup import Setup
 from fedbench.bench.sharing import ACTIVATIONS, check_sent
+
+_UPLOAD = "averaged tensors and rows"  # no extra has such a name
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,17 @@ class Trained:
     wire: Ledger = field(default_factory=Ledger)
     stored_personal: bool = False
 
+    def report(self) -> dict[str, Any]:
+        """All of it but the extras, for JSON."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        del plain["extras"]
+        return {**plain, "parts": dict(self.parts), "wire": self.wire.as_dict()}
+
+    @classmethod
+    def of_report(cls, report: Mapping[str, Any], extras: Mapping[str, Tensor]) -> Trained:
+        """The inverse of `report`."""
+        return cls(**{**report, "wire": Ledger.from_dict(report["wire"])}, extras=extras)
+
 
 def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
     """The client optimizer, fresh."""
@@ -119,6 +132,12 @@ class ClientRunner:
             server: (server_size,), read only.
             out: (upload_size,), overwritten.
         """
+        trained = self._done_before(task, out) or self._train(task, server, out)
+        if trained.stored_personal:
+            self._personal.drop(task.client_id, task.personal_round)
+        return trained
+
+    def _train(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         setup, binding, config = self.setup, self.binding, self.setup.config
         method, needs, net = setup.method, setup.method.needs(), binding.net
         seed, k, r = config.seed, task.client_id, task.round_index
@@ -154,12 +173,11 @@ class ClientRunner:
         wire.add_extras(extras, needs.extras)
         if net.remote and net.wire.received:  # metered already, when they crossed
             extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
-        stored = self._store(task, optimizer if needs.keep_optimizer else None)
         self.layout.pack(binding.server.data, k, out)
         steps = len(losses)
         mean = float(torch.stack(losses).double().mean()) if steps else math.nan
         finite = bool(out.isfinite().all() and binding.personal.data.isfinite().all())
-        return Trained(
+        trained = Trained(
             client_id=k,
             num_examples=len(own),
             num_steps=steps,
@@ -168,8 +186,22 @@ class ClientRunner:
             parts={name: float(value) / steps for name, value in parts.items()},
             extras=extras,
             wire=wire,
-            stored_personal=stored,
+            stored_personal=bool(self.layout.personal_size) or needs.keep_optimizer,
         )
+        if trained.stored_personal:
+            state = optimizer if needs.keep_optimizer else None
+            report, sent = trained.report(), {**extras, _UPLOAD: out}
+            self._personal.save(k, r, binding.personal.data, state, report, sent)
+        return trained
+
+    def _done_before(self, task: Task, out: Tensor) -> Trained | None:
+        """What the client handed over, if the round was cut short after its part."""
+        found = self._personal.handed_over(task.client_id, task.round_index)
+        if found is None:
+            return None
+        report, sent = found
+        out.copy_(sent.pop(_UPLOAD))
+        return Trained.of_report(report, sent)
 
     def _batches(self, own: ClientData, task: Task) -> Iterator[Batch]:
         setup, config = self.setup, self.setup.config.client
@@ -202,10 +234,3 @@ class ClientRunner:
         state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-    def _store(self, task: Task, optimizer: Optimizer | None) -> bool:
-        if not self.layout.personal_size and optimizer is None:
-            return False
-        own = self.binding.personal.data
-        self._personal.save(task.client_id, task.round_index, own, optimizer)
-        return True

@@ -15,6 +15,7 @@ from fedbench.bench.aggregate import Aggregate, Protection, optimized_size
 from fedbench.bench.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbench.bench.client import Task, Trained
 from fedbench.bench.evaluation.collapse import judge, probe_images
+from fedbench.bench.files import sweep_temporary
 from fedbench.bench.guarantees import check_client_privacy
 from fedbench.bench.history import History, RoundRecord
 from fedbench.bench.layout import Binding, Layout
@@ -64,7 +65,6 @@ class Trainer:
         self._declared = setup.method.needs().extras
         self._per_client = Ledger.of_client(self.layout, self._declared)
         self.personal_rounds: dict[int, int] = {}
-        self._previous_personal: dict[int, int] = {}
         self._personal = PersonalStore(folder / "clients")
         self._history = History(folder)
         self.rounds_done = 0
@@ -122,7 +122,6 @@ class Trainer:
         uploads: list[Upload] = []
         results: list[Trained] = []
         tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
-        self._previous_personal = dict(self.personal_rounds)
         try:
             for trained, upload in executor.train(tasks, self.vector):
                 exchanged.merge(trained.wire)
@@ -273,12 +272,10 @@ class Trainer:
             "train_seconds": self.train_seconds,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
-        if self.personal_rounds:
-            versions = (self.personal_rounds, self._previous_personal)
-            keep = {k: {v[k] for v in versions if k in v} for k in self.personal_rounds}
-            self._personal.prune(keep)
 
     def _resume(self) -> None:
+        for place in (self.folder, self.folder / "clients"):
+            sweep_temporary(place, older_than=0)  # nobody else is at this run
         found = load_checkpoint(self.folder, self.row_id)
         self.history = self._history.rewind(found.rounds_done if found else 0)
         if found is None:

@@ -12,7 +12,6 @@ import torch
 from fedbench.bench.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbench.bench.errors import DataError, StoreError
 from fedbench.bench.history import History, RoundRecord
-from fedbench.bench.personal import PersonalStore
 
 RUN = "a" * 20
 
@@ -89,51 +88,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(StoreError, match="is not one of fedbench's"):
         load_checkpoint(tmp_path, RUN)
-
-
-def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
-    store = PersonalStore(tmp_path / "clients")
-    store.prune({})  # nothing there yet
-    for client, rounds in ((0, (0, 1, 2)), (11, (1,))):
-        for index in rounds:
-            store.save(client, index, torch.tensor([float(client), float(index)]))
-    assert store.load(0, 2).tolist() == [0.0, 2.0]
-    store.prune({0: {1, 2}, 11: {1}})
-    left = sorted(path.name for path in (tmp_path / "clients").iterdir())
-    assert left == ["0-1.safetensors", "0-2.safetensors", "11-1.safetensors"]
-    with pytest.raises(StoreError, match=r"cannot read the client's own tensors.*start the run"):
-        store.load(0, 0)
-    torn = tmp_path / "clients" / "0-2.safetensors"
-    torn.write_bytes(torn.read_bytes()[:30])
-    with pytest.raises(StoreError, match="cannot read"):
-        store.load(0, 2)
-
-
-def test_an_optimizers_state_lies_beside_its_clients_tensors(tmp_path: Path) -> None:
-    store = PersonalStore(tmp_path / "clients")
-    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-    adam = torch.optim.Adam([weight], lr=0.1)
-    for _ in range(3):
-        (weight**2).sum().backward()
-        adam.step()
-    store.save(4, 2, weight.detach(), adam)
-    assert torch.equal(store.load(4, 2), weight.detach())
-    again = torch.nn.Parameter(store.load(4, 2).clone())
-    other = torch.optim.Adam([again], lr=0.1)
-    groups = other.state_dict()["param_groups"]
-    other.load_state_dict({"state": store.load_optimizer(4, 2, "Adam"), "param_groups": groups})
-    for parameter, optimizer in ((weight, adam), (again, other)):
-        optimizer.zero_grad()
-        (parameter**2).sum().backward()
-        optimizer.step()
-    assert torch.equal(weight, again)
-    assert store.load_optimizer(4, 2, "SGD") == {}  # another optimizer begins afresh
-    store.save(4, 3, weight.detach(), torch.optim.SGD([weight], lr=0.1))
-    assert store.load_optimizer(4, 3, "SGD") == {}  # without momentum there is no state
-    store.save(5, 1, weight.detach())
-    store.keep_latest()
-    left = sorted(path.name for path in (tmp_path / "clients").iterdir())
-    assert left == ["4-3.safetensors", "5-1.safetensors"]
 
 
 RECORD = RoundRecord(
