@@ -36,6 +36,7 @@ from fedbench.bench.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.method import Client, RoundPlan
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
+from fedbench.bench.sharing import ACTIVATIONS
 
 _WARM_UP, _MEASURED = 2, 6
 _LONG = 5.0
@@ -78,7 +79,8 @@ class Estimate:
 class _Measured:
     """Seconds per local step, visit of a client, round and evaluation; bytes beside the weights.
 
-    `wire` is of as many `images`, `state_bytes` of the optimizer where clients keep it.
+    `wire` is of as many `images`, and so are `latents`: bytes that go up after the last epoch, for
+    it alone. `state_bytes` are of the optimizer where clients keep it.
     """
 
     step: float = 0.0
@@ -86,6 +88,7 @@ class _Measured:
     round: float = 0.0
     evaluation: float = 0.0
     images: int = 0
+    latents: int = 0
     state_bytes: int = 0
     wire: Ledger = field(default_factory=Ledger)
     extras: Ledger = field(default_factory=Ledger)
@@ -123,7 +126,7 @@ class Estimator:
         plain = RoundPlan(config.client.local_epochs)
         planned = [setup.method.plan_round(r, plain).local_epochs for r in range(rounds)]
         shares = kept_shares(setup, rounds, self._device)
-        total = trained = sending = 0.0  # steps, images, visits with a step
+        total = trained = last = sending = 0.0  # steps, images, of the last epochs, visits
         for share in sorted(set(shares)):
             own = np.maximum(np.floor(sizes * share + 0.5), share > 0)
             epochs = [n for n, each in zip(planned, shares, strict=True) if each == share]
@@ -131,6 +134,7 @@ class Estimator:
             total += float(per_client.mean()) * cohort * sum(epochs)
             used = own if whole else per_client * batch
             trained += float(used.mean()) * cohort * sum(epochs)
+            last += float(used.mean()) * cohort * sum(map(bool, epochs))
             sending += float((per_client > 0).mean()) * cohort * sum(map(bool, epochs))
         steps = round(total)
         visits = cohort * rounds
@@ -142,6 +146,8 @@ class Estimator:
         traffic.merge(each.one_way("up"), round(sending))
         traffic.merge(found.extras, visits)
         per_image = 1 / max(1, found.images)
+        wire_up = found.wire.bytes_up * trained + found.latents * last
+        wire_down = found.wire.bytes_down * trained
         evaluations = 1 + config.evaluation.untrained
         if config.evaluation.every:
             evaluations += max(0, rounds - 1) // config.evaluation.every
@@ -155,9 +161,11 @@ class Estimator:
             train_seconds=training,
             evaluation_seconds=evaluating,
             start_seconds=starting,
-            bytes_up=traffic.bytes_up + round(found.wire.bytes_up * per_image * trained),
-            bytes_down=traffic.bytes_down + round(found.wire.bytes_down * per_image * trained),
-            disk_bytes=_disk_bytes(config, layout, setup.partition.num_clients, found.state_bytes),
+            bytes_up=traffic.bytes_up + round(wire_up * per_image),
+            bytes_down=traffic.bytes_down + round(wire_down * per_image),
+            disk_bytes=_disk_bytes(
+                config, layout, setup.partition.num_clients + busy, found.state_bytes
+            ),
             num_steps=steps,
             workers=busy,
             step_seconds=found.step,
@@ -219,7 +227,9 @@ class Estimator:
                 if slow or len(times) >= _WARM_UP + _MEASURED:
                     break
             with _clock() as after, torch.no_grad():
-                found.extras.add_extras(setup.method.after_local(net, data, client))
+                sent = dict(setup.method.after_local(net, data, client))
+                found.latents = sent.pop(ACTIVATIONS).nbytes if ACTIVATIONS in sent else 0
+                found.extras.add_extras(sent)
         found.visit = before[0] + after[0]
         found.wire = Ledger.of_wire(net.wire)
         if needs.keep_optimizer:
@@ -283,12 +293,14 @@ def _clock() -> Iterator[list[float]]:
     taken.append(time.perf_counter() - began)
 
 
-def _disk_bytes(config: RunConfig, layout: Layout, num_clients: int, state_bytes: int) -> int:
+def _disk_bytes(config: RunConfig, layout: Layout, num_files: int, state_bytes: int) -> int:
     """Two checkpoints with the server optimizer's moments, and what clients keep for themselves.
 
-    The last two rounds' files of every client are kept, while a third one is being written.
+    A client has one file, and a second one while it is being written.
     """
     moments = {"average": 0, "momentum": 1, "adagrad": 1}.get(config.server.optimizer, 2)
     server = BYTES_PER_NUMBER * (layout.server_size + moments * optimized_size(layout))
     own = BYTES_PER_NUMBER * layout.personal_size + state_bytes
-    return 2 * server + 3 * num_clients * own
+    if own:  # what it sends up is kept with it
+        own += BYTES_PER_NUMBER * layout.upload_size
+    return 2 * server + num_files * own

@@ -15,16 +15,21 @@ from fedbench.bench.testing import tiny_config, tiny_setup, train
 
 
 @pytest.mark.parametrize(
-    ("spec", "keep_last"),
+    ("spec", "keep_last", "fields"),
     [
-        ("simclr+uv", True), ("simclr+uv", False), ("orchestra", True),
-        ("pfedae", True), ("pfedae", False), ("central-ae", True),
+        ("simclr+uv", True, {}), ("simclr+uv", False, {}), ("orchestra", True, {}),
+        ("pfedae", True, {}), ("pfedae", False, {}), ("central-ae", True, {}),
+        ("pfedae", True, {"method__gradient": "ship"}),
+        ("pfedae", True, {"method__gradient": "ste"}),
     ],
 )  # fmt: skip
-def test_bytes_and_steps_are_those_of_the_run(tmp_path: Path, spec: str, keep_last: bool) -> None:
+def test_bytes_and_steps_are_those_of_the_run(
+    tmp_path: Path, spec: str, keep_last: bool, fields: dict[str, str]
+) -> None:
     """Also what clients send beside weights, preparatory rounds, and what crosses in training."""
     config = tiny_config(
         spec,
+        **fields,
         federation__participation=0.5,
         client__local_epochs=2,
         client__keep_last_batch=keep_last,
