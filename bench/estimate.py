@@ -119,7 +119,8 @@ class Estimator:
         """
         setup = self._setup(config)
         layout = setup.layout(setup.make_net())
-        sizes = setup.partition.sizes[setup.partition.sizes > 0]
+        all_sizes = setup.partition.sizes
+        sizes = all_sizes[all_sizes > 0]
         batch, whole = config.client.batch_size, config.client.keep_last_batch
         cohort = max(1, min(config.cohort_size, len(sizes)))
         rounds = config.federation.num_rounds + setup.method.needs().preparatory_rounds
@@ -163,9 +164,7 @@ class Estimator:
             start_seconds=starting,
             bytes_up=traffic.bytes_up + round(wire_up * per_image),
             bytes_down=traffic.bytes_down + round(wire_down * per_image),
-            disk_bytes=_disk_bytes(
-                config, layout, setup.partition.num_clients + busy, found.state_bytes
-            ),
+            disk_bytes=_disk_bytes(config, layout, len(all_sizes) + busy, found.state_bytes),
             num_steps=steps,
             workers=busy,
             step_seconds=found.step,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -53,11 +55,26 @@ def class_angles(
     return torch.rad2deg(torch.acos(cosines))
 
 
-def angle_summary(features: Tensor, labels: Labels, num_classes: int) -> dict[str, float]:
-    """Mean and median over pairs of classes, plain and centred; empty where no pair is left."""
+def both_angles(features: Tensor, labels: Labels, num_classes: int) -> dict[str, Tensor]:
+    """`class_angles` under `angle`, and centred ones under `angle_centred`."""
+    return {
+        name: class_angles(features, labels, num_classes, centred=centred)
+        for name, centred in (("angle", False), ("angle_centred", True))
+    }
+
+
+def angle_summary(encoders: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Mean and median over pairs of classes, of all encoders together.
+
+    Args:
+        encoders: `both_angles` of each.
+
+    Returns:
+        `angle_mean`, `angle_median` and the centred ones; without those that have no pair.
+    """
     found = {}
-    for name, centred in (("angle", False), ("angle_centred", True)):
-        angles = class_angles(features, labels, num_classes, centred=centred).numpy()
+    for name in dict.fromkeys(name for each in encoders for name in each):
+        angles = torch.cat([each[name] for each in encoders]).numpy()
         if len(angles):
             found[f"{name}_mean"] = float(np.mean(angles))
             found[f"{name}_median"] = float(np.median(angles))

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract, features_are_finite
 from fedbench.bench.evaluation.finetune import finetune_accuracies
-from fedbench.bench.evaluation.geometry import angle_summary
+from fedbench.bench.evaluation.geometry import angle_summary, both_angles
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import ClientObjective, client_statistics, objective
@@ -39,7 +39,8 @@ def evaluate(
 
     Where encoders differ between clients, each metric is the mean over at most
     `evaluation.num_clients` clients, drawn once per run, and `<metric>_std` its standard deviation
-    over them. Nothing is returned for an encoder whose features are not finite.
+    over them; medians of angles are those of the pairs of all these encoders together. Nothing is
+    returned for an encoder whose features are not finite.
 
     Args:
         setup: the run.
@@ -56,13 +57,14 @@ def evaluate(
         if one_encoder or not setup.evaluate_on_clients:
             holders = np.flatnonzero(setup.dealt.sizes)
             result = _objective(setup, _statistics(setup, binding, holders, device))
-            return _finite({**result, **_protocols(setup, binding, protocols, device)})
+            return _finite({**result, **_protocols(setup, binding, protocols, device, [])})
         rows: list[Mapping[str, float]] = []
+        pairs: list[Mapping[str, Tensor]] = []
         for k in evaluated_clients(setup):
             select_client(k)
             own = _objective(setup, _statistics(setup, binding, np.array([k]), device))
-            rows.append({**own, **_protocols(setup, binding, protocols, device, k)})
-        return _finite(_over_clients(rows))
+            rows.append({**own, **_protocols(setup, binding, protocols, device, pairs, k)})
+        return _finite({**_over_clients(rows), **angle_summary(pairs)})
     return {}
 
 
@@ -96,8 +98,10 @@ def _protocols(
     binding: Binding,
     protocols: Sequence[str],
     device: torch.device,
+    pairs: list[Mapping[str, Tensor]],
     client_id: int | None = None,
 ) -> dict[str, float]:
+    """Metrics of one encoder; its angles between classes join `pairs`."""
     dataset, net = setup.dataset, binding.net
 
     def encode(images: Tensor) -> Tensor:
@@ -113,7 +117,8 @@ def _protocols(
     probed, classes = setup.probed, dataset.num_classes
     labels = dataset.train_labels[probed]
     if "angles" in protocols:
-        found |= angle_summary(test, dataset.test_labels, classes)
+        pairs.append(both_angles(test, dataset.test_labels, classes))
+        found |= angle_summary(pairs[-1:])
     if {"knn", "linear", "mlp", "local"} & set(protocols):
         train = extract(encode, setup.images[probed], device=device)
         if not features_are_finite(train):

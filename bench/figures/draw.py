@@ -36,12 +36,14 @@ def angles(runs: Sequence[Geometry], form: str) -> bytes:
         form: `png` or `svg`.
     """
     with _context():
-        figure = _figure(10, 4.2 + 0.22 * len(runs))
+        common, apart = _settings(runs)
+        lines = 2 if any(apart) else 1
+        figure = _figure(10, 4.2 + 0.22 * len(runs) * lines)
         axes = figure.subplots(1, 2)
         for axis, name in zip(axes, ("plain", "centred"), strict=True):
             for index, run in enumerate(runs):
                 values = run.plain if name == "plain" else run.centred
-                _steps(axis, values, _name(run), index)
+                _steps(axis, values, _name(run), apart[index], index)
             axis.set_title(f"{name} class means")
             axis.set_xlabel("angle between two classes, degrees")
             axis.set_ylabel("share of pairs, %")
@@ -49,7 +51,7 @@ def angles(runs: Sequence[Geometry], form: str) -> bytes:
             axis.set_xticks(range(0, 181, 30))
             axis.set_ylim(bottom=0)
             axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-        figure.suptitle(_common_setting(runs), fontsize=10, color="0.35")
+        figure.suptitle(common, fontsize=10, color="0.35")
         return _bytes(figure, form)
 
 
@@ -61,6 +63,7 @@ def maps(runs: Sequence[Geometry], form: str) -> bytes:
         form: `png` or `svg`.
     """
     with _context():
+        common, apart = _settings(runs)
         columns = min(len(runs), _MAPS_PER_ROW)
         rows = math.ceil(len(runs) / columns)
         names = max((run.class_names for run in runs), key=len)
@@ -69,12 +72,12 @@ def maps(runs: Sequence[Geometry], form: str) -> bytes:
         axes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axis in axes[len(runs) :]:
             axis.set_axis_off()
-        for axis, run in zip(axes, runs, strict=False):
+        for axis, run, setting in zip(axes, runs, apart, strict=False):
             colours = _colours(len(run.class_names))
             for index in range(len(run.class_names)):
                 own = run.points[run.labels == index]
                 axis.scatter(*own.T, s=9, color=colours[index], linewidths=0, alpha=0.8)
-            axis.set_title(run.title)
+            axis.set_title("\n".join(filter(None, (run.title, setting))))
             axis.set_xticks([])
             axis.set_yticks([])
             for side in axis.spines.values():
@@ -82,7 +85,7 @@ def maps(runs: Sequence[Geometry], form: str) -> bytes:
                 side.set_color("0.8")
         if named:
             _class_legend(figure, names)
-        figure.suptitle(_common_setting(runs), fontsize=10, color="0.35")
+        figure.suptitle(common, fontsize=10, color="0.35")
         return _bytes(figure, form)
 
 
@@ -111,15 +114,17 @@ def _name(run: Geometry) -> str:
     return f"{method}, {len(run.clients)} encoders" if run.clients else method
 
 
-def _steps(axis: Axes, values: Tensor, label: str, index: int) -> None:
+def _steps(axis: Axes, values: Tensor, name: str, setting: str, index: int) -> None:
     edges, counts = histogram(values)
     colour = _colours(10)[index % 10]
     share = 100 * counts / max(1, counts.sum())
-    median = f"{float(values.median()):.0f}°" if len(values) else "no angle"
-    axis.stairs(share, edges, color=colour, linewidth=1.6, label=f"{label}, median {median}")
+    median = float(np.median(values)) if len(values) else None
+    shown = "no angle" if median is None else f"{median:.0f}°"
+    label = "\n".join(filter(None, (f"{name}, median {shown}", setting)))
+    axis.stairs(share, edges, color=colour, linewidth=1.6, label=label)
     axis.stairs(share, edges, color=colour, alpha=0.12, fill=True)
-    if len(values):
-        axis.axvline(float(values.median()), color=colour, linewidth=1, linestyle=":")
+    if median is not None:
+        axis.axvline(median, color=colour, linewidth=1, linestyle=":")
 
 
 def _colours(count: int) -> list[Any]:
@@ -142,6 +147,9 @@ def _class_legend(figure: Figure, names: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside right center", frameon=False, title="class")
 
 
-def _common_setting(runs: Sequence[Geometry]) -> str:
-    settings = dict.fromkeys(run.setting for run in runs)
-    return next(iter(settings)) if len(settings) == 1 else ""
+def _settings(runs: Sequence[Geometry]) -> tuple[str, list[str]]:
+    """What the runs' settings have in common, and what is left of each."""
+    parts = [run.setting.split(", ") for run in runs]
+    common = [part for part in parts[0] if all(part in each for each in parts)]
+    own = [", ".join(part for part in each if part not in common) for each in parts]
+    return ", ".join(common), own

@@ -54,7 +54,7 @@ class Geometry:
         for name, values in (("plain", self.plain), ("centred", self.centred)):
             edges, counts = histogram(values)
             angles[name] = {
-                "median": float(values.median()) if len(values) else None,
+                "median": float(np.median(values)) if len(values) else None,
                 "mean": float(values.mean()) if len(values) else None,
                 "edges": edges.tolist(),
                 "counts": counts.tolist(),
@@ -113,7 +113,7 @@ def measure(run: TrainedRun, *, num_images: int = 1000, client_id: int | None = 
     size = min(num_images, len(truth))
     chosen = balanced_subset(np.asarray(truth, np.int64), size, f"map-{seed}")
     row = run.row
-    alpha = "" if row.alpha is None else f", alpha {row.alpha:g}"
+    alpha = "" if row.alpha is None else f", alpha {row.alpha:,.12g}"
     return Geometry(
         run_id=row.row_id,
         title=row.method if mapped is None else f"{row.method}, client {mapped}",

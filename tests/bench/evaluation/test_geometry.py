@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from fedbench.bench.evaluation.features import EvaluationError
-from fedbench.bench.evaluation.geometry import angle_summary, class_angles, histogram
+from fedbench.bench.evaluation.geometry import (
+    angle_summary,
+    both_angles,
+    class_angles,
+    histogram,
+)
 from fedbench.bench.seeding import generator
 
 LABELS = np.arange(5).repeat(4)
@@ -41,9 +46,13 @@ def test_against_a_loop() -> None:
             wanted.append(math.degrees(math.acos(cosine)))
     found = class_angles(features[order], LABELS[order.numpy()], 5)
     assert found.tolist() == pytest.approx(wanted)
-    summary = angle_summary(features, LABELS, 5)
+    pairs = both_angles(features, LABELS, 5)
+    summary = angle_summary([pairs])
     assert summary["angle_mean"] == pytest.approx(np.mean(wanted))
     assert summary["angle_median"] == pytest.approx(np.median(wanted))
+    other = {"angle": torch.tensor([5.0, 7.0]), "angle_centred": pairs["angle_centred"]}
+    together = angle_summary([pairs, other])  # not the mean of two medians
+    assert together["angle_median"] == pytest.approx(np.median([*wanted, 5.0, 7.0]))
 
 
 def test_classes_without_images_or_direction_are_left_out() -> None:
@@ -53,7 +62,7 @@ def test_classes_without_images_or_direction_are_left_out() -> None:
     same = torch.ones(20, 3)
     assert class_angles(same, LABELS, 5).tolist() == pytest.approx([0.0] * 10, abs=1e-5)
     assert len(class_angles(same, LABELS, 5, centred=True)) == 0
-    assert set(angle_summary(same, LABELS, 5)) == {"angle_mean", "angle_median"}
+    assert set(angle_summary([both_angles(same, LABELS, 5)])) == {"angle_mean", "angle_median"}
     with pytest.raises(EvaluationError, match="labels from 0 to 4"):
         class_angles(features, LABELS, 4)
 

@@ -33,7 +33,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(scope="module")
 def ids(store: Store) -> dict[str, str]:
     """One run of each kind: shared, personal, pooled encoders."""
-    values = {"data__test_subset": 100, "evaluation__num_clients": 3, "federation__num_rounds": 1}
+    values = {
+        "data__test_subset": 100,
+        "federation__num_rounds": 1,
+        "evaluation__num_clients": 3,
+        "evaluation__protocols": ("angles",),
+    }
     return {
         spec: run(tiny_config(spec, **values), store=store, workers=1).row.row_id
         for spec in ("simclr", "pfedae", "central-ae")
@@ -88,6 +93,13 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     record = json.loads((tmp_path / "out" / "geometry.json").read_text())[1]
     assert record["clients"] == made.runs[1]["clients"]
     assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
+    row = store.row(ids["pfedae"])
+    assert row is not None
+    metrics = json.loads(row.metrics_json)
+    for name, kind in (("angle", "plain"), ("angle_centred", "centred")):  # of all pairs together
+        for which in ("mean", "median"):
+            drawn = record["angles"][kind][which]
+            assert drawn == pytest.approx(metrics[f"{name}_{which}"], rel=1e-6)
     assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 40
     assert "map" not in made.as_dict()["runs"][1]
     kept = json.loads((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
@@ -131,3 +143,30 @@ def test_errors(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     refused(ConfigError, "'pdf' is no form of a picture", ids["simclr"], forms=("pdf",))
     refused(ConfigError, r"--client: must be in 0..3 .*\(got 4\)", ids["pfedae"], client_id=4)
     refused(ConfigError, "has one encoder for all clients", ids["central-ae"], client_id=0)
+
+
+def test_pictures_say_in_what_runs_differ() -> None:
+    def one(seed: int) -> Geometry:
+        return Geometry(
+            run_id=str(seed),
+            title="pfedae, client 2",
+            setting=f"demo, iid, 8 clients, seed {seed}",
+            clients=(2, 3),
+            plain=torch.tensor([10.0, 20.0]),
+            centred=torch.tensor([90.0, 91.0]),
+            points=np.arange(4.0).reshape(2, 2),
+            labels=np.arange(2),
+            class_names=("a", "b"),
+        )
+
+    def texts(picture: bytes) -> set[str]:
+        return {"".join(each.itertext()).strip() for each in ElementTree.fromstring(picture).iter()}
+
+    both, alone = [one(0), one(1)], [one(0)]
+    histograms, maps = texts(draw.angles(both, "svg")), texts(draw.maps(both, "svg"))
+    assert "demo, iid, 8 clients" in histograms & maps
+    for found in (histograms, maps):
+        assert any("seed 0" in text for text in found)
+        assert any("seed 1" in text for text in found)
+    assert any(text.startswith("pfedae, 2 encoders, median 15°") for text in histograms)
+    assert "demo, iid, 8 clients, seed 0" in texts(draw.maps(alone, "svg"))
