@@ -16,12 +16,11 @@ from fedbench.bench.method import (
     DataSpec,
     Labels,
     Loss,
-    Method,
     Needs,
     RoundPlan,
 )
 from fedbench.bench.net import Net
-from fedbench.bench.nn.autoencoder import image_decoder, latent_encoder
+from fedbench.bench.nn.autoencoder import Autoencoder
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.registry import register
@@ -29,7 +28,7 @@ from fedbench.bench.sharing import Sharing
 
 
 @register("central-ae")
-class CentralAE(Method):
+class CentralAE(Autoencoder):
     """Autoencoder on pooled data, then classifier and encoder on pooled labels; not federated.
 
     The first `pretrain_rounds` rounds come on top of the configured ones and reconstruct images.
@@ -40,10 +39,6 @@ class CentralAE(Method):
     classifier). The encoder's learning rate is not stated; 0.01 is ours.
     """
 
-    latent_dim: int | None = Field(None, ge=1, description="width of z; null = the encoder's own")
-    decoder_width: int = Field(
-        32, ge=1, description="channels before the image, doubled per halving of its sides"
-    )
     pretrain_rounds: int = Field(
         2, ge=0, description="rounds of reconstruction in front of the configured ones"
     )
@@ -64,15 +59,10 @@ class CentralAE(Method):
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Encoder, decoder, and a classifier of two layers."""
-        shape, width = data.image_shape, self.decoder_width
+        net = super().build(backbone, data)
         latent_dim = self.latent_dim or backbone.dim
-        return Net(
-            {
-                "encoder": latent_encoder(backbone, self.latent_dim),
-                "decoder": image_decoder(backbone, self.latent_dim, shape, width),
-                "classifier": mlp(latent_dim, self.hidden_dim, data.num_classes),
-            }
-        )
+        net["classifier"] = mlp(latent_dim, self.hidden_dim, data.num_classes)
+        return net
 
     def sharing(self) -> Mapping[str, Sharing]:
         """Nothing is sent: whoever holds the data trains."""
@@ -93,10 +83,10 @@ class CentralAE(Method):
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Reconstruction at first, then cross entropy."""
+        if client.round < self.pretrain_rounds:
+            return super().loss(net, batch, client)
         (x,) = batch.views
         z = net(x, "encoder")  # (B, L)
-        if client.round < self.pretrain_rounds:
-            return Loss(F.mse_loss(net(z, "decoder"), x), features=(z,))
         # Under SGD a gradient scaled by c is a learning rate scaled by c.
         slow = scale_gradient(z, self.encoder_lr / self.classifier_lr)
         return Loss(F.cross_entropy(net(slow, "classifier"), batch.labels), features=(z,))
