@@ -14,19 +14,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from fedbench.bench import cli_groups as groups
 from fedbench.bench import cli_options as opt
 from fedbench.bench import nursery
 from fedbench.bench.cli_doctor import doctor
 from fedbench.bench.cli_figures import add_figures
-from fedbench.bench.cli_groups import (
-    Cluster,
-    Output,
-    Places,
-    Settings,
-    StudySettings,
-    SweepSettings,
-    grouped,
-)
 from fedbench.bench.cli_results import check_strict, results_app
 from fedbench.bench.console import emit, emit_json, note, show_table, suggest, warn
 from fedbench.bench.guard import guarded
@@ -75,16 +67,16 @@ def _help_without_command(context: typer.Context) -> None:
 
 
 @app.command(epilog="Example: fedbench run simclr+uv --set data.alpha=1.0 --seed 3 --json")
-@grouped
+@groups.grouped
 def run(
     spec: opt.Spec,
     *,
-    settings: Settings,
+    settings: groups.Settings,
     workers: opt.Workers = None,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
-    places: Places,
-    output: Output,
+    places: groups.Places,
+    output: groups.Output,
 ) -> None:
     """One federated run, then its evaluation."""
     if not dry_run:
@@ -109,7 +101,7 @@ def run(
 
 
 @app.command(epilog="Example: fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
-@grouped
+@groups.grouped
 def tune(
     spec: opt.Spec,
     *,
@@ -121,10 +113,10 @@ def tune(
     stop_hopeless: opt.StopHopeless = False,
     study: opt.Study = None,
     dry_run: opt.DryRun = False,
-    settings: StudySettings,
-    cluster: Cluster,
-    places: Places,
-    output: Output,
+    settings: groups.StudySettings,
+    cluster: groups.Cluster,
+    places: groups.Places,
+    output: groups.Output,
 ) -> None:
     """Search hyperparameters without looking at a label."""
     from fedbench.bench import api_tuning, cells_report
@@ -153,7 +145,7 @@ def tune(
 
 
 @app.command(epilog="Example: fedbench sweep --grid heterogeneity --seeds 0,1,2")
-@grouped
+@groups.grouped
 def sweep(
     *,
     grid: opt.Grid,
@@ -163,10 +155,10 @@ def sweep(
     retry_failed: opt.RetryFailed = False,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
-    settings: SweepSettings,
-    cluster: Cluster,
-    places: Places,
-    output: Output,
+    settings: groups.SweepSettings,
+    cluster: groups.Cluster,
+    places: groups.Places,
+    output: groups.Output,
 ) -> None:
     """All cells of a grid that are not in the store yet."""
     from fedbench.bench import api_tuning, cells_report
@@ -193,7 +185,7 @@ def sweep(
 
 
 @app.command(epilog="Example: fedbench leaderboard --grid heterogeneity --format markdown")
-@grouped
+@groups.grouped
 def leaderboard(
     *,
     grid: opt.OfGrid = None,
@@ -204,7 +196,7 @@ def leaderboard(
     reach: opt.Reach = None,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
-    output: Output,
+    output: groups.Output,
 ) -> None:
     """Rank what the store holds."""
     from fedbench.bench import api_results, board_report
@@ -222,13 +214,13 @@ def leaderboard(
 
 
 @app.command(epilog="Example: fedbench partition --preset cross-device --labels balanced:50000:10")
-@grouped
+@groups.grouped
 def partition(
     *,
     labels: opt.Labels = None,
-    settings: Settings,
+    settings: groups.Settings,
     data_dir: opt.DataDir = None,
-    output: Output,
+    output: groups.Output,
 ) -> None:
     """Show how a preset deals its data to clients."""
     from fedbench.bench import api, listings
@@ -238,13 +230,13 @@ def partition(
 
 
 @app.command(epilog="Example: fedbench config simclr+uv --preset cross-device --yaml > mine.yaml")
-@grouped
+@groups.grouped
 def config(
     spec: opt.Spec,
     *,
-    settings: Settings,
+    settings: groups.Settings,
     yaml: opt.AsYaml = False,
-    output: Output,
+    output: groups.Output,
 ) -> None:
     """Show the configuration and where each value comes from."""
     from fedbench.bench import api, listings
@@ -260,8 +252,8 @@ def config(
 
 def _add_listing(kind: str, summary: str) -> None:
     @app.command(kind, help=summary, epilog=f"Example: fedbench {kind}")
-    @grouped
-    def show(output: Output) -> None:
+    @groups.grouped
+    def show(output: groups.Output) -> None:
         _list(kind, output)
 
 
@@ -272,13 +264,13 @@ _add_listing("spaces", "List search spaces: what can be tuned.")
 
 
 @app.command(epilog="Example: fedbench datasets")
-@grouped
-def datasets(*, data_dir: opt.DataDir = None, output: Output) -> None:
+@groups.grouped
+def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
     """List data sets, and how to get them."""
     _list("datasets", output, data_dir)
 
 
-def _list(kind: str, output: Output, data_dir: Path | None = None) -> None:
+def _list(kind: str, output: groups.Output, data_dir: Path | None = None) -> None:
     from fedbench.bench import listings
 
     records = listings.records(kind, data_dir)
@@ -292,8 +284,8 @@ app.add_typer(data_app, name="data", help="Data sets: download or convert them i
 
 
 @data_app.command(epilog="Example: fedbench data prepare cifar10")
-@grouped
-def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: Output) -> None:
+@groups.grouped
+def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: groups.Output) -> None:
     """Download or convert a data set into the cache, and check every byte of it."""
     from fedbench.bench import api, listings
 

@@ -52,11 +52,9 @@ class Estimate:
 
     Attributes:
         seconds: with the workers given, all that follows together.
-        train_seconds: of that the rounds.
-        evaluation_seconds: of that the evaluations, the untrained encoder's included.
+        train_seconds, evaluation_seconds: of that the rounds, and all evaluations.
         start_seconds: of that the start of the processes.
-        bytes_up: clients to server, whole run.
-        bytes_down: server to clients, whole run.
+        bytes_up, bytes_down: clients to server and back, whole run.
         disk_bytes: checkpoints and clients' own tensors while it runs.
         num_steps: local steps of the whole run.
         workers: processes that train clients.
@@ -137,12 +135,10 @@ class Estimator:
             trained += float(used.mean()) * cohort * sum(epochs)
             last += float(used.mean()) * cohort * sum(map(bool, epochs))
             sending += float((per_client > 0).mean()) * cohort * sum(map(bool, epochs))
-        steps = round(total)
         visits = cohort * rounds
         typical = 0 if not rounds or shares[0] == shares[-1] else rounds - 1
         found = self._measured(setup, typical)
-        traffic = Ledger()
-        each = Ledger.of_client(layout)
+        traffic, each = Ledger(), Ledger.of_client(layout)
         traffic.merge(each.one_way("down"), visits)
         traffic.merge(each.one_way("up"), round(sending))
         traffic.merge(found.extras, visits)
@@ -154,7 +150,7 @@ class Estimator:
             evaluations += max(0, rounds - 1) // config.evaluation.every
         busy = min(self._workers, cohort)
         shared = -(-cohort // busy) / cohort  # of a round's work, what the busiest does
-        training = (steps * found.step + visits * found.visit) * shared + rounds * found.round
+        training = (total * found.step + visits * found.visit) * shared + rounds * found.round
         evaluating = evaluations * found.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
         return Estimate(
@@ -165,7 +161,7 @@ class Estimator:
             bytes_up=traffic.bytes_up + round(wire_up * per_image),
             bytes_down=traffic.bytes_down + round(wire_down * per_image),
             disk_bytes=_disk_bytes(config, layout, len(all_sizes) + busy, found.state_bytes),
-            num_steps=steps,
+            num_steps=round(total),
             workers=busy,
             step_seconds=found.step,
         )
@@ -233,10 +229,8 @@ class Estimator:
         found.wire = Ledger.of_wire(net.wire)
         if needs.keep_optimizer:
             states = optimizer.state_dict()["state"].values()
-            tensors = [v for state in states for v in state.values() if torch.is_tensor(v)]
-            found.state_bytes = sum(tensor.nbytes for tensor in tensors)
-        steps = times[_WARM_UP:] or times[1:] or times or [0.0]
-        found.step = median(steps)  # what else the machine does slows some of them
+            found.state_bytes = sum(v.nbytes for each in states for v in each.values())
+        found.step = median(times[_WARM_UP:] or times[1:] or times or [0.0])
         found.round = self._round_seconds(setup, binding)
         found.evaluation = self._evaluation_seconds(setup)
         return found
