@@ -144,9 +144,8 @@ def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]
     assert spent(Store(tmp_path), ["gone", result.study_id]) == {result.study_id: (6, "digits")}
     for name in ("auto", result.study_id, result.config_file):
-        found = find_tuned(Store(tmp_path), name, ["simclr"], "demo", "digits")
-        tuned = TunedValues(result.best["params"], result.study_id)
-        assert found == {"simclr": tuned}
+        tuned = find_tuned(Store(tmp_path), name, ["simclr"], "demo", "digits")
+        assert tuned == {"simclr": TunedValues(result.best["params"], result.study_id)}
     more = find_tuned(Store(tmp_path), result.study_id, ["simclr", "byol"], "demo", "digits")
     assert list(more) == ["simclr"]
 
