@@ -154,7 +154,7 @@ def test_an_error_does_not_overwrite_a_row_that_came_meanwhile(
 def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("preset: cross-silo\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="study of simclr on '.*' with preset 'cross-silo'"):
+    with pytest.raises(ConfigError, match=r"study of simclr on '.*' with preset 'cross-silo'"):
         small(tmp_path / "s", files=[file], methods=["simclr"], tuned="auto")
     with pytest.raises(ConfigError, match="--tuned: is empty"):
         small(tmp_path / "s", tuned=[])
