@@ -120,6 +120,7 @@ class ClientRunner:
         keep_freed_memory()
         net = setup.make_net()
         self.layout = setup.layout(net)
+        net.precision = setup.config.client.precision
         self.binding = self.layout.bind(net, device)
         self._personal = PersonalStore(personal_dir)
         self._first_personal = self.binding.personal.data.clone()

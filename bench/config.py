@@ -117,6 +117,9 @@ class ClientConfig(Strict):
     batch_size: int = Field(16, ge=1, description="examples per local step")
     local_epochs: int = Field(1, ge=0, description="passes over the client's data per round")
     keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="of local training: bf16 is faster; weights, losses, evaluation fp32"
+    )
 
 
 class FederationConfig(Strict):
@@ -243,6 +246,8 @@ def _identity(config: RunConfig, data_revision: str) -> dict[str, Any]:
     data["name"] = config.data.name.split(":", 1)[0]  # the revision says which images
     if config.privacy.clip is None:
         del body["privacy"]
+    if config.client.precision == "fp32":  # rows from before there was a choice keep their id
+        del body["client"]["precision"]
     for field, readers in _READ_BY.items():
         if config.data.partition not in readers:
             del data[field]

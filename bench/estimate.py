@@ -179,7 +179,7 @@ class Estimator:
         client = config.client
         key = (
             f"{config.spec}/{config.method}/{config.model}/{client.batch_size}/{client.optimizer}"
-            f"/{setup.spec}/{config.data.label_fraction}/{round_index}"
+            f"/{client.precision}/{setup.spec}/{config.data.label_fraction}/{round_index}"
             f"/{protocols}/{clients}/{images}"
         )
         if key not in self._known:
@@ -188,6 +188,7 @@ class Estimator:
 
     def _measure(self, setup: Setup, round_index: int) -> _Measured:
         net, needs, config = setup.make_net(), setup.method.needs(), setup.config
+        net.precision = config.client.precision
         found, binding = _Measured(), setup.layout(net).bind(net, self._device)
         biggest = int(setup.partition.sizes.argmax())
         client = Client(biggest, round_index, generator(0, "estimate"))

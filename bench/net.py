@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,7 @@ class Net(nn.ModuleDict):
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         super().__init__(dict(parts))
         self.remote: frozenset[str] = frozenset()
+        self.precision: Literal["fp32", "bf16"] = "fp32"
         self.wire = Wire()
         self.drop_counters()
 
@@ -58,14 +60,34 @@ class Net(nn.ModuleDict):
             if remote != inside:
                 self._meter(x, to_server=remote)
                 inside = remote
-            x = self[part](x)
+            if self.precision == "fp32":
+                x = self[part](x)
+            else:  # between parts numbers are float32: losses and messages know no other
+                with torch.autocast(x.device.type, torch.bfloat16):
+                    x = self[part](x)
+                x = x.float()
         if inside:
             self._meter(x, to_server=False)
         return x
 
     def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
-        """The same parts on several views, each in a pass of its own: batch norms see one view."""
+        """The same parts on several views, each in a pass of its own: batch norms see one view.
+
+        In bf16 all views go through in one pass where no norm could mix them; in fp32 that gains
+        nothing, and gradients would be summed in another order.
+        """
+        if self.precision == "bf16" and len(images) > 1 and self._keeps_apart(parts):
+            sizes = [len(view) for view in images]
+            return self(torch.cat(tuple(images)), *parts).split(sizes)
         return tuple(self(view, *parts) for view in images)
+
+    def _keeps_apart(self, parts: Sequence[str]) -> bool:
+        """Whether an example's outcome under these parts depends on it alone, and stays here."""
+        return not any(
+            part in self.remote
+            or any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self[part].modules())
+            for part in parts
+        )
 
     def tensor(self, name: str) -> Tensor:
         """The parameter or buffer with this `state_dict` name.

@@ -51,6 +51,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "backbone": str,
     "norm": lambda value: f"{value} norm",
     "benchmark_version": lambda value: f"benchmark version {value}",
+    "client.precision": str,
     "data.test_subset": lambda value: f"{value:,} test images",
 }
 
@@ -69,10 +70,16 @@ def class_keys(row: Row) -> dict[str, Any]:
         for key in sorted(config)
         if key.startswith(_SECTIONS) and key not in _IN_COLUMNS | _NO_CLASS
     }
+    further["client.precision"] = config.get("client.precision", "fp32")
     return {key: getattr(row, key) for key in KEYS} | further
 
 
-_CLASS_SETTINGS = ("client.local_epochs", "federation.num_rounds", "federation.participation")
+_CLASS_SETTINGS = (
+    "client.local_epochs",
+    "client.precision",
+    "federation.num_rounds",
+    "federation.participation",
+)
 
 
 def settings_id(row: Row) -> str:

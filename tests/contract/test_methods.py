@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedbench.bench import registry
 from fedbench.bench.config import RunConfig
 from fedbench.bench.fields import known_keys
-from fedbench.bench.testing import MethodContract
+from fedbench.bench.method import Labels
+from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.tiny import all_tensors, assert_same_run
 from fedbench.bench.tuning.space import load_space
 
 
@@ -27,6 +30,19 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract = MethodContract()
     contract.spec, contract.fields = spec, {"model__backbone": "cct-4-3x2"}
     contract.test_the_loss_reaches_every_trained_tensor()
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
+    """Finite and the same again, with weights, traffic and extras in float32."""
+    labelled = registry.create(spec, {}).needs().labels is Labels.SOME
+    values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
+    setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
+    runs = [train(setup, tmp_path / name) for name in ("a", "b")]
+    assert_same_run(*runs)
+    weights = all_tensors(runs[0])
+    assert weights.dtype is torch.float32
+    assert bool(weights.isfinite().all())
 
 
 @pytest.mark.parametrize("spec", registry.specs())
