@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test check bench format clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ check: $(STAMP)  ## format, lint, types, import rules, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
+
+bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
+	$(BIN)/python -m benchmarks $(ARGS)
 
 format: $(STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff format .

@@ -40,7 +40,7 @@ _loop: Loop | None = None
 
 
 def _begin(style: Style, images: int) -> None:
-    global _loop
+    global _loop  # a pool's process has no other place
     _loop = Loop(style, images)
 
 

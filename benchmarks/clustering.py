@@ -1,4 +1,4 @@
-"""W6: Orchestra's clustering on the server and on a client."""
+"""W6: Orchestra's clustering on the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from benchmarks.context import Context
 from benchmarks.measure import Result, time_calls
-from fedbench.bench.nn.clustering import cluster_globally, cluster_locally
+from fedbench.bench.nn.clustering import cluster_globally
 from fedbench.bench.seeding import generator, single_thread
 
 LAMBDA, TEMPERATURE = 25.0, 0.1
@@ -53,12 +53,11 @@ def autograd_clustering(points: Tensor, start: Tensor, steps: int) -> Tensor:
 
 
 def clustering(context: Context) -> Result:
-    """800 centroids of 512 numbers into 128 clusters, 500 steps; and a client's share."""
+    """800 centroids of 512 numbers into 128 clusters, 500 steps."""
     count, dim, clusters, steps = (40, 16, 8, 5) if context.smoke else (800, 512, 128, 500)
     rng = generator(0, "benchmark")
     points = F.normalize(torch.randn(count, dim, generator=rng), dim=1)
     start = F.normalize(torch.randn(clusters, dim, generator=rng), dim=1)
-    memory = F.normalize(torch.randn(128, dim, generator=rng), dim=1)
 
     def matmuls() -> None:
         for _ in range(steps):
@@ -70,7 +69,6 @@ def clustering(context: Context) -> Result:
         "autograd": lambda: autograd_clustering(points, start, steps),
         "fedbench": lambda: cluster_globally(points, start, steps=steps),
         "two products": matmuls,
-        "on a client": lambda: cluster_locally(memory, 8, generator(0, "benchmark")),
     }
     with single_thread():
         time_calls(result, calls, context.repeats)

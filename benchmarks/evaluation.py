@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.context import Context, fresh_folder
@@ -20,11 +21,13 @@ from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear import linear_probe
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.execute import open_partition
+from fedbench.bench.nn.clustering import cluster_locally
 from fedbench.bench.seeding import generator, single_thread
 from fedbench.bench.setup import Setup
 
 
-def _setup(config: RunConfig, dataset: Path, folder: Path) -> Setup:
+def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:
+    """A run before its first round, on a cached data set."""
     opened = reopen(dataset)
     return Setup.of(
         config, opened, open_partition(config, opened, folder / "partition.safetensors")
@@ -35,7 +38,7 @@ def probes(context: Context) -> Result:
     """50,000 training and 10,000 test images, 512 features."""
     train, test, dim, some = (200, 40, 32, 16) if context.smoke else (50_000, 10_000, 512, 500)
     result, folder = Result(), context.images(2 * some, 32)
-    setup = _setup(config_of({**W1, "data.num_clients": 1}), folder, fresh_folder(context.cache))
+    setup = setup_of(config_of({**W1, "data.num_clients": 1}), folder, fresh_folder(context.cache))
     net, plain = setup.make_net(), make_net(Style("resnet18"))
     net.eval()
     plain.eval()
@@ -93,7 +96,7 @@ def objective(context: Context) -> Result:
     clients, images = (4, 20) if context.smoke else (100, 100)
     result, folder = Result(), context.images(clients * images)
     place = fresh_folder(context.cache)
-    setup = _setup(config_of({"data.num_clients": clients}), folder, place)
+    setup = setup_of(config_of({"data.num_clients": clients}), folder, place)
     runner = ClientRunner(setup, torch.device("cpu"), place)
     net = runner.binding.net
     server = runner.binding.server.data.clone()
@@ -115,8 +118,16 @@ def objective(context: Context) -> Result:
         for k in range(min(10, clients)):
             runner.run(Task(k, 0, 1, None), server, upload)
 
+    memory = F.normalize(torch.randn(128, 128, generator=generator(0, "benchmark")), dim=1)
+
+    def cluster() -> None:
+        for _ in range(min(10, clients)):
+            cluster_locally(memory, 8, generator(0, "benchmark"))
+
+    calls = {"objective": measure, "ten clients": train, "ten local clusterings": cluster}
     with single_thread():
-        time_calls(result, {"objective": measure, "ten clients": train}, context.repeats)
+        time_calls(result, calls, context.repeats)
+    result.divide("local clustering / client", "ten local clusterings", "ten clients")
     rounds, cohort = 30, clients // 2
     result.values["tuning run"] = [
         o + rounds * cohort * t / min(10, clients)

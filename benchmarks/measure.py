@@ -39,10 +39,14 @@ class Result:
         self.values.setdefault(name, []).extend(values)
 
     def divide(self, name: str, above: str, below: str) -> None:
-        """Record the ratio of two values, each repeat by its own, if both were measured."""
-        if above in self.values and below in self.values:
-            pairs = zip(self.values[above], self.values[below], strict=True)
-            self.ratios[name] = [a / b for a, b in pairs]
+        """Record the ratio of two values, each repeat by its own, if both were measured.
+
+        And that of their processor seconds, which say more where others use the machine.
+        """
+        for unit, suffix in (("", ""), (" cpu s", ", cpu")):
+            if above + unit in self.values and below + unit in self.values:
+                pairs = zip(self.values[above + unit], self.values[below + unit], strict=True)
+                self.ratios[name + suffix] = [a / b for a, b in pairs if b > 0]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: every repeat, its median and range."""
@@ -67,7 +71,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 def interleave(result: Result, contenders: Sequence[Contender], repeats: int) -> None:
     """Start all, then have each do a unit in turn; every second time round in reverse order.
 
-    Adds `<name>` in seconds per unit, and once `<name> startup s` and `<name> MB`: until the first
+    Adds `<name>`, `<name> cpu s` and `<name> foreign`: seconds per unit, processor seconds of all
+    its processes, cores that others used. Once `<name> startup s` and `<name> MB`: until the first
     unit is over, and the most that the processes held meanwhile.
     """
     with ExitStack() as stack:
@@ -76,11 +81,14 @@ def interleave(result: Result, contenders: Sequence[Contender], repeats: int) ->
             result.add(f"{contender.name} startup s", contender.first["startup"])
             result.add(f"{contender.name} MB", contender.peak_bytes / 1e6)
             log(f"{contender.name}: ready after {contender.first['startup']:.1f} s")
+        log(f"all {len(contenders)} are ready")
         for repeat in range(repeats):
             for contender in contenders[:: -1 if repeat % 2 else 1]:
-                seconds = contender.unit()["seconds"]
-                result.add(contender.name, seconds)
-                log(f"{contender.name}: {seconds:.3f} s")
+                unit = contender.unit()
+                result.add(contender.name, unit["seconds"])
+                result.add(f"{contender.name} cpu s", unit["cpu"])
+                result.add(f"{contender.name} foreign", unit["foreign"])
+                log(f"{contender.name}: {unit}")
 
 
 def time_calls(result: Result, calls: Mapping[str, Callable[[], object]], repeats: int) -> None:

@@ -51,6 +51,8 @@ W1: dict[str, Any] = {
 }
 """What W1 changes: ResNet-18 with batch norm and the release's projector."""
 
+BF16: dict[str, Any] = {"client.precision": "bf16"}
+
 
 def config_of(changes: dict[str, Any]) -> RunConfig:
     """W3 with changes, by dotted names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.context import Context
 from benchmarks.measure import Result, interleave
+from benchmarks.ours import BF16
 from benchmarks.turn import Contender
 
 
@@ -20,7 +21,7 @@ def _bare(context: Context, name: str, processes: int, threads: int, *style: str
 
 
 def against_bare(context: Context) -> Result:
-    """Fedbench beside the bare loop: two processes of one thread, one process of two."""
+    """A round beside the bare loop: two processes of one thread, one process of two."""
     result, (clients, _, images) = Result(), _w3(context)
     folder, changes = context.images(clients * images), {"data.num_clients": clients}
     processes = 1 if context.smoke else 2
@@ -33,12 +34,15 @@ def against_bare(context: Context) -> Result:
             _bare(context, "tuned bare 2x1", 2, 1, "--concat", "--channels-last"),
             _bare(context, "bare 1x2", 1, 2),
             context.ours("fedbench 1x2", folder, "--threads", 2, changes=changes),
+            context.ours("fedbench bf16 2x1", folder, "--workers", 2, changes=changes | BF16),
         ]
     interleave(result, contenders, context.repeats)
     result.divide("fedbench / bare, 2x1", "fedbench 2x1", "bare 2x1")
+    result.divide("bare / fedbench, 2x1", "bare 2x1", "fedbench 2x1")
     result.divide("fedbench / tuned bare, 2x1", "fedbench 2x1", "tuned bare 2x1")
     result.divide("fedbench / bare, 1x2", "fedbench 1x2", "bare 1x2")
     result.divide("fedbench 1x2 / 2x1", "fedbench 1x2", "fedbench 2x1")
+    result.divide("fedbench fp32 / bf16, 2x1", "fedbench 2x1", "fedbench bf16 2x1")
     result.notes += [
         "2x1: two processes of one thread; 1x2: one process of two threads (not a mode of fedbench,"
         " which always takes one thread per process: patched for this line)",
@@ -48,18 +52,20 @@ def against_bare(context: Context) -> Result:
 
 
 def against_rivals(context: Context) -> Result:
-    """Fedbench beside Flower and pfl."""
+    """A round beside those of Flower and pfl."""
     result, (clients, cohort, images) = Result(), _w3(context)
     folder, changes = context.images(clients * images), {"data.num_clients": clients}
     sizes = ["--clients", clients, "--fraction", cohort / clients, "--images", images]
     contenders = [
         context.ours("fedbench", folder, "--workers", 2, changes=changes),
+        context.ours("fedbench bf16", folder, "--workers", 2, changes=changes | BF16),
         context.rival("flower", folder, *sizes),
         context.rival("pfl", folder, *sizes),
     ]
     interleave(result, contenders, context.repeats)
-    result.divide("flower / fedbench", "flower", "fedbench")
-    result.divide("pfl / fedbench", "pfl", "fedbench")
+    for rival in ("flower", "pfl"):
+        result.divide(f"{rival} / fedbench", rival, "fedbench")
+        result.divide(f"{rival} / fedbench bf16", rival, "fedbench bf16")
     result.divide("flower MB / fedbench MB", "flower MB", "fedbench MB")
     result.notes += [
         "fedbench: two workers; Flower: two actors of one CPU; pfl: one process of two threads",

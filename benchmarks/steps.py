@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.context import Context
+from benchmarks.context import Context, fresh_folder
+from benchmarks.evaluation import setup_of
 from benchmarks.measure import Result, interleave, time_calls
-from benchmarks.ours import W1
+from benchmarks.ours import BF16, W1, config_of
 from benchmarks.rivals.client import Views
+from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.data.views import make_view
 from fedbench.bench.seeding import generator, single_thread
 
@@ -33,8 +35,19 @@ def views(context: Context) -> Result:
         for index in range(len(few)):
             few[index]
 
+    place = fresh_folder(context.cache)
+    setup = setup_of(config_of(ONE_CLIENT), folder, place)
+    runner = ClientRunner(setup, torch.device("cpu"), place)
+    server = runner.binding.server.data.clone()
+    upload = torch.empty(runner.layout.upload_size)
+
+    def client() -> None:
+        runner.run(Task(0, 0, 1, None), server, upload)
+
+    calls = {"fedbench": ours, "torchvision": torchvision, "client": client}
     with single_thread():
-        time_calls(result, {"fedbench": ours, "torchvision": torchvision}, 2 * context.repeats)
+        time_calls(result, calls, 2 * context.repeats)
+    result.divide("share of a small step", "fedbench", "client")
     for name, count in (("fedbench", len(images)), ("torchvision", len(few))):
         result.values[f"{name} images/s"] = [count / seconds for seconds in result.values[name]]
     result.divide("fedbench / torchvision", "fedbench images/s", "torchvision images/s")
@@ -63,6 +76,8 @@ def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int
         options = ["--clients", "--threads", threads]
         contenders += [loop, context.ours(f"fedbench {within}", folder, *options, changes=own)]
         if not context.smoke:
+            ours = f"fedbench bf16 {within}"
+            contenders.append(context.ours(ours, folder, *options, changes=own | BF16))
             low = [*shape, "--bf16"]
             contenders.append(context.bare(f"bare bf16 {within}", *low, threads=threads))
             low += ["--concat"]
@@ -73,6 +88,8 @@ def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int
     for threads in (1, 2):
         within = f"{threads} thr"
         result.divide(f"speed fedbench / bare {within}", f"bare {within}", f"fedbench {within}")
+        low = f"fedbench bf16 {within}"
+        result.divide(f"speed fedbench bf16 / fedbench {within}", f"fedbench {within}", low)
         for loop in ("bf16", "bf16 concat"):
             name = f"speed bare {loop} / bare {within}"
             result.divide(name, f"bare {within}", f"bare {loop} {within}")

@@ -1,7 +1,7 @@
 """Taking turns: every contender is a process that does one unit of work when it is told to.
 
 So contenders are measured side by side, a unit of each in turn, all warm; the clock runs in the
-contender. Both ends are here; the contender's end needs nothing but the standard library.
+contender. Both ends are here; the contender's end needs psutil at most.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 _VARIABLE = "BENCHMARK_TURN_FD"
@@ -94,9 +97,17 @@ class Contender:
         return self
 
     def unit(self) -> dict[str, float]:
-        """Have one unit done; what the contender says of it, `seconds` at least."""
+        """Have one unit done.
+
+        Returns:
+            What the contender says of it, `seconds` at least; `cpu`, processor seconds of all its
+            processes; `foreign`, cores that something else was using meanwhile.
+        """
+        began, own, busy = time.perf_counter(), cpu_of(self._process.pid), _busy()
         self._socket.sendall(b"go\n")
-        return self._receive(sample=False)
+        facts = self._receive(sample=False)
+        wall, cpu = time.perf_counter() - began, cpu_of(self._process.pid) - own
+        return facts | {"cpu": cpu, "foreign": max(0.0, (_busy() - busy - cpu) / wall)}
 
     def memory(self) -> int:
         """Bytes that the contender's processes hold now."""
@@ -144,8 +155,6 @@ class Contender:
 
 
 def _family(pid: int) -> list[Any]:
-    import psutil
-
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -153,15 +162,31 @@ def _family(pid: int) -> list[Any]:
         return []
 
 
+def _busy() -> float:
+    """Processor seconds that all cores have worked, or been denied by the host."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - _counted_twice(times))
+
+
+def _counted_twice(times: Any) -> float:
+    return float(getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0))
+
+
+def cpu_of(pid: int) -> float:
+    """Processor seconds that a process and all its descendants have used."""
+    total = 0.0
+    for process in _family(pid):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def memory_of(pid: int) -> int:
     """Bytes that a process and all its descendants hold; shared pages are split among holders."""
-    import psutil
-
     total = 0
     for process in _family(pid):
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             info = process.memory_full_info()
             total += getattr(info, "pss", info.uss)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     return total

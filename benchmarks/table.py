@@ -1,0 +1,78 @@
+"""The tables of docs/speed.md from a folder of results: `python -m benchmarks.table DIR`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TARGETS = Path(__file__).with_name("targets.yaml")
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """Results by the name of their work."""
+    read = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
+    return {content["work"]: content for content in read}
+
+
+def targets(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Targets beside what was measured; those that were not say so."""
+    yield "| what | target | median [lowest - highest] | met |"
+    yield "|---|---|---|---|"
+    for target in yaml.safe_load(TARGETS.read_text()):
+        bound = target.get("at_least", target.get("at_most"))
+        found = _found(results, target)
+        measured, met = "not measured", "-"
+        if found is not None:
+            median = found["median"]
+            measured = written(found)
+            met = "yes" if _met(target, median) else "**no**"
+        sign = "≥" if "at_least" in target else "≤"
+        yield f"| {target['what']} | {sign} {bound:,g} | {measured} | {met} |"
+
+
+def _found(results: dict[str, dict[str, Any]], target: dict[str, Any]) -> dict[str, Any] | None:
+    content = results.get(target["work"], {"values": {}, "ratios": {}})
+    found: dict[str, Any] | None = {**content["values"], **content["ratios"]}.get(target["key"])
+    return found
+
+
+def _met(target: dict[str, Any], median: float) -> bool:
+    return bool(
+        median >= target["at_least"] if "at_least" in target else median <= target["at_most"]
+    )
+
+
+def everything(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """All ratios, and the seconds that they come from."""
+    for name, content in results.items():
+        yield f"\n**{name}** " + "; ".join(content["notes"]) + "\n"
+        yield "| | median [lowest - highest] |"
+        yield "|---|---|"
+        for key, each in {**content["values"], **content["ratios"]}.items():
+            yield f"| {key} | {written(each)} |"
+
+
+def written(each: dict[str, Any]) -> str:
+    """Median and range for people."""
+    if len(each["all"]) == 1:
+        return _number(each["median"])
+    return f"{_number(each['median'])} [{_number(each['min'])} - {_number(each['max'])}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def main() -> None:
+    """Print both tables."""
+    results = load(Path(sys.argv[1]))
+    print("\n".join([*targets(results), *everything(results)]))
+
+
+if __name__ == "__main__":
+    main()

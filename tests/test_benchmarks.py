@@ -1,0 +1,106 @@
+"""The benchmarks run, and what they compare does the same arithmetic; no test looks at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from benchmarks import table
+from benchmarks.__main__ import WORKS
+from benchmarks.clustering import autograd_clustering
+from benchmarks.data import dataset_folder
+from benchmarks.evaluation import setup_of
+from benchmarks.measure import Result
+from benchmarks.ours import W1, config_of
+from benchmarks.plain import Style, make_net, make_optimizer, step
+from benchmarks.turn import ROOT, Contender
+from fedbench.bench.client import make_optimizer as fedbench_optimizer
+from fedbench.bench.method import Batch, Client
+from fedbench.bench.nn.clustering import cluster_globally
+from fedbench.bench.seeding import generator
+
+IN_ONE_PROCESS = ("views", "W6", "evaluation", "objective")
+
+
+@pytest.mark.parametrize(
+    ("style", "changes"), [(Style("resnet8"), {}), (Style("resnet18"), W1)], ids=["w2", "w1"]
+)
+def test_the_bare_loop_does_what_fedbench_does(
+    style: Style, changes: dict[str, object], tmp_path: Path
+) -> None:
+    config = config_of({**changes, "data.num_clients": 2})
+    setup = setup_of(config, dataset_folder(None, tmp_path, 20, 10), tmp_path)
+    net, plain = setup.make_net(), make_net(style)
+    counters = plain.load_state_dict(net.state_dict(), strict=False)
+    assert not counters.unexpected_keys
+    assert all(name.endswith("num_batches_tracked") for name in counters.missing_keys)
+    rng = generator(0, "test")
+    views = tuple(torch.randn(4, 3, 32, 32, generator=rng) for _ in range(2))
+    optimizer, batch = make_optimizer(plain), Batch(views, torch.full((4,), -1))
+    own = fedbench_optimizer(config.client, list(net.parameters()))
+    for _ in range(2):  # the second step has momentum
+        loss = setup.method.loss(net, batch, Client(0, 0, rng)).total
+        own.zero_grad()
+        loss.backward()
+        own.step()
+        # Two orders of summation through up to 18 layers: measured 1e-6 and less.
+        assert step(plain, optimizer, *views, style) == pytest.approx(float(loss), rel=1e-3)
+    trained = dict(net.named_parameters())
+    for name, value in plain.named_parameters():
+        torch.testing.assert_close(value, trained[name], rtol=1e-3, atol=1e-4)
+
+
+def test_the_published_clustering_ends_where_ours_does() -> None:
+    rng = generator(0, "test")
+    points, start = (
+        torch.nn.functional.normalize(torch.randn(n, 8, generator=rng), dim=1) for n in (40, 6)
+    )
+    ours = cluster_globally(points, start, steps=30)
+    torch.testing.assert_close(autograd_clustering(points, start, 30), ours, rtol=0, atol=1e-5)
+
+
+def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:
+    works = (*IN_ONE_PROCESS, "W3")
+    command = ["-m", "benchmarks", "--smoke", "--only", *works]
+    folders = ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [sys.executable, *command, *folders], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    results = table.load(tmp_path / "out")
+    assert sorted(results) == sorted(works)
+    for content in results.values():
+        assert content["smoke"]
+        assert content["machine"]["cores"] >= 1
+        assert content["values"]
+    assert results["W3"]["ratios"]["fedbench / bare, 2x1"]["median"] > 0
+    rows = list(table.targets(results))
+    assert sum("not measured" not in row for row in rows) > 5
+    assert str(tmp_path) not in json.dumps(results)
+
+
+def test_every_target_names_a_work_and_one_bound() -> None:
+    for target in yaml.safe_load(table.TARGETS.read_text()):
+        assert target["work"] in WORKS
+        assert len({"at_least", "at_most"} & set(target)) == 1
+
+
+def test_ratios_go_repeat_by_repeat() -> None:
+    result = Result({"a": [2.0, 9.0, 8.0], "b": [1.0, 3.0, 4.0]})
+    result.divide("a / b", "a", "b")
+    result.divide("a / c", "a", "c")
+    assert result.as_dict()["ratios"] == {
+        "a / b": {"median": 2.0, "min": 2.0, "max": 3.0, "all": [2.0, 3.0, 2.0]}
+    }
+
+
+def test_a_contender_that_fails_says_why() -> None:
+    broken = Contender("broken", ["-c", "raise SystemExit('out of order')"])
+    with pytest.raises(RuntimeError, match=r"contender broken ended.*\n.*out of order"), broken:
+        pass
