@@ -92,7 +92,6 @@ class Contender:
         )
         theirs.close()
         began = time.perf_counter()
-        ours.settimeout(0.2)
         self.first = self._receive(sample=True) | {"startup": time.perf_counter() - began}
         return self
 
@@ -123,13 +122,13 @@ class Contender:
             self._process.kill()
             self._process.wait()
         for process in family:  # workers of a rival that outlive it
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._log.close()
 
     def _receive(self, *, sample: bool) -> dict[str, float]:
         """One line; memory is looked at while waiting, but never in a unit that is timed."""
-        self._socket.settimeout(0.2 if sample else _PATIENCE)
+        self._socket.settimeout(0.5 if sample else _PATIENCE)
         waited, received = time.perf_counter(), b""
         while not received.endswith(b"\n"):
             try:
