@@ -109,7 +109,7 @@ def report(
     from fedbench.bench.results.published import dataset_name
     from fedbench.bench.results.studies import study_views
     from fedbench.bench.tuning.membership import cells_of
-    from fedbench.bench.tuning.tuned import study_budgets
+    from fedbench.bench.tuning.tuned import spent
 
     opened, path = existing(open_store(store)), Path(file).expanduser()
     rows = opened.rows()
@@ -127,9 +127,9 @@ def report(
     geometry, torn = geometries(opened, rows)
     studies, problems = study_views(opened), (*opened.problems(), *unreadable, *torn)
     shown = " · ".join(filter(None, ("fedbench", opened.root.resolve().name, grid, dataset)))
-    budgets = study_budgets(opened, {row.study_id for row in rows if row.study_id})
+    costs = spent(opened, {row.study_id for row in rows if row.study_id})
     shown_data = content(
-        rows, curves, studies, problems, budgets=budgets, geometry=geometry, title=shown
+        rows, curves, studies, problems, spent=costs, geometry=geometry, title=shown
     )
     write_page(shown_data, path)
     return Report(path, len(rows), len(studies), path.stat().st_size, problems)

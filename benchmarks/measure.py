@@ -129,11 +129,8 @@ def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.processor() or platform.machine()
-    lines = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in info.read_text().splitlines()
-        if ":" in line
-    )
+    pairs = (line.partition(":") for line in info.read_text().splitlines())
+    lines = {name.strip(): value.strip() for name, _, value in pairs}
     flags = set(lines.get("flags", "").split())
     units = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return f"{lines.get('model name', 'unknown')} ({', '.join(units)})"

@@ -115,7 +115,7 @@ def make_net(style: Style) -> nn.ModuleDict:
         ]
     net = nn.ModuleDict({"encoder": encoder, "projector": nn.Sequential(*head)})
     if style.channels_last:
-        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net.to(memory_format=torch.channels_last)
     return net
 
 

@@ -88,10 +88,10 @@ def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int
     for threads in (1, 2):
         within = f"{threads} thr"
         result.divide(f"speed fedbench / bare {within}", f"bare {within}", f"fedbench {within}")
-        low = f"fedbench bf16 {within}"
-        result.divide(f"speed fedbench bf16 / fedbench {within}", f"fedbench {within}", low)
+        quick = f"fedbench bf16 {within}"
+        result.divide(f"speed fedbench bf16 / fedbench {within}", f"fedbench {within}", quick)
         for loop in ("bf16", "bf16 concat"):
-            name = f"speed bare {loop} / bare {within}"
-            result.divide(name, f"bare {within}", f"bare {loop} {within}")
+            label = f"speed bare {loop} / bare {within}"
+            result.divide(label, f"bare {within}", f"bare {loop} {within}")
     result.notes.append(f"fedbench: state in and out and views included; {images} images a client")
     return result

@@ -41,8 +41,8 @@ def test_the_bare_loop_does_what_fedbench_does(
     assert not counters.unexpected_keys
     assert all(name.endswith("num_batches_tracked") for name in counters.missing_keys)
     rng = generator(0, "test")
-    views = tuple(torch.randn(4, 3, 32, 32, generator=rng) for _ in range(2))
-    optimizer, batch = make_optimizer(plain), Batch(views, torch.full((4,), -1))
+    first, second = (torch.randn(4, 3, 32, 32, generator=rng) for _ in range(2))
+    optimizer, batch = make_optimizer(plain), Batch((first, second), torch.full((4,), -1))
     own = fedbench_optimizer(config.client, list(net.parameters()))
     for _ in range(2):  # the second step has momentum
         loss = setup.method.loss(net, batch, Client(0, 0, rng)).total
@@ -50,7 +50,7 @@ def test_the_bare_loop_does_what_fedbench_does(
         loss.backward()
         own.step()
         # Two orders of summation through up to 18 layers: measured 1e-6 and less.
-        assert step(plain, optimizer, *views, style) == pytest.approx(float(loss), rel=1e-3)
+        assert step(plain, optimizer, first, second, style) == pytest.approx(float(loss), rel=1e-3)
     trained = dict(net.named_parameters())
     for name, value in plain.named_parameters():
         torch.testing.assert_close(value, trained[name], rtol=1e-3, atol=1e-4)

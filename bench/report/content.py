@@ -13,7 +13,7 @@ from fedbench.bench.results.comparability import class_keys
 from fedbench.bench.results.curves import Curve
 from fedbench.bench.results.formats import UNEQUAL_BUDGETS, plain_cells, visible_columns
 from fedbench.bench.results.leaderboard import Group, Leaderboard, leaderboard
-from fedbench.bench.results.lines import Line, metric_value
+from fedbench.bench.results.lines import Line, Spent, metric_value
 from fedbench.bench.results.papers import paper_cells, paper_ranks
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.studies import StudyView
@@ -79,7 +79,7 @@ def content(
     studies: Sequence[StudyView],
     problems: Sequence[str],
     *,
-    budgets: Mapping[str, int] | None = None,
+    spent: Mapping[str, Spent] | None = None,
     geometry: Sequence[Mapping[str, Any]] = (),
     title: str,
 ) -> dict[str, Any]:
@@ -90,14 +90,13 @@ def content(
         curves: by row id.
         studies: of the store.
         problems: a line for every file that could not be read.
-        budgets: runs of each tuning study, by its id.
+        spent: what each tuning study has spent, by its id.
         geometry: angles between classes and maps of features, one record a run.
         title: of the page.
     """
     metrics = _metrics(rows)
     boards = {
-        metric: leaderboard(rows, metric=metric, curves=curves, budgets=budgets)
-        for metric in metrics
+        metric: leaderboard(rows, metric=metric, curves=curves, studies=spent) for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
     class_of = {row.row_id: content_id(class_keys(row)) for row in rows}

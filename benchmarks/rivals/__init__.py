@@ -32,7 +32,7 @@ def environment(name: str, cache: Path) -> Path:
     if not complete.exists():
         log(f"making an environment for {name}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--requirement", pins]
+        install = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)]
         subprocess.run(install, check=True)
         complete.touch()
     return python

@@ -25,7 +25,6 @@ def main() -> None:
     turn = Turn()
     clients, server = ClientApp(), ServerApp()
 
-    @clients.train()
     def train(message: Message, context: Context) -> Message:
         client.threads(1)
         net = client.net()
@@ -44,7 +43,6 @@ def main() -> None:
         if index:
             turn.over()
 
-    @server.main()
     def serve(grid: Grid, context: Context) -> None:
         strategy = FedAvg(fraction_train=options.fraction, fraction_evaluate=0.0)
         strategy.start(
@@ -55,6 +53,8 @@ def main() -> None:
             evaluate_fn=round_over,
         )
 
+    clients.train()(train)
+    server.main()(serve)
     backend = {"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, clients, options.clients, backend_config=backend)
 

@@ -95,6 +95,7 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
     row = store.row(ids["pfedae"])
     assert row is not None
+    assert row.metrics_json is not None
     metrics = json.loads(row.metrics_json)
     for name, kind in (("angle", "plain"), ("angle_centred", "centred")):  # of all pairs together
         for which in ("mean", "median"):

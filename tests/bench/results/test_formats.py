@@ -108,7 +108,8 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     assert notes["supervised"] == "descriptive"
     assert "were tuned with different budgets" in legend
     assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
-    board = leaderboard(rows, budgets={"s-24": 24, "b-4": 4})
+    spent = {"s-24": Spent(24, "digits"), "b-4": Spent(4, "digits")}
+    board = leaderboard(rows, studies=spent)
     for text in (to_markdown(board), to_latex(board)):
         assert "were tuned with different budgets" in text
 
