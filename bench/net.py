@@ -78,8 +78,7 @@ class Net(nn.ModuleDict):
         """
         if self.precision == "bf16" and len(images) > 1 and self._keeps_apart(parts):
             sizes = [len(view) for view in images]
-            together: Tensor = self(torch.cat(tuple(images)), *parts)
-            return together.split(sizes)
+            return tuple(self(torch.cat(tuple(images)), *parts).split(sizes))
         return tuple(self(view, *parts) for view in images)
 
     def _keeps_apart(self, parts: Sequence[str]) -> bool:

@@ -90,8 +90,8 @@ def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int
         result.divide(f"speed fedbench / bare {within}", f"bare {within}", f"fedbench {within}")
         quick = f"fedbench bf16 {within}"
         result.divide(f"speed fedbench bf16 / fedbench {within}", f"fedbench {within}", quick)
-        for loop in ("bf16", "bf16 concat"):
-            label = f"speed bare {loop} / bare {within}"
-            result.divide(label, f"bare {within}", f"bare {loop} {within}")
+        for arithmetic in ("bf16", "bf16 concat"):
+            label = f"speed bare {arithmetic} / bare {within}"
+            result.divide(label, f"bare {within}", f"bare {arithmetic} {within}")
     result.notes.append(f"fedbench: state in and out and views included; {images} images a client")
     return result
