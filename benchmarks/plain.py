@@ -158,4 +158,4 @@ def step(
     loss = simclr_loss(net, first, second, style)
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return float(loss.detach())
