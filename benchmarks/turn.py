@@ -92,7 +92,11 @@ class Contender:
         )
         theirs.close()
         began = time.perf_counter()
-        self.first = self._receive(sample=True) | {"startup": time.perf_counter() - began}
+        try:
+            self.first = self._receive(sample=True) | {"startup": time.perf_counter() - began}
+        except RuntimeError:
+            self.__exit__()
+            raise
         return self
 
     def unit(self) -> dict[str, float]:
@@ -113,7 +117,9 @@ class Contender:
         return memory_of(self._process.pid)
 
     def __exit__(self, *_: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
         self._socket.close()
         family = _family(self._process.pid)
         try:

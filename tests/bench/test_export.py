@@ -51,6 +51,7 @@ def test_features_are_the_runs(tmp_path: Path, spec: str, norm: Literal["group",
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
+    store.root.mkdir()
     out = tmp_path / "encoder.safetensors"
     with pytest.raises(ConfigError, match=r"must end in \.safetensors"):
         export_encoder(store, "0" * 20, tmp_path / "encoder.pt")

@@ -26,11 +26,10 @@ from fedbench.bench.tuning import nodes, ray_environment, remote
 from fedbench.bench.tuning.executor import forget_marks
 from fedbench.bench.tuning.ray_checks import Share
 from fedbench.bench.tuning.ray_runtime import ray_session
-from fedbench.bench.tuning.sweep import sweep
 from fedbench.bench.tuning.trial import CellJob, Outcome, work
 
 from .conftest import InOneProcess
-from .test_sweep import GRID, SMALL, TIMES
+from .test_sweep import SMALL
 
 Use = Callable[..., InOneProcess]
 HOME = remote.Home("node", ".driver-1-abc")
@@ -278,40 +277,6 @@ def test_a_cluster_is_joined_with_the_users_token(
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert mode()[0] == "disabled"
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
-
-
-LONG = {**SMALL, "federation.num_rounds": 40, "client.local_epochs": 8}
-
-
-def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
-    script = Path(__file__).with_name("two_nodes.py")
-    settings = {"grid": GRID.model_dump(mode="json"), "overrides": LONG, "kill": True,
-                "apart": False, "checkpoints": None, **given}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, script, str(store), json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={**os.environ, "PYTHONPATH": str(script.parents[3])},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def rows(store: Path) -> list[dict[str, Any]]:
-    return [row.model_dump(exclude=TIMES | {"git_sha"}) for row in Store(store).rows()]
-
-
-@pytest.mark.slow
-def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
-    assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}
-    assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
-    in_one_process()
-    sweep(GRID, store=Store(tmp_path / "one"), overrides=LONG, environ={})
-    for here, there in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
-        assert {key: here[key] for key in here if here[key] != there[key]} == {}
 
 
 def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -251,42 +246,6 @@ def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     small(tmp_path / "b")
     for here, there in zip(rows(store), rows(tmp_path / "b"), strict=True):
         assert {key: here[key] for key in here if here[key] != there[key]} == {}
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from fedbench.bench.results.store import Store
-from fedbench.bench.tuning.sweep import sweep
-try:
-    sweep("heterogeneity", store=Store(sys.argv[1]), methods=["simclr"], seeds=[0], concurrency=1,
-          overrides={"client.local_epochs": 1000}, environ={},
-          on_progress=lambda event: print(type(event).__name__, flush=True))
-except Exception as err:
-    print(err)
-    sys.exit(err.exit_code)
-"""
-
-
-@pytest.mark.slow
-def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "s")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "Began\n"
-        assert process.stdout.readline() == "TrialStarted\n"
-        children = psutil.Process(process.pid).children(recursive=True)
-        began = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-        assert time.monotonic() - began < 30
-    assert process.returncode == 143
-    assert out.endswith("interrupted by SIGTERM; the same command continues\n")
-    assert err == ""
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert alive == []
 
 
 def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
