@@ -57,13 +57,17 @@ def fill(store: Store, make_row: MakeRow) -> None:
     store.write_study("study", {"spec": "simclr", "preset": "demo", "sampler": "tpe"})
 
 
-@pytest.fixture(scope="module")
-def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
-    root = tmp_path_factory.mktemp("rep ort")
+def page_of(make_row: MakeRow, root: Path) -> tuple[Store, Path]:
+    """A filled store and its page."""
     store, file = Store(root / "störe"), root / "page.html"
     fill(store, make_row)
     assert fedbench.report(file, store).num_rows == 29
     return store, file
+
+
+@pytest.fixture(scope="module")
+def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
+    return page_of(make_row, tmp_path_factory.mktemp("rep ort"))
 
 
 def data_of(file: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fedbench.bench.results.formats import plain_cells
 from fedbench.bench.results.row import Row
 from fedbench.bench.results.store import Store
 
-from .test_report import BROWSERS
+from .test_report import BROWSERS, MakeRow, page_of
 
 STEPS = r"""
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -88,6 +88,11 @@ def in_browser(file: Path, size: str = "1280,900") -> dict[str, Any]:
     outcome: dict[str, Any] = json.loads(html.unescape(found[1]))
     assert "failed" not in outcome, outcome
     return outcome
+
+
+@pytest.fixture(scope="module")
+def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
+    return page_of(make_row, tmp_path_factory.mktemp("rep ort"))
 
 
 @pytest.fixture(scope="module")
