@@ -1,4 +1,4 @@
-"""Measure fedbench beside a bare PyTorch loop and other simulators; see docs/speed.md."""
+"""Measure fedbench beside a bare PyTorch loop and other simulators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md from a folder of results: `python -m benchmarks.table DIR`."""
+"""Tables in Markdown from a folder of results: `python -m benchmarks.table DIR`."""
 
 from __future__ import annotations
 
