@@ -36,7 +36,7 @@ def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:
 
 def probes(context: Context) -> Result:
     """50,000 training and 10,000 test images, 512 features."""
-    train, test, dim, some = (200, 40, 32, 16) if context.smoke else (50_000, 10_000, 512, 500)
+    train, test, dim, some = (200, 40, 32, 4) if context.smoke else (50_000, 10_000, 512, 500)
     result, folder = Result(), context.images(2 * some, 32)
     setup = setup_of(config_of({**W1, "data.num_clients": 1}), folder, fresh_folder(context.cache))
     net, plain = setup.make_net(), make_net(Style("resnet18"))

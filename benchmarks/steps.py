@@ -11,7 +11,6 @@ from benchmarks.context import Context, fresh_folder
 from benchmarks.evaluation import setup_of
 from benchmarks.measure import Result, interleave, time_calls
 from benchmarks.ours import BF16, W1, config_of
-from benchmarks.rivals.client import Views
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.data.views import make_view
 from fedbench.bench.seeding import generator, single_thread
@@ -21,6 +20,8 @@ ONE_CLIENT = {"data.num_clients": 1, "federation.participation": 1.0}
 
 def views(context: Context) -> Result:
     """Two views of each image, one thread: fedbench, and torchvision on PIL images."""
+    from benchmarks.rivals.client import Views  # torchvision imports the compiler: seconds
+
     result, size = Result(), 32 if context.smoke else 512
     folder = context.images(size, 32)
     images = torch.from_numpy(np.load(folder / "train_images.npy"))

@@ -44,7 +44,7 @@ def test_the_bare_loop_does_what_fedbench_does(
     net.double()
     plain.double()
     rng = generator(0, "test")
-    first, second = (torch.randn(4, 3, 32, 32, generator=rng).double() for _ in range(2))
+    first, second = (torch.randn(4, 3, 16, 16, generator=rng).double() for _ in range(2))
     optimizer, batch = make_optimizer(plain), Batch((first, second), torch.full((4,), -1))
     own = fedbench_optimizer(config.client, list(net.parameters()))
     for _ in range(2):  # the second step has momentum
