@@ -25,7 +25,7 @@ from fedbench.bench.method import Batch, Client
 from fedbench.bench.nn.clustering import cluster_globally
 from fedbench.bench.seeding import generator
 
-IN_ONE_PROCESS = ("views", "W6", "evaluation", "objective")
+IN_ONE_PROCESS = ("views", "W6")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:
         assert content["values"]
     assert results["W3"]["ratios"]["fedbench / bare, 2x1"]["median"] > 0
     rows = list(table.targets(results))
-    assert sum("not measured" not in row for row in rows) > 5
+    assert sum("not measured" not in row for row in rows) > 3
     assert str(tmp_path) not in json.dumps(results)
 
 
