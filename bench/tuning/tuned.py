@@ -136,11 +136,21 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
 
 def _public(meta: Mapping[str, Any]) -> str:
     """The name of a study's data set, without where it lay."""
-    return DataConfig(name=meta["config"]["data"]["name"]).public_name
+    return DataConfig(name=_name(meta)).public_name
 
 
 def _data(meta: Mapping[str, Any]) -> str:
-    return dataset_name(meta["config"]["data"]["name"])
+    return dataset_name(_name(meta))
+
+
+def _name(meta: Mapping[str, Any]) -> str:
+    try:
+        return str(meta["config"]["data"]["name"])
+    except (KeyError, TypeError) as err:
+        raise StoreError(
+            f"study {meta.get('study_id')!r}: its study.json does not say on which data; run"
+            " `fedbench tune` again, or move its folder away"
+        ) from err
 
 
 def _none_for(

@@ -287,3 +287,12 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
     assert watched.correlation["n"] == 3
     assert json.dumps(watched.as_dict(), default=str)
+
+
+def test_a_study_that_does_not_say_on_which_data(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    old = {"study_id": "old", "spec": "simclr", "preset": "demo", "finished_at": "2026-01-02"}
+    store.write_study("old", {**old, "trials": 4, "seeds_per_trial": 1})
+    assert spent(store, ["old"]) == {}
+    with pytest.raises(StoreError, match=r"study 'old': its study\.json does not say on which"):
+        find_tuned(store, "auto", ["simclr"], "demo", "digits")
