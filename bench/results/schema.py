@@ -105,7 +105,7 @@ def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") 
         write_statistics=False,
         write_page_checksum=True,
     )
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def read_table(data: bytes) -> pa.Table:

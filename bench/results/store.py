@@ -226,7 +226,7 @@ class Store:
         """
         path = self.cell_dir(row_id) / "curve.parquet"
         try:
-            return read_table(path.read_bytes()).to_pylist()
+            return list(read_table(path.read_bytes()).to_pylist())
         except FileNotFoundError:
             return []
         except OSError as cause:

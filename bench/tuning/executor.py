@@ -27,7 +27,7 @@ from fedbench.bench.tuning.ray_checks import (
     cluster_slots,
     local_gpus,
 )
-from fedbench.bench.tuning.ray_runtime import Session, ray_session, warm_up
+from fedbench.bench.tuning.ray_runtime import Session, ray_session
 from fedbench.bench.tuning.trial import train
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,8 @@ def run_source(
                 _log.warning("%s", difference)
         slots = partial(_slots, need) if limit is None else None
         limit = limit or cluster_slots(need)
-        warm_up(session, min(limit, left), need)
+        # All at once: short cells would end before a second process is up, and Tune then drops it.
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(limit, left))
         driver = Driver(
             source,
             limit,

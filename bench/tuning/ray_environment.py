@@ -12,6 +12,7 @@ from pathlib import Path
 from fedbench.bench.errors import ResourceError
 
 _ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # Ray's own setting comes too late where modules are preloaded
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` every worker would rebuild its venv

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
 import shutil
 import signal
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,10 +17,8 @@ from typing import Any
 
 import psutil
 
-from fedbench.bench import registry
 from fedbench.bench.devices import physical_cores
 from fedbench.bench.errors import ConfigError, FedbenchError, ResourceError
-from fedbench.bench.tuning.ray_checks import Share
 from fedbench.bench.tuning.ray_environment import auth_state, ray_environment, short_folder
 from fedbench.bench.tuning.way_out import SIGNALS, way_out
 
@@ -32,8 +27,12 @@ _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations a
 _SECONDS_TO_DIE = 5.0
 _SECONDS_TO_LEAVE, _SECONDS_TO_LEAVE_A_CLUSTER = 60.0, 20.0
 _SECONDS_TO_ANSWER = 5.0
-_POLL_SECONDS = 0.2
-_WARM_UP_SECONDS = 0.2
+_WORKERS = {
+    # Trial processes begin with what they need; those that Ray starts beforehand are not ready
+    # when Tune asks for some, and would only compete with these.
+    "preload_python_modules": ["fedbench.bench.tuning.trial", "ray.tune"],
+    "prestart_worker_first_driver": False,
+}
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
 
 
@@ -138,6 +137,7 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
             _temp_dir=str(folder),
+            _system_config=_WORKERS,
             **common,
         )
     except Exception as err:
@@ -201,34 +201,6 @@ def quiet() -> None:
     """Silence Ray's and Tune's loggers; what matters is reported by fedbench."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def warm_up(session: Session, count: int, need: Share) -> None:
-    """Import what trials need in that many processes at once, for Ray Tune to take them over.
-
-    Without it, short cells end before a second process is up, and Tune then drops that process:
-    it would keep importing and never run two cells at a time.
-
-    Raises:
-        Interrupted: after a signal.
-    """
-    import ray
-
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(count)
-    task = ray.remote(num_cpus=need.cpus, max_retries=0)(_import_all)
-    waiting = [task.remote(_WARM_UP_SECONDS) for _ in range(count)]
-    while waiting:
-        session.raise_if_interrupted()
-        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_SECONDS)
-
-
-def _import_all(at_least_seconds: float) -> None:
-    began = time.monotonic()
-    for name in ("fedbench.bench.tuning.trial", "ray.tune"):
-        importlib.import_module(name)
-    registry.entries()
-    # A process that is done too early would be given the next task as well.
-    time.sleep(max(0.0, at_least_seconds - (time.monotonic() - began)))
 
 
 @contextmanager
