@@ -47,7 +47,7 @@ class NodeReport:
 
 
 def survey(*, gpus: bool = False) -> list[NodeReport]:
-    """Ask every live node of the running Ray, all at once.
+    """Ask every live node of the running Ray, all at once; one that dies meanwhile is left out.
 
     Args:
         gpus: ask torch for GPUs, which takes a node some seconds.
@@ -62,7 +62,9 @@ def survey(*, gpus: bool = False) -> list[NodeReport]:
         place = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
         asked[node["NodeID"]] = task.options(scheduling_strategy=place).remote()
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=_SECONDS)
-    return [_report(node, asked[node["NodeID"]]) for node in nodes]
+    reports = [_report(node, asked[node["NodeID"]]) for node in nodes]
+    alive = {node["NodeID"] for node in live_nodes()}
+    return [report for report in reports if report.node_id in alive]
 
 
 def check_software(need: Share) -> list[str]:

@@ -203,10 +203,10 @@ def one_sweep(torture: Torture, store: Path, kills: int) -> Counter[str]:
         if driver.poll() is not None:
             driver = torture.start(store)
     torture.check(store)
-    answer = json.loads(out)
-    failed = [cell["error"] for cell in answer["cells"] if cell["error"]]
-    if driver.returncode != 0 or failed:
-        raise SystemExit(f"{store}: ended with {driver.returncode}; {failed}")
+    if driver.returncode != 0:
+        raise SystemExit(f"{store}: ended with {driver.returncode}; {torture.folder}/log says why")
+    if failed := [cell["error"] for cell in json.loads(out)["cells"] if cell["error"]]:
+        raise SystemExit(f"{store}: {failed}")
     left = [path for path in store.rglob(".*") if path.is_file()]
     return Counter("mark" if path.name.startswith(".driver") else "temporary" for path in left)
 

@@ -12,6 +12,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ QUICK = {  # a lost node is noticed in seconds; too nervous for a real cluster
 }
 
 
+def with_a_lost_node(live_nodes: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+    """The nodes, and at first one more, which is gone before it can be asked."""
+    calls = count()
+
+    def seen() -> list[Any]:
+        lost = {"NodeID": "ab" * 28, "NodeManagerAddress": "lost", "Resources": {"CPU": 1.0}}
+        return [*live_nodes(), *([] if next(calls) else [lost])]
+
+    return seen
+
+
 def main(store: str, arguments: str) -> None:
     """Sweep, kill the second node when both are at work, print what came out."""
     folder = Path(tempfile.mkdtemp(prefix="fbt-"))
@@ -33,6 +46,7 @@ def main(store: str, arguments: str) -> None:
     from ray.cluster_utils import Cluster
 
     from fedbench.bench.results.store import Store
+    from fedbench.bench.tuning import nodes
     from fedbench.bench.tuning import sweep as module
     from fedbench.bench.tuning.executor import run_source
     from fedbench.bench.tuning.grid_file import Grid
@@ -43,6 +57,7 @@ def main(store: str, arguments: str) -> None:
         vars(module)["run_source"] = lambda *given, **rest: run_source(
             *given, **{**rest, "root": folder}
         )
+    vars(nodes)["live_nodes"] = with_a_lost_node(nodes.live_nodes)
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
