@@ -57,7 +57,7 @@ def main(store: str, arguments: str) -> None:
         vars(module)["run_source"] = lambda *given, **rest: run_source(
             *given, **{**rest, "root": folder}
         )
-    vars(nodes)["live_nodes"] = with_a_lost_node(nodes.live_nodes)
+    vars(nodes)["live_nodes"] = with_a_lost_node(vars(nodes)["live_nodes"])
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
