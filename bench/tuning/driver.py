@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -57,6 +57,8 @@ class Driver:
         check_nodes: raises ResourceError if no node can hold a trial any more.
         on_progress: called with every event.
         slots: from the limit so far to that of now, where nodes come and go; None = it stays.
+        attempts: how often a cell is begun whose process dies. Tune's own retries leave out a
+            process that dies between two cells.
 
     Attributes:
         failure: the first error of the source or of whoever watches; it ends everything.
@@ -71,6 +73,7 @@ class Driver:
         check_nodes: Callable[[], None],
         on_progress: OnProgress | None,
         slots: Callable[[int], int] | None = None,
+        attempts: int = 1,
     ) -> None:
         self._source, self._limit, self._slots = source, limit, slots
         self._counted = time.monotonic()
@@ -80,6 +83,7 @@ class Driver:
         self._live: dict[str, CellJob] = {}
         self._processes: set[str] = set()
         self._busy: deque[CellJob] = deque()
+        self._attempts, self._deaths = attempts, Counter[str]()
         self._started: set[str] = set()
         self._handed_out = 0
         self._lost_since: float | None = None
@@ -144,11 +148,16 @@ class Driver:
             self._end(trial_id, Outcome.of(job, message))
 
     def died(self, trial_id: str, reason: str) -> None:
-        """A trial process ended without a last report, twice."""
+        """A trial process ended without a last report: its cell is begun again, or has failed."""
         job = self._live.get(trial_id)
-        if job is not None and not self.stopping:
-            text = f"the trial process died: {reason or 'perhaps the memory is full'}"
-            self._end(trial_id, Outcome(job, "error", error=text))
+        if job is None or self.stopping:
+            return
+        self._deaths[job.cell] += 1
+        if self._deaths[job.cell] < self._attempts:
+            self._busy.append(self._live.pop(trial_id))
+            return
+        text = f"the trial process died: {reason or 'perhaps the memory is full'}"
+        self._end(trial_id, Outcome(job, "error", error=text))
 
     def ended(self) -> None:
         """The Tuner is over; a job that it forgot counts as died."""

@@ -126,6 +126,7 @@ def run_source(
             lambda: check_cluster(need),
             on_progress,
             slots=slots,
+            attempts=_ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER,
         )
         while not driver.exhausted:
             _fit(driver, need, session, home)
@@ -182,7 +183,6 @@ def _fit(driver: Driver, need: Share, session: Session, home: dict[str, str] | N
     from fedbench.bench.tuning.tune_glue import Feed, Leave, Sink
 
     driver.begin()
-    attempts = _ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER
     tuner = tune.Tuner(
         tune.with_resources(train, {name.lower(): n for name, n in need.resources.items()}),
         tune_config=tune.TuneConfig(
@@ -197,7 +197,7 @@ def _fit(driver: Driver, need: Share, session: Session, home: dict[str, str] | N
             storage_path=str(session.folder.resolve() / "tune"),
             verbose=0,
             callbacks=[Sink(driver)],
-            failure_config=tune.FailureConfig(max_failures=attempts - 1),
+            failure_config=tune.FailureConfig(max_failures=0),  # the driver begins cells again
         ),
     )
     with suppress(Leave):

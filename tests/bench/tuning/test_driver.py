@@ -132,6 +132,18 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     ]
 
 
+def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None:
+    source = Fixed(jobs(1))
+    driver = make(source, attempts=3)
+    for trial in "abc":
+        assert not source.outcomes
+        assert name(driver.hand_out(trial)) == "cell-0"
+        driver.freed(trial)
+        driver.died(trial, "killed")
+    assert [outcome.error for outcome in source.outcomes] == ["the trial process died: killed"]
+    assert driver.exhausted
+
+
 def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     source = Fixed(jobs(2))
     driver = make(source)
