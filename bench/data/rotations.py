@@ -35,13 +35,15 @@ def turn(
         bins that at least one of its images is in, ascending.
     """
     rng = numpy_generator(seed, "partition/rotation-bins")
-    weights = np.exp(log_dirichlet(rng, concentration, (num_clients, num_bins), axis=1))
-    edges = np.cumsum(weights, axis=1)[:, :-1]  # the last bin takes what rounding leaves
+    weights = log_dirichlet(rng, concentration, (num_clients, num_bins), axis=1)
+    np.cumsum(np.exp(weights, out=weights), axis=1, out=weights)
+    edges = weights[:, :-1]  # the last bin takes what rounding leaves
     choice = numpy_generator(seed, "partition/rotation-choice").random(len(owners))
     bins = np.empty(len(owners), np.int64)
     for first in range(0, len(owners), _CHUNK):
         part = slice(first, first + _CHUNK)
         bins[part] = (choice[part, None] >= edges[owners[part]]).sum(axis=1)
+    del weights, edges, choice  # a million clients fit into 1 GB
     width = 360.0 / num_bins
     within = numpy_generator(seed, "partition/rotation-angles").random(len(owners))
     angles = ((bins + within) * width).astype(np.float32)
