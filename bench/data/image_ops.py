@@ -7,15 +7,12 @@ agrees with `torchvision.transforms.v2.functional` applied image by image.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbench.bench.data.resampling import Interpolation, resampling, separable
 from fedbench.bench.errors import DataError
-
-Interpolation = Literal["bicubic", "bilinear"]
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 """The four operations of `color_jitter`, as its `order` names them."""
@@ -24,7 +21,6 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 LUMA = (0.2989, 0.587, 0.114)
 # Where red, green and blue lie on the hue circle, in sextants (60 degrees).
 _SEXTANT_OF_CHANNEL = (0.0, 2.0, 4.0)
-_FAR = 1e6
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -65,10 +61,10 @@ def resized_crop(
 
     Args:
         images: (B, C, H, W), uint8 or float in [0, 1].
-        top: (B,) first row of the box.
-        left: (B,) first column.
-        height: (B,) number of rows, at least 1.
-        width: (B,) number of columns, at least 1.
+        top: integers (B,), first row of the box, which must not leave the image.
+        left: integers (B,), first column.
+        height: integers (B,), number of rows, at least 1.
+        width: integers (B,), number of columns, at least 1.
         size: rows and columns of the result.
         interpolation: the cubic kernel with a = -0.5, or the triangle.
         mirrored: bool (B,), flips the result left to right at no extra cost.
@@ -76,31 +72,32 @@ def resized_crop(
     Returns:
         float32 (B, C, *size) in [0, 1].
     """
-    rows = _resampling(top, height, images.shape[2], size[0], interpolation, None, images.device)
-    columns = _resampling(
+    rows = resampling(top, height, images.shape[2], size[0], interpolation, None, images.device)
+    columns = resampling(
         left, width, images.shape[3], size[1], interpolation, mirrored, images.device
     )
     if images.dtype == torch.uint8:
         columns.div_(255.0)
-    return _separable(images.to(torch.float32), rows, columns).clamp_(0.0, 1.0)
+    return separable(images.to(torch.float32), rows, columns).clamp_(0.0, 1.0)
 
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with black: `factor` (B,) >= 0, and 1 changes nothing."""
-    return _blend(images, factor, torch.zeros_like(factor), torch.zeros_like(factor))
+    return _scale_(images.clone(), factor, torch.zeros_like(factor))
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean luma of the image: `factor` (B,) >= 0, and 1 changes nothing."""
     factor = factor.to(images.device)
-    return _blend(images, factor, torch.zeros_like(factor), (1.0 - factor) * _mean_luma(images))
+    return _scale_(images.clone(), factor, (1.0 - factor) * _mean_luma(images))
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the gray image: `factor` (B,) >= 0; one channel stays as it is."""
     if images.shape[1] == 1:
         return images.clone()
-    return _blend(images, factor, 1.0 - factor, torch.zeros_like(factor))
+    own = _per_image(factor, images)
+    return (images * own).add_(_luma(images).mul_(1.0 - own)).clamp_(0.0, 1.0)
 
 
 def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
@@ -146,22 +143,19 @@ def color_jitter(
         saturation: (B,) likewise; without effect on one channel, as is `hue`.
         hue: (B,) turns in [-0.5, 0.5]; 0 changes nothing.
     """
-    one_channel = images.shape[1] == 1
     ones = torch.ones_like(brightness)
-    factors = torch.stack([brightness, contrast, ones if one_channel else saturation, ones], dim=1)
-    own = factors.gather(1, order)
-    rest = 1.0 - own
-    luma, mean_luma = rest * (order == SATURATION), rest * (order == CONTRAST)
-    own, luma, mean_luma = (p.T.to(images.device) for p in (own, luma, mean_luma))
-    turned = (order == HUE) & (hue != 0)[:, None]
+    own = torch.stack([brightness, contrast, ones, ones], dim=1).gather(1, order)
+    mean_luma = (1.0 - own) * (order == CONTRAST)
+    own, mean_luma = (p.T.to(images.device) for p in (own, mean_luma))
+    few = ((SATURATION, adjust_saturation, saturation, 1.0), (HUE, adjust_hue, hue, 0.0))
+    images = images.clone()
     for step in range(4):
-        offset = mean_luma[step] * _mean_luma(images)
-        images = _blend(images, own[step], luma[step], offset)
-        if not one_channel:
+        _scale_(images, own[step], mean_luma[step] * _mean_luma(images))
+        for which, change, amount, nothing in few if images.shape[1] > 1 else ():
             # The rows are found where the parameters are: on the CPU this costs a GPU no wait.
-            rows = turned[:, step].nonzero().flatten()
+            rows = ((order[:, step] == which) & (amount != nothing)).nonzero().flatten()
             there = rows.to(images.device)
-            images.index_copy_(0, there, adjust_hue(images.index_select(0, there), hue[rows]))
+            images.index_copy_(0, there, change(images.index_select(0, there), amount[rows]))
     return images
 
 
@@ -169,8 +163,7 @@ def grayscale(images: Tensor) -> Tensor:
     """Replace every channel by the luma; images of one channel stay as they are."""
     if images.shape[1] == 1:
         return images.clone()
-    red, green, blue = (weight * images[:, i : i + 1] for i, weight in enumerate(LUMA))
-    return red.add_(green).add_(blue).expand_as(images).contiguous()
+    return _luma(images).expand_as(images).contiguous()
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
@@ -186,7 +179,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
         change = neighbours - 2.0 * torch.eye(length)
         return torch.eye(length, device=images.device) + side * change.to(images.device)
 
-    return _separable(images, kernel(images.shape[2]), kernel(images.shape[3]))
+    return separable(images, kernel(images.shape[2]), kernel(images.shape[3]))
 
 
 def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
@@ -241,59 +234,13 @@ def _mean_luma(images: Tensor) -> Tensor:
     return means.squeeze(1) if images.shape[1] == 1 else means @ means.new_tensor(LUMA)
 
 
-def _blend(images: Tensor, own: Tensor, luma: Tensor, offset: Tensor) -> Tensor:
-    """Clamp own * image + luma * gray(image) + offset to [0, 1]; as one 3x3 product per pixel."""
-    batch, channels = images.shape[:2]
-    own, luma, offset = (p.to(images)[:, None, None] for p in (own, luma, offset))
-    if channels == 1:
-        return (images * own[..., None]).add_(offset[..., None]).clamp_(0.0, 1.0)
-    mixing = torch.eye(3, device=images.device) * own + images.new_tensor(LUMA) * luma
-    flat = images.reshape(batch, channels, -1)
-    return torch.baddbmm(offset, mixing, flat).clamp_(0.0, 1.0).view_as(images)
+def _luma(images: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, 1, H, W)."""
+    red, green, blue = (weight * images[:, i : i + 1] for i, weight in enumerate(LUMA))
+    return red.add_(green).add_(blue)
 
 
-def _separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T)."""
-    batch, channels, height, width = images.shape
-    wide = torch.bmm(images.reshape(batch, channels * height, width), columns.mT)
-    result = torch.bmm(rows.repeat_interleave(channels, 0), wide.view(batch * channels, height, -1))
-    return result.view(batch, channels, *result.shape[1:])
-
-
-def _resampling(
-    start: Tensor,
-    length: Tensor,
-    size_in: int,
-    size_out: int,
-    interpolation: Interpolation,
-    mirrored: Tensor | None,
-    device: torch.device,
-) -> Tensor:
-    """Weights (B, size_out, size_in) with which output pixels read input pixels along one axis.
-
-    Output pixel i looks at (i + 1/2) * length / size_out from the start of the box. The kernel is
-    widened where it shrinks, never narrowed; it sees nothing outside the box, and each row of
-    weights is scaled to sum 1.
-    """
-    start, length = (p.to(device, torch.float32)[:, None] for p in (start, length))
-    output = torch.arange(size_out, device=device, dtype=torch.float32)
-    if mirrored is not None:
-        output = torch.where(mirrored.to(device)[:, None], size_out - 1 - output, output)
-    pixel = torch.arange(size_in, device=device) - start  # (B, size_in), 0 at the start of the box
-    step = length / size_out
-    stretch = step.clamp(min=1.0)
-    centre = (output + 0.5) * (step / stretch)  # (B, size_out), in kernel units
-    # A pixel outside the box is put out of reach of every kernel.
-    position = torch.where((pixel >= 0) & (pixel < length), (pixel + 0.5) / stretch, _FAR)
-    distance = torch.sub(position[:, None, :], centre[:, :, None]).abs_()
-    if interpolation == "bilinear":
-        weights = torch.sub(1.0, distance).clamp_(min=0.0)
-    else:
-        # Keys' cubic kernel with a = -1/2: (u - 1) u^2 / 2 + (1 - 2 v) v^2, where u and v are
-        # what is left of 2 - |x| and 1 - |x| above zero.
-        outer = torch.sub(2.0, distance).clamp_(min=0.0)
-        inner = outer - 1.0
-        tail = outer.square_().mul_(inner)
-        square = inner.clamp_(min=0.0).square()
-        weights = torch.addcmul(square, square, inner, value=-2.0).add_(tail, alpha=0.5)
-    return weights.div_(weights.sum(dim=2, keepdim=True))
+def _scale_(images: Tensor, factor: Tensor, offset: Tensor) -> Tensor:
+    """Clamp factor * image + offset, both (B,), to [0, 1], in place."""
+    images.mul_(_per_image(factor, images)).add_(_per_image(offset, images))
+    return images.clamp_(0.0, 1.0)

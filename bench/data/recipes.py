@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Literal
 
-from fedbench.bench.data.image_ops import Interpolation
+from fedbench.bench.data.resampling import Interpolation
 from fedbench.bench.errors import ConfigError
 
 

@@ -150,8 +150,8 @@ def test_resized_crop_equals_torchvision(
 
 
 def test_a_crop_of_everything_is_the_image() -> None:
-    images, zero, side = images_of((3, 8, 8)), torch.zeros(BATCH), torch.full((BATCH,), 8)
-    result = image_ops.resized_crop(images, zero, zero, side, side, (8, 8))
+    images, side = images_of((3, 8, 8)), torch.full((BATCH,), 8)
+    result = image_ops.resized_crop(images, side - 8, side - 8, side, side, (8, 8))
     torch.testing.assert_close(result, images, atol=1e-7, rtol=0)
 
 

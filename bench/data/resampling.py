@@ -1,0 +1,107 @@
+"""Resizing as matrix products: with which weights an output pixel reads the input pixels."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Interpolation = Literal["bicubic", "bilinear"]
+
+_FAR = 1e6
+_TABLE_VALUES = 2**21
+"""Weights that are kept for good: images of 32 x 32 pixels need half of them, 4 MB."""
+
+
+def resampling(
+    start: Tensor,
+    length: Tensor,
+    size_in: int,
+    size_out: int,
+    interpolation: Interpolation,
+    mirrored: Tensor | None,
+    device: torch.device,
+) -> Tensor:
+    """Weights (B, size_out, size_in) that resize a box of each image along one axis.
+
+    Small images have few boxes, whose weights are computed once: a copy takes a thirtieth of the
+    time.
+
+    Args:
+        start: integers (B,), first pixel of the box.
+        length: integers (B,), at least 1; the box must not leave the image.
+        size_in: pixels of the image.
+        size_out: pixels of the result.
+        interpolation: the kernel.
+        mirrored: bool (B,), which results are turned round; None = none.
+        device: of the weights.
+    """
+    boxes = size_in * (size_in + 1) // 2
+    if 2 * boxes * size_in * size_out > _TABLE_VALUES:
+        return _weights(start, length, size_in, size_out, interpolation, mirrored, device)
+    # Boxes of one pixel come first; of `length` pixels there are size_in + 1 - length.
+    index = (length - 1) * (size_in + 1) - (length - 1) * length // 2 + start
+    if mirrored is not None:
+        index = index + boxes * mirrored
+    table = _table(size_in, size_out, interpolation, device)
+    return table.index_select(0, index.to(device))
+
+
+def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T)."""
+    batch, channels, height, width = images.shape
+    wide = torch.bmm(images.reshape(batch, channels * height, width), columns.mT)
+    result = torch.bmm(rows.repeat_interleave(channels, 0), wide.view(batch * channels, height, -1))
+    return result.view(batch, channels, *result.shape[1:])
+
+
+@cache
+def _table(
+    size_in: int, size_out: int, interpolation: Interpolation, device: torch.device
+) -> Tensor:
+    """Weights of every box, shorter ones first, then by their start; then all of them mirrored."""
+    boxes = [(i, n) for n in range(1, size_in + 1) for i in range(size_in + 1 - n)]
+    start, length = torch.tensor(boxes * 2).T
+    mirrored = torch.arange(len(start)) >= len(boxes)
+    return _weights(start, length, size_in, size_out, interpolation, mirrored, device)
+
+
+def _weights(
+    start: Tensor,
+    length: Tensor,
+    size_in: int,
+    size_out: int,
+    interpolation: Interpolation,
+    mirrored: Tensor | None,
+    device: torch.device,
+) -> Tensor:
+    """What `resampling` returns, computed.
+
+    Output pixel i looks at (i + 1/2) * length / size_out from the start of the box. The kernel is
+    widened where it shrinks, never narrowed; it sees nothing outside the box, and each row of
+    weights is scaled to sum 1.
+    """
+    start, length = (p.to(device, torch.float32)[:, None] for p in (start, length))
+    output = torch.arange(size_out, device=device, dtype=torch.float32)
+    if mirrored is not None:
+        output = torch.where(mirrored.to(device)[:, None], size_out - 1 - output, output)
+    pixel = torch.arange(size_in, device=device) - start  # (B, size_in), 0 at the start of the box
+    step = length / size_out
+    stretch = step.clamp(min=1.0)
+    centre = (output + 0.5) * (step / stretch)  # (B, size_out), in kernel units
+    # A pixel outside the box is put out of reach of every kernel.
+    position = torch.where((pixel >= 0) & (pixel < length), (pixel + 0.5) / stretch, _FAR)
+    distance = torch.sub(position[:, None, :], centre[:, :, None]).abs_()
+    if interpolation == "bilinear":
+        weights = torch.sub(1.0, distance).clamp_(min=0.0)
+    else:
+        # Keys' cubic kernel with a = -1/2: (u - 1) u^2 / 2 + (1 - 2 v) v^2, where u and v are
+        # what is left of 2 - |x| and 1 - |x| above zero.
+        outer = torch.sub(2.0, distance).clamp_(min=0.0)
+        inner = outer - 1.0
+        tail = outer.square_().mul_(inner)
+        square = inner.clamp_(min=0.0).square()
+        weights = torch.addcmul(square, square, inner, value=-2.0).add_(tail, alpha=0.5)
+    return weights.div_(weights.sum(dim=2, keepdim=True))
