@@ -71,12 +71,12 @@ class Net(nn.ModuleDict):
         return x
 
     def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
-        """The same parts on several views, each in a pass of its own: batch norms see one view.
+        """The same parts on several views: in one pass, unless a norm would mix them.
 
-        In bf16 all views go through in one pass where no norm could mix them; in fp32 that gains
-        nothing, and gradients would be summed in another order.
+        One pass is faster everywhere, by a twelfth for a small encoder on a CPU; gradients are sums
+        over the same examples in another order than after two passes.
         """
-        if self.precision == "bf16" and len(images) > 1 and self._keeps_apart(parts):
+        if len(images) > 1 and self._keeps_apart(parts):
             sizes = [len(view) for view in images]
             return tuple(self(torch.cat(tuple(images)), *parts).split(sizes))
         return tuple(self(view, *parts) for view in images)
