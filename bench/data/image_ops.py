@@ -83,13 +83,14 @@ def resized_crop(
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with black: `factor` (B,) >= 0, and 1 changes nothing."""
-    return _scale_(images.clone(), factor, torch.zeros_like(factor))
+    return (images * _per_image(factor, images)).clamp_(0.0, 1.0)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean luma of the image: `factor` (B,) >= 0, and 1 changes nothing."""
     factor = factor.to(images.device)
-    return _scale_(images.clone(), factor, (1.0 - factor) * _mean_luma(images))
+    offset = (1.0 - factor) * _mean_luma(images)
+    return (images * _per_image(factor, images)).add_(_per_image(offset, images)).clamp_(0.0, 1.0)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
@@ -143,19 +144,23 @@ def color_jitter(
         saturation: (B,) likewise; without effect on one channel, as is `hue`.
         hue: (B,) turns in [-0.5, 0.5]; 0 changes nothing.
     """
-    ones = torch.ones_like(brightness)
-    own = torch.stack([brightness, contrast, ones, ones], dim=1).gather(1, order)
-    mean_luma = (1.0 - own) * (order == CONTRAST)
-    own, mean_luma = (p.T.to(images.device) for p in (own, mean_luma))
-    few = ((SATURATION, adjust_saturation, saturation, 1.0), (HUE, adjust_hue, hue, 0.0))
-    images = images.clone()
-    for step in range(4):
-        _scale_(images, own[step], mean_luma[step] * _mean_luma(images))
-        for which, change, amount, nothing in few if images.shape[1] > 1 else ():
-            # The rows are found where the parameters are: on the CPU this costs a GPU no wait.
-            rows = ((order[:, step] == which) & (amount != nothing)).nonzero().flatten()
-            there = rows.to(images.device)
-            images.index_copy_(0, there, change(images.index_select(0, there), amount[rows]))
+    changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    amounts = torch.stack([brightness, contrast, saturation, hue], dim=1)
+    active = amounts != amounts.new_tensor([1.0, 1.0, 1.0, 0.0])
+    if images.shape[1] == 1:
+        active[:, SATURATION:] = False
+    # Images by step and operation, found where the parameters are: a GPU is not waited for.
+    place = torch.arange(4, device=order.device) * 4 + order
+    place = torch.where(active.gather(1, order), place, 16).flatten()
+    counts = torch.bincount(place, minlength=17).tolist()
+    sorted_places = place.argsort()
+    rows = (sorted_places // 4).to(images.device).split(counts)
+    amount = amounts.gather(1, order).flatten()[sorted_places].split(counts)
+    images = images.clone(memory_format=torch.contiguous_format)
+    for index in range(16):
+        if counts[index]:
+            own = changes[index % 4](images.index_select(0, rows[index]), amount[index])
+            images.index_copy_(0, rows[index], own)
     return images
 
 
@@ -169,17 +174,16 @@ def grayscale(images: Tensor) -> Tensor:
 def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Blur with a 3x3 Gaussian, mirrored at the border; `sigma` (B,) > 0 in pixels."""
     side = torch.exp(-0.5 / sigma.square())
-    side = (side / (1.0 + 2.0 * side)).to(images)[:, None, None]
-
-    def kernel(length: int) -> Tensor:
-        neighbours = torch.zeros(length, length)
-        neighbours.diagonal(1).fill_(1.0)
-        neighbours.diagonal(-1).fill_(1.0)
-        neighbours[0, 1] = neighbours[-1, -2] = 2.0  # the pixel outside is the one inside, mirrored
-        change = neighbours - 2.0 * torch.eye(length)
-        return torch.eye(length, device=images.device) + side * change.to(images.device)
-
-    return separable(images, kernel(images.shape[2]), kernel(images.shape[3]))
+    side = _per_image(side / (1.0 + 2.0 * side), images)
+    for dim in (2, 3):
+        size = images.shape[dim]
+        neighbours = torch.empty_like(images)
+        neighbours.narrow(dim, 1, size - 1).copy_(images.narrow(dim, 0, size - 1))
+        neighbours.select(dim, 0).copy_(images.select(dim, 1))  # mirrored: outside as inside
+        neighbours.narrow(dim, 0, size - 1).add_(images.narrow(dim, 1, size - 1))
+        neighbours.select(dim, -1).add_(images.select(dim, -2))
+        images = neighbours.sub_(images, alpha=2.0).mul_(side).add_(images)
+    return images
 
 
 def solarize(images: Tensor, threshold: float = 128.0 / 255.0) -> Tensor:
@@ -238,9 +242,3 @@ def _luma(images: Tensor) -> Tensor:
     """(B, 3, H, W) -> (B, 1, H, W)."""
     red, green, blue = (weight * images[:, i : i + 1] for i, weight in enumerate(LUMA))
     return red.add_(green).add_(blue)
-
-
-def _scale_(images: Tensor, factor: Tensor, offset: Tensor) -> Tensor:
-    """Clamp factor * image + offset, both (B,), to [0, 1], in place."""
-    images.mul_(_per_image(factor, images)).add_(_per_image(offset, images))
-    return images.clamp_(0.0, 1.0)

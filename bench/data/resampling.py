@@ -50,11 +50,17 @@ def resampling(
 
 
 def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T)."""
+    """Multiply each channel from both sides: rows (B, S, H), columns (B, T, W) -> (B, C, S, T).
+
+    The result is not contiguous: its channels are outermost in memory.
+    """
     batch, channels, height, width = images.shape
     wide = torch.bmm(images.reshape(batch, channels * height, width), columns.mT)
-    result = torch.bmm(rows.repeat_interleave(channels, 0), wide.view(batch * channels, height, -1))
-    return result.view(batch, channels, *result.shape[1:])
+    wide = wide.view(batch, channels, height, -1)
+    result = wide.new_empty(channels, batch, rows.shape[1], wide.shape[3])
+    for channel in range(channels):
+        torch.bmm(rows, wide[:, channel], out=result[channel])
+    return result.transpose(0, 1)
 
 
 @cache
