@@ -37,30 +37,32 @@ def sinkhorn(
     Returns:
         (N, K), non-negative; rows sum to 1, columns to about N / K.
     """
-    kernel = _kernel(scores, strength)
-    kernel.mul_(_column_scales(kernel, max_iterations, tolerance))
+    if 2 * strength > _SAFE_EXPONENT:
+        kernel = (scores.double() * strength).softmax(dim=1)
+    else:
+        kernel = (scores * strength).softmax(dim=1)
+    rows = kernel.new_full((len(kernel),), 1 / len(kernel))
+    kernel.mul_(_scales(kernel, rows, max_iterations, tolerance)[1])
     return kernel.div_(kernel.sum(dim=1, keepdim=True)).to(scores.dtype)
 
 
-def _kernel(scores: Tensor, strength: float) -> Tensor:
-    """softmax(strength * scores), (N, K)."""
-    if 2 * strength > _SAFE_EXPONENT:
-        scores = scores.double()
-    return (scores * strength).softmax(dim=1)
+def _scales(
+    kernel: Tensor, rows: Tensor, max_iterations: int, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """What rows and columns of a kernel (N, K) are multiplied with, (N,) and (K,).
 
-
-def _column_scales(kernel: Tensor, max_iterations: int, tolerance: float) -> Tensor:
-    """What the columns of a kernel (N, K) are multiplied with, (K,); rows then sum to anything."""
+    Rows are those that the last columns lead to; `rows` are the first ones.
+    """
     n, k = kernel.shape
-    rows = kernel.new_full((n,), 1 / n)  # scales
+    turned = kernel.T
     for iteration in range(max_iterations):
-        columns = torch.mv(kernel.T, rows).reciprocal_()  # (K,), times K for mass 1 / K
+        columns = torch.mv(turned, rows).reciprocal_()  # (K,), times K for mass 1 / K
         scaled = torch.addmv(rows, kernel, columns, beta=0, alpha=n / k).reciprocal_()  # (N,)
         looked_at = iteration % _CHECK_EVERY == 0
         if looked_at and float((rows / scaled - 1).abs_().sum()) < tolerance:
             break
         rows = scaled
-    return columns
+    return scaled, columns
 
 
 @dataclass(frozen=True)
@@ -188,26 +190,35 @@ def cluster_globally(
         Unit centroids, (G, d); the arguments are not changed.
     """
     points = F.normalize(points, dim=1)
+    turned = points.T.contiguous()  # (d, N): products are fastest when nothing is strided
     c = F.normalize(centroids, dim=1)  # (G, d)
-    velocity = torch.zeros_like(c)
+    velocity, ones = torch.zeros_like(c), c.new_ones(len(c))
+    scores, other, mixed = (c.new_empty(len(c), len(points)) for _ in range(3))  # used in turn
     for _ in range(steps):
-        scores = points @ c.T  # (N, G)
-        q = _kernel(scores, strength)
-        q.mul_(_column_scales(q, 100, 1e-2))
-        q = q.mul_(_inverse_norm(q)).to(scores.dtype)  # the cosine does not see the rows' scales
-        p = scores.div_(temperature).softmax(dim=1)
-        inverse = _inverse_norm(p)  # (N, 1)
-        p.mul_(inverse)
-        cosine = torch.linalg.vecdot(q, p).unsqueeze(1)  # (N, 1)
-        # d cos / d p = (q - cos p) / |p| for unit q and p. Softmax's gradient would subtract
-        # p . (d cos / d p), which is 0: lengthening p leaves the cosine as it is.
-        slope = q.sub_(p * cosine).mul_(p).mul_(-1 / (len(points) * temperature))  # (N, G)
-        velocity.mul_(momentum).addmm_(slope.T, points).add_(c, alpha=weight_decay)
-        c = F.normalize(c.sub_(velocity, alpha=lr), dim=1)
+        torch.mm(c, turned, out=scores)  # (G, N), and so is all that follows
+        kernel = _powers(scores, strength, other)
+        first = torch.mv(kernel.T, ones.to(kernel)).mul_(len(points)).reciprocal_()  # (N,)
+        samples, clusters = _scales(kernel.T, first, 100, 1e-2)
+        q = kernel.mul_(clusters[:, None]).mul_(samples).to(scores.dtype)
+        p = _powers(scores, 1 / temperature, scores).to(scores.dtype)
+        # The cosine sees neither q's nor p's length. d cos / d p = (q - cos p) / |p| for unit q and
+        # p, and softmax's gradient is p times that, less p . (d cos / d p), which is 0.
+        torch.mul(q, p, out=mixed)
+        p2, q2 = p.square_(), q.square_()
+        dot, p_sum, q_sum = (torch.mv(each.T, ones) for each in (mixed, p2, q2))  # (N,)
+        scale = (p_sum.rsqrt() * q_sum.rsqrt_()).mul_(-1 / (len(points) * temperature))
+        slope = mixed.mul_(scale).sub_(p2.mul_(dot.mul_(scale).div_(p_sum)))
+        velocity.addmm_(slope, points, beta=momentum).add_(c, alpha=weight_decay)
+        c.sub_(velocity, alpha=lr)
+        c.div_(torch.linalg.vector_norm(c, dim=1, keepdim=True))
     return c
 
 
-def _inverse_norm(rows: Tensor) -> Tensor:
-    """1 / norm of each row, (N, 1)."""
-    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return norm.reciprocal_()
+def _powers(scores: Tensor, factor: float, out: Tensor) -> Tensor:
+    """exp(factor * scores) of scores in [-1, 1], (G, N), up to one positive factor per column.
+
+    In the memory of `out` where its type holds the smallest value.
+    """
+    if 2 * factor > _SAFE_EXPONENT:
+        return scores.double().mul_(factor).softmax(dim=0)
+    return torch.mul(scores, factor, out=out).exp_()
