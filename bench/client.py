@@ -17,6 +17,7 @@ from fedbench.bench.devices import keep_freed_memory
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import Batch, Client, RoundPlan
 from fedbench.bench.net import Wire
+from fedbench.bench.numbers import all_finite
 from fedbench.bench.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, scope
@@ -177,7 +178,7 @@ class ClientRunner:
         self.layout.pack(binding.server.data, k, out)
         steps = len(losses)
         mean = float(torch.stack(losses).double().mean()) if steps else math.nan
-        finite = bool(out.isfinite().all() and binding.personal.data.isfinite().all())
+        finite = all_finite(out) and all_finite(binding.personal.data)
         trained = Trained(
             client_id=k,
             num_examples=len(own),

@@ -21,6 +21,7 @@ from fedbench.bench.history import History, RoundRecord
 from fedbench.bench.layout import Binding, Layout
 from fedbench.bench.ledger import Ledger
 from fedbench.bench.method import RoundPlan, Server, Upload
+from fedbench.bench.numbers import all_finite
 from fedbench.bench.optimizers import Optimizer
 from fedbench.bench.personal import PersonalStore
 from fedbench.bench.seeding import generator, single_thread
@@ -152,7 +153,7 @@ class Trainer:
             self.binding.personal.data.copy_(self.first_personal)
             with torch.enable_grad():
                 method.server_step(self.binding.net, uploads, server)
-            if not bool(self.vector.isfinite().all()):
+            if not all_finite(self.vector):
                 raise Diverged(f"round {index + 1}: the global weights are not finite")
         self.rounds_done = index + 1
         self.train_seconds += time.perf_counter() - began

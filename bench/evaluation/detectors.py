@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.evaluation.features import EvaluationError, features_are_finite
+from fedbench.bench.evaluation.features import EvaluationError
+from fedbench.bench.numbers import all_finite
 
 COLLAPSED_STD_RATIO = 0.05
 """Directions this close together are collapsed; a convention, far below a healthy encoder's."""
@@ -53,7 +54,7 @@ def collapse_report(features: Tensor) -> CollapseReport:
             f"features of shape {tuple(features.shape)}; collapse is judged on (N, D) with "
             "N >= 2 and D >= 1"
         )
-    if not features_are_finite(features):
+    if not all_finite(features):
         return CollapseReport(
             finite=False, std_ratio=None, min_std_ratio=None, effective_rank=None, collapsed=None
         )

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedbench.bench import seeding
 from fedbench.bench.data.views import make_view
 from fedbench.bench.errors import FedbenchError
+from fedbench.bench.numbers import all_finite
 
 Encode: TypeAlias = Callable[[Tensor], Tensor]
 """Normalised float images (B, C, H, W) to features (B, D); in eval mode, on the images' device."""
@@ -53,7 +54,7 @@ def extract(
         view: how images become floats; `unit` for encoders trained on [0, 1], else `plain`.
 
     Returns:
-        float32 (N, D) on the CPU, finite or not (see `features_are_finite`).
+        float32 (N, D) on the CPU, finite or not (see `all_finite`).
 
     Raises:
         EvaluationError: without images, or if `encode` does not return one row per image.
@@ -122,22 +123,13 @@ def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Ten
     return torch.from_numpy(np.array(images[rows.numpy() if isinstance(rows, Tensor) else rows]))
 
 
-def features_are_finite(features: Tensor) -> bool:
-    """Whether no entry is NaN or infinite.
-
-    >>> features_are_finite(torch.tensor([[0.0, float("nan")]]))
-    False
-    """
-    return bool(torch.isfinite(features).all())
-
-
 def check_finite(what: str, features: Tensor) -> None:
     """Refuse features that only a diverged encoder gives.
 
     Raises:
         NonFiniteFeaturesError: naming `what` and how many rows are affected.
     """
-    if not features_are_finite(features):
+    if not all_finite(features):
         num_bad = int((~torch.isfinite(features)).any(dim=1).sum())
         raise NonFiniteFeaturesError(
             f"{what}: NaN or infinity in {num_bad} of {len(features)} rows; the encoder diverged, "

@@ -20,11 +20,11 @@ from fedbench.bench.evaluation.features import (
     Labels,
     check_labels,
     extract,
-    features_are_finite,
     take_images,
 )
 from fedbench.bench.evaluation.linear_paper import cosine, initial_layer
 from fedbench.bench.net import Net
+from fedbench.bench.numbers import all_finite
 from fedbench.bench.setup import Setup
 
 MOMENTUM = 0.9
@@ -155,7 +155,7 @@ def finetune(
             optimizer.step()
     net.eval()
     test = extract(lambda x: encode(net, x), test_images, device=device)  # (M, D)
-    if not features_are_finite(test) or not bool(weight.isfinite().all()):
+    if not all_finite(test) or not all_finite(weight):
         return math.nan
     with torch.no_grad():
         predicted = F.linear(test.to(device), weight, bias).argmax(dim=1).cpu()

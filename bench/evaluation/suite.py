@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.collapse import judge, probe_images
-from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract, features_are_finite
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract
 from fedbench.bench.evaluation.finetune import finetune_accuracies
 from fedbench.bench.evaluation.geometry import angle_summary, both_angles
 from fedbench.bench.evaluation.knn import knn_accuracy
@@ -19,6 +19,7 @@ from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import ClientObjective, client_statistics, objective
 from fedbench.bench.evaluation.probes import probe_accuracies
 from fedbench.bench.layout import Binding
+from fedbench.bench.numbers import all_finite
 from fedbench.bench.seeding import numpy_generator, single_thread
 from fedbench.bench.setup import Setup
 
@@ -112,7 +113,7 @@ def _protocols(
     if not protocols:
         return found
     test = extract(encode, dataset.test_images, device=device)
-    if not features_are_finite(test):
+    if not all_finite(test):
         return found
     probed, classes = setup.probed, dataset.num_classes
     labels = dataset.train_labels[probed]
@@ -121,7 +122,7 @@ def _protocols(
         found |= angle_summary(pairs[-1:])
     if {"knn", "linear", "mlp", "local"} & set(protocols):
         train = extract(encode, setup.images[probed], device=device)
-        if not features_are_finite(train):
+        if not all_finite(train):
             return found
         found |= _judged(setup, train, test, protocols, device, client_id)
         found |= _beside(setup, binding, protocols, device)
@@ -181,7 +182,7 @@ def _beside(
             return binding.net(images, part)  # type: ignore[no-any-return]
 
         train, test = (extract(encode, images, device=device, view=view) for images in given)
-        if features_are_finite(train) and features_are_finite(test):
+        if all_finite(train) and all_finite(test):
             judged = _judged(setup, train, test, wanted, device)
             found |= {f"{prefix}_{name}": value for name, value in judged.items()}
     return found

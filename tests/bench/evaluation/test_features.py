@@ -12,8 +12,8 @@ from fedbench.bench.evaluation.features import (
     check_labels,
     clean,
     extract,
-    features_are_finite,
 )
+from fedbench.bench.numbers import all_finite
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (23, 1, 4, 5), dtype=np.uint8)
 
@@ -55,8 +55,10 @@ def test_extract_keeps_no_graph() -> None:
 
 
 def test_finite() -> None:
-    assert features_are_finite(torch.zeros(2, 2))
-    assert not features_are_finite(torch.tensor([[1.0, torch.inf]]))
+    assert all_finite(torch.zeros(2, 2))
+    assert all_finite(torch.zeros(0))
+    assert not all_finite(torch.tensor([[1.0, torch.nan, torch.inf]]))
+    assert not all_finite(torch.tensor([[1.0, torch.inf]]))
 
 
 def test_errors() -> None:
