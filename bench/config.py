@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from fedbench.bench.float32 import fitting
 
-BENCHMARK_VERSION = "2"
+BENCHMARK_VERSION = "3"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
 
 Partitioner = Literal[

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +45,8 @@ class Net(nn.ModuleDict):
         self.remote: frozenset[str] = frozenset()
         self.precision: Literal["fp32", "bf16"] = "fp32"
         self.wire = Wire()
+        self._reused: str | None = None
+        self._last: tuple[Tensor, Tensor] | None = None  # input and output of that part
         self.drop_counters()
 
     def drop_counters(self) -> None:
@@ -60,15 +63,35 @@ class Net(nn.ModuleDict):
             if remote != inside:
                 self._meter(x, to_server=remote)
                 inside = remote
-            if self.precision == "fp32":
-                x = self[part](x)
-            else:  # between parts numbers are float32: losses and messages know no other
-                with torch.autocast(x.device.type, torch.bfloat16):
-                    x = self[part](x)
-                x = x.float()
+            x = self._run(part, x)
         if inside:
             self._meter(x, to_server=False)
         return x
+
+    def _run(self, part: str, x: Tensor) -> Tensor:
+        if part == self._reused and self._last is not None and self._last[0] is x:
+            return self._last[1]
+        if self.precision == "fp32":
+            y = self[part](x)
+        else:  # between parts numbers are float32: losses and messages know no other
+            with torch.autocast(x.device.type, torch.bfloat16):
+                y = self[part](x)
+            y = y.float()
+        if part == self._reused:
+            self._last = x, y
+        return y  # type: ignore[no-any-return]
+
+    @contextmanager
+    def reusing(self, part: str) -> Iterator[None]:
+        """Inside the block `part` is not run again on the tensor that it was run on last.
+
+        For two looks at the same images, in eval mode and without gradients.
+        """
+        self._reused = part
+        try:
+            yield
+        finally:
+            self._reused = self._last = None
 
     def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
         """The same parts on several views: in one pass, unless a norm would mix them.

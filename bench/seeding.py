@@ -36,9 +36,12 @@ def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
 
     For code that knows no other generator: weight initialisers and dropout.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(seed, purpose, *index))  # noqa: TID251 - the one place
+    value, gpus = derive(seed, purpose, *index), torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if gpus else ()):
+        # `torch.manual_seed` would also write down a traceback for each kind of device not in use.
+        torch.default_generator.manual_seed(value)
+        if gpus:
+            torch.cuda.manual_seed_all(value)
         yield
 
 

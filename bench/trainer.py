@@ -123,20 +123,21 @@ class Trainer:
         uploads: list[Upload] = []
         results: list[Trained] = []
         tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
+        # One thread: a second one would spin after each upload, in the way of the workers.
         try:
-            for trained, upload in executor.train(tasks, self.vector):
-                exchanged.merge(trained.wire)
-                if trained.num_steps:  # whoever has not trained has no weights to send
-                    exchanged.merge(self._per_client.one_way("up"))
-                if not trained.finite:
-                    raise Diverged(
-                        f"round {index + 1}: the loss of client {trained.client_id} is not finite"
-                    )
-                aggregate.fold(trained.client_id, self._weight(trained), upload)
-                uploads.append(self._upload(trained, upload))
-                results.append(trained)
-                if trained.stored_personal:
-                    self.personal_rounds[trained.client_id] = index
+            with single_thread():
+                for trained, upload in executor.train(tasks, self.vector):
+                    exchanged.merge(trained.wire)
+                    if trained.num_steps:  # whoever has not trained has no weights to send
+                        exchanged.merge(self._per_client.one_way("up"))
+                    if not trained.finite:
+                        lost = f"the loss of client {trained.client_id} is not finite"
+                        raise Diverged(f"round {index + 1}: {lost}")
+                    aggregate.fold(trained.client_id, self._weight(trained), upload)
+                    uploads.append(self._upload(trained, upload))
+                    results.append(trained)
+                    if trained.stored_personal:
+                        self.personal_rounds[trained.client_id] = index
         finally:  # what was sent was sent, even if the run ends here
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():

@@ -122,15 +122,20 @@ class WorkerPool:
         free = deque(range(self._num_slots))
         idle = deque(self._pipes)
         done: dict[int, tuple[Trained, int]] = {}
+
+        def hand_out() -> None:
+            while waiting and idle and free:
+                number, task = waiting.popleft()
+                self._send(idle.popleft(), (number, task, free.popleft()))
+
         for index in range(len(tasks)):
+            hand_out()
             while index not in done:
-                while waiting and idle and free:
-                    number, task = waiting.popleft()
-                    self._send(idle.popleft(), (number, task, free.popleft()))
                 for pipe in wait(self._pipes):
                     number, trained, slot = self._receive(pipe)  # type: ignore[arg-type]
                     done[number] = (trained, slot)
                     idle.append(pipe)  # type: ignore[arg-type]
+                hand_out()  # before anybody looks at what came back
             trained, slot = done.pop(index)
             yield trained, self._slots[slot]
             free.append(slot)

@@ -83,12 +83,12 @@ def resized_crop(
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with black: `factor` (B,) >= 0, and 1 changes nothing."""
-    return (images * _per_image(factor, images)).clamp_(0.0, 1.0)
+    return (images * _per_image(factor.to(images), images)).clamp_(0.0, 1.0)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean luma of the image: `factor` (B,) >= 0, and 1 changes nothing."""
-    factor = factor.to(images.device)
+    factor = factor.to(images)
     offset = (1.0 - factor) * _mean_luma(images)
     return (images * _per_image(factor, images)).add_(_per_image(offset, images)).clamp_(0.0, 1.0)
 
@@ -97,7 +97,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the gray image: `factor` (B,) >= 0; one channel stays as it is."""
     if images.shape[1] == 1:
         return images.clone()
-    own = _per_image(factor, images)
+    own = _per_image(factor.to(images), images)
     return (images * own).add_(_luma(images).mul_(1.0 - own)).clamp_(0.0, 1.0)
 
 

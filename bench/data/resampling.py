@@ -44,7 +44,7 @@ def resampling(
     # Boxes of one pixel come first; of `length` pixels there are size_in + 1 - length.
     index = (length - 1) * (size_in + 1) - (length - 1) * length // 2 + start
     if mirrored is not None:
-        index = index + boxes * mirrored
+        index = index + boxes * mirrored.to(index.device)
     table = _table(size_in, size_out, interpolation, device)
     return table.index_select(0, index.to(device))
 

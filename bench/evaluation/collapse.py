@@ -44,8 +44,18 @@ def probe_images(setup: Setup) -> Tensor:
 def judge(setup: Setup, binding: Binding, probe: Tensor, device: torch.device) -> Collapse | None:
     """Look at the net as it is, in eval mode; None if its features are not finite."""
     net, method = binding.net.eval(), setup.method
-    features = collapse_report(extract(lambda x: method.encode(net, x), probe, device=device))
-    projections = collapse_report(extract(lambda x: method.embed(net, x), probe, device=device))
+    dim = 0
+
+    def both(images: Tensor) -> Tensor:
+        nonlocal dim
+        encoded = method.encode(net, images)
+        dim = encoded.shape[1]
+        return torch.cat([encoded, method.embed(net, images)], dim=1)
+
+    with net.reusing("encoder"):
+        seen = extract(both, probe, device=device)
+    features = collapse_report(seen[:, :dim].contiguous())
+    projections = collapse_report(seen[:, dim:].contiguous())
     spread, rank = features["std_ratio"], features["effective_rank"]
     if spread is None or rank is None or projections["std_ratio"] is None:
         return None

@@ -217,8 +217,9 @@ def cluster_globally(
 def _powers(scores: Tensor, factor: float, out: Tensor) -> Tensor:
     """exp(factor * scores) of scores in [-1, 1], (G, N), up to one positive factor per column.
 
-    In the memory of `out` where its type holds the smallest value.
+    In the memory of `out` where its type holds such powers times the scales that Sinkhorn finds for
+    them, up to exp(3 * factor).
     """
-    if 2 * factor > _SAFE_EXPONENT:
-        return scores.double().mul_(factor).softmax(dim=0)
+    if 3 * factor > _SAFE_EXPONENT:
+        return scores.double().mul(factor).softmax(dim=0)
     return torch.mul(scores, factor, out=out).exp_()

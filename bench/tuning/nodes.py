@@ -64,7 +64,7 @@ def survey(*, gpus: bool = False) -> list[NodeReport]:
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=_SECONDS)
     reports = [_report(node, asked[node["NodeID"]]) for node in nodes]
     alive = {node["NodeID"] for node in live_nodes()}
-    return [report for report in reports if report.node_id in alive]
+    return [report for report in reports if report is not None and report.node_id in alive]
 
 
 def check_software(need: Share) -> list[str]:
@@ -86,13 +86,16 @@ def check_software(need: Share) -> list[str]:
     return [f"node {r.name}: {', '.join(r.differences)}" for r in able if r.differences]
 
 
-def _report(node: Mapping[str, Any], answer: Any) -> NodeReport:
+def _report(node: Mapping[str, Any], answer: Any) -> NodeReport | None:
+    """None if the node died, which Ray may list as alive for some seconds more."""
     import ray
 
     resources = {k: v for k, v in node["Resources"].items() if k in ("CPU", "GPU", "memory")}
     base = NodeReport(node["NodeID"], str(node["NodeManagerAddress"]), resources)
     try:
         facts = ray.get(answer, timeout=0)
+    except ray.exceptions.NodeDiedError:
+        return None
     except ray.exceptions.GetTimeoutError:
         return _with(base, (f"does not answer within {_SECONDS:.0f} s",))
     except ray.exceptions.RayError as err:

@@ -65,7 +65,8 @@ def test_threads_are_restored() -> None:
 def test_nothing_else_touches_global_generators() -> None:
     root = Path(fedbench.__file__).parent
     forbidden = re.compile(
-        r"torch\.(random\.)?(manual_seed|seed)\(|np\.random\.seed\(|^import random"
+        r"torch\.(random\.|cuda\.|default_generator\.)?(manual_seed|manual_seed_all|seed)\("
+        r"|np\.random\.seed\(|^import random"
     )
     files = [*root.glob("bench/**/*.py"), *root.glob("methods/**/*.py")]
     assert len(files) > 30

@@ -214,8 +214,21 @@ def test_fewer_points_than_centroids(n: int) -> None:
     assert bool(end.isfinite().all())
 
 
+@pytest.mark.parametrize("strength", [25.0, 25.1, 30.0, 37.5, 38.0, 300.0])
+def test_global_clustering_at_every_strength(strength: float) -> None:
+    """Opposed points put scores at both ends of [-1, 1], where powers are largest and smallest."""
+    points = torch.cat([torch.ones(30, 8), -torch.ones(2, 8)])
+    start = torch.stack([torch.ones(8), -torch.ones(8)])
+    ends = [
+        cluster_globally(p, c, strength=strength, temperature=0.02, steps=5)
+        for p, c in ((points, start), (points.double(), start.double()))
+    ]
+    assert bool(ends[0].isfinite().all())
+    torch.testing.assert_close(ends[0], ends[1].float(), rtol=0, atol=1e-5)
+
+
 def test_global_clustering_is_not_visible_in_a_rounds_time() -> None:
-    """800 points of 512 numbers to 128 centroids: 4 ms a step here, and 8 ms as released.
+    """800 points of 512 numbers to 128 centroids: under 2 ms a step on one fast core.
 
     The bound is loose, since machines differ: it catches a lost vectorisation, no more.
     """

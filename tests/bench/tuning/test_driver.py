@@ -144,6 +144,15 @@ def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None
     assert driver.exhausted
 
 
+def test_a_cell_that_a_tuner_forgot_goes_to_the_next() -> None:
+    driver = make(Fixed(jobs(1)), attempts=2)
+    driver.hand_out("a")
+    driver.ended()
+    assert not driver.exhausted
+    driver.begin()
+    assert name(driver.hand_out("b")) == "cell-0"
+
+
 def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     source = Fixed(jobs(2))
     driver = make(source)
