@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from benchmarks.turn import Turn
-from fedbench.bench import worker
+from fedbench.bench import trainer, worker
 from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
@@ -105,7 +105,9 @@ def main() -> None:
         rounds(turn, config, options.dataset, options.folder, options.workers, per_unit)
     else:  # what one process with several threads would be: not a mode that fedbench offers
         torch.set_num_threads(options.threads)
-        with mock.patch.object(worker, "single_thread", nullcontext):
+        with ExitStack() as stack:
+            for module in (trainer, worker):
+                stack.enter_context(mock.patch.object(module, "single_thread", nullcontext))
             rounds(Turn(), config, options.dataset, options.folder, 1)
 
 
