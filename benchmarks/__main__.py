@@ -1,4 +1,4 @@
-"""Measure fedbench beside a bare PyTorch loop and other simulators."""
+"""Measure fedbench beside a bare PyTorch loop and other simulators; docs/speed.md has results."""
 
 from __future__ import annotations
 
