@@ -76,7 +76,9 @@ def plain_cells(line: Line) -> dict[str, str]:
     cells["MB up"], cells["MB down"] = _short(line.mb_up), _short(line.mb_down)
     per_gb = None if line.per_gb is None else line.per_gb * (100 if percent else 1)
     cells["% / GB" if percent else "per GB"] = _short(per_gb)
-    cells["minutes"] = "" if line.minutes is None else f"{line.minutes:.1f}"
+    cells["minutes"] = ""
+    if line.minutes is not None:
+        cells["minutes"] = f"{line.minutes:.1f}" if line.minutes >= 0.1 else f"{line.minutes:.2f}"
     cells["published"] = ""
     if line.published is not None:
         cells["published"] = number(line.published.value, percent)

@@ -57,11 +57,15 @@ def metric_title(metric: str) -> str:
 
 
 def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
-    """A value for people: one decimal of a percentage, three of anything else; empty for None."""
+    """A value for people: one decimal of a percentage, three of anything else; empty for None.
+
+    >>> number(-0.0001, percent=False)  # a zero has no sign
+    '0.000'
+    """
     if value is None:
         return ""
     sign = "+" if signed else ""
-    return f"{value * 100:{sign}.1f}" if percent else f"{value:{sign}.3f}"
+    return f"{value * 100:{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
 
 
 def across_table(across: Across) -> TextTable:
