@@ -94,5 +94,8 @@ def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int
         for arithmetic in ("bf16", "bf16 concat"):
             label = f"speed bare {arithmetic} / bare {within}"
             result.divide(label, f"bare {within}", f"bare {arithmetic} {within}")
-    result.notes.append(f"fedbench: state in and out and views included; {images} images a client")
+    result.notes += [
+        f"fedbench: state in and out and views included; {images} images a client",
+        "fedbench passes both views at once where no norm mixes them; bare does with concat alone",
+    ]
     return result
