@@ -96,8 +96,8 @@ class Net(nn.ModuleDict):
     def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
         """The same parts on several views: in one pass, unless a norm would mix them.
 
-        One pass is faster everywhere, by a twelfth for a small encoder on a CPU; gradients are sums
-        over the same examples in another order than after two passes.
+        One pass is a twelfth faster for a small encoder on a CPU (docs/speed.md); gradients are
+        sums over the same examples in another order than after two passes.
         """
         if len(images) > 1 and self._keeps_apart(parts):
             sizes = [len(view) for view in images]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.detectors import collapse_report
-from fedbench.bench.evaluation.features import extract
+from fedbench.bench.evaluation.features import encode_batch, extract
 from fedbench.bench.layout import Binding
 from fedbench.bench.seeding import numpy_generator
 from fedbench.bench.setup import Setup
@@ -48,9 +49,10 @@ def judge(setup: Setup, binding: Binding, probe: Tensor, device: torch.device) -
 
     def both(images: Tensor) -> Tensor:
         nonlocal dim
-        encoded = method.encode(net, images)
-        dim = encoded.shape[1]
-        return torch.cat([encoded, method.embed(net, images)], dim=1)
+        looks = (method.encode, method.embed)
+        seen = [encode_batch(partial(look, net), images, device) for look in looks]
+        dim = seen[0].shape[1]
+        return torch.cat(seen, dim=1)
 
     with net.reusing("encoder"):
         seen = extract(both, probe, device=device)
