@@ -287,16 +287,3 @@ def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write"):
         keep(store, row, elsewhere=made.folder)
     assert list(made.folder.glob("round-*"))
-
-
-def test_a_node_that_died_is_no_report_though_ray_still_lists_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import ray
-
-    def get(answer: object, timeout: float) -> object:
-        raise ray.exceptions.NodeDiedError("gone")
-
-    monkeypatch.setattr(ray, "get", get)
-    node = {"NodeID": "a", "NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 1.0}}
-    assert nodes._report(node, None) is None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.results.store import Store
+from fedbench.bench.tuning import nodes
 from fedbench.bench.tuning.sweep import sweep
 
 from .test_cluster import Use
@@ -49,3 +50,16 @@ def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
     sweep(GRID, store=Store(tmp_path / "one"), overrides=LONG, environ={})
     for here, there in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
         assert {key: here[key] for key in here if here[key] != there[key]} == {}
+
+
+def test_a_node_that_died_is_no_report_though_ray_still_lists_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    def get(answer: object, timeout: float) -> object:
+        raise ray.exceptions.NodeDiedError("gone")
+
+    monkeypatch.setattr(ray, "get", get)
+    node = {"NodeID": "a", "NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 1.0}}
+    assert nodes._report(node, None) is None
