@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from benchmarks.context import Context
 from benchmarks.measure import Result, time_calls
 from fedbench.bench.nn.clustering import cluster_globally
-from fedbench.bench.seeding import generator, single_thread
+from fedbench.bench.system.seeding import generator, single_thread
 
 LAMBDA, TEMPERATURE = 25.0, 0.1
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.bench.data.cache import ensure
-from fedbench.bench.data.cache_files import CacheWriter
+from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import load_dataset
 
 

@@ -13,17 +13,17 @@ from benchmarks.context import Context, fresh_folder
 from benchmarks.measure import Result, time_calls
 from benchmarks.ours import W1, config_of
 from benchmarks.plain import Style, make_net
-from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear import linear_probe
 from fedbench.bench.evaluation.objective import client_statistics
-from fedbench.bench.execute import open_partition
 from fedbench.bench.nn.clustering import cluster_locally
-from fedbench.bench.seeding import generator, single_thread
-from fedbench.bench.setup import Setup
+from fedbench.bench.runs.execute import open_partition
+from fedbench.bench.system.seeding import generator, single_thread
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.setup import Setup
 
 
 def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:

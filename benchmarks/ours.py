@@ -15,14 +15,14 @@ from unittest import mock
 import torch
 
 from benchmarks.turn import Turn
-from fedbench.bench import trainer, worker
-from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.execute import Origin, Place, execute, open_partition
-from fedbench.bench.fields import build_config
-from fedbench.bench.history import RoundRecord
-from fedbench.bench.setup import Setup
+from fedbench.bench.runs.execute import Origin, Place, execute, open_partition
+from fedbench.bench.runs.fields import build_config
+from fedbench.bench.training import trainer, workers
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.setup import Setup
 
 W3: dict[str, Any] = {
     "data.num_clients": 100,
@@ -106,7 +106,7 @@ def main() -> None:
     else:  # what one process with several threads would be: not a mode that fedbench offers
         torch.set_num_threads(options.threads)
         with ExitStack() as stack:
-            for module in (trainer, worker):
+            for module in (trainer, workers):
                 stack.enter_context(mock.patch.object(module, "single_thread", nullcontext))
             rounds(Turn(), config, options.dataset, options.folder, 1)
 

@@ -11,9 +11,9 @@ from benchmarks.context import Context, fresh_folder
 from benchmarks.evaluation import setup_of
 from benchmarks.measure import Result, interleave, time_calls
 from benchmarks.ours import BF16, W1, config_of
-from fedbench.bench.client import ClientRunner, Task
-from fedbench.bench.data.views import make_view
-from fedbench.bench.seeding import generator, single_thread
+from fedbench.bench.data.views.views import make_view
+from fedbench.bench.system.seeding import generator, single_thread
+from fedbench.bench.training.client import ClientRunner, Task
 
 ONE_CLIENT = {"data.num_clients": 1, "federation.participation": 1.0}
 

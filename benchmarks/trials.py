@@ -95,7 +95,7 @@ def _child(context: Context, kind: str, size: int) -> dict[str, float]:
 
 def _study(size: int, folder: Path, began: float) -> dict[str, float]:
     import fedbench
-    from fedbench.bench.tuning.progress import TrialDone, TrialProgress, TrialStarted
+    from fedbench.bench.tuning.events import TrialDone, TrialProgress, TrialStarted
 
     first: list[float] = []
 

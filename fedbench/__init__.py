@@ -17,25 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbench.bench.api import (
+        export_encoder,
+        figures,
+        leaderboard,
+        merge,
         open_store,
         partition,
         plan_run,
         prepare_data,
-        resolve,
-        run,
-    )
-    from fedbench.bench.api_figures import figures
-    from fedbench.bench.api_results import (
-        export_encoder,
-        leaderboard,
-        merge,
         report,
         reproduce,
+        resolve,
+        run,
         studies,
+        sweep,
+        tune,
     )
-    from fedbench.bench.api_tuning import sweep, tune
     from fedbench.bench.config import RunConfig
-    from fedbench.bench.errors import (
+    from fedbench.bench.data.partition.deal import Deal
+    from fedbench.bench.results.leaderboard.formats import Ranking
+    from fedbench.bench.results.report.page import Report
+    from fedbench.bench.results.store.row import Row
+    from fedbench.bench.results.store.store import Store
+    from fedbench.bench.runs.export import load_encoder
+    from fedbench.bench.runs.run import RunPlan, RunResult
+    from fedbench.bench.system.errors import (
         ConfigError,
         DataError,
         FedbenchError,
@@ -43,29 +49,38 @@ if TYPE_CHECKING:
         StoreError,
         UnknownNameError,
     )
-    from fedbench.bench.export import load_encoder
-    from fedbench.bench.records import Deal, Ranking, Report, RunPlan, RunResult
-    from fedbench.bench.results.row import Row
-    from fedbench.bench.results.store import Store
-    from fedbench.bench.tuning.study_result import StudyResult
+    from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "api": (
+        "export_encoder",
+        "figures",
+        "leaderboard",
+        "merge",
         "open_store",
         "partition",
         "plan_run",
         "prepare_data",
+        "report",
+        "reproduce",
         "resolve",
         "run",
+        "studies",
+        "sweep",
+        "tune",
     ),
-    "api_figures": ("figures",),
-    "api_results": ("export_encoder", "leaderboard", "merge", "report", "reproduce", "studies"),
-    "api_tuning": ("sweep", "tune"),
     "config": ("RunConfig",),
-    "errors": (
+    "data.partition.deal": ("Deal",),
+    "results.leaderboard.formats": ("Ranking",),
+    "results.report.page": ("Report",),
+    "results.store.row": ("Row",),
+    "results.store.store": ("Store",),
+    "runs.export": ("load_encoder",),
+    "runs.run": ("RunPlan", "RunResult"),
+    "system.errors": (
         "ConfigError",
         "DataError",
         "FedbenchError",
@@ -73,11 +88,7 @@ _HOMES = {
         "StoreError",
         "UnknownNameError",
     ),
-    "export": ("load_encoder",),
-    "records": ("Deal", "Ranking", "Report", "RunPlan", "RunResult"),
-    "results.row": ("Row",),
-    "results.store": ("Store",),
-    "tuning.study_result": ("StudyResult",),
+    "tuning.study": ("StudyResult",),
     "tuning.sweep": ("SweepResult",),
 }
 _MODULES = {name: f"fedbench.bench.{module}" for module, names in _HOMES.items() for name in names}

@@ -10,17 +10,32 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs, Server, Upload
-from fedbench.bench.net import Net
-from fedbench.bench.nn import divergence
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
-from fedbench.bench.nn.prediction import mutual_prediction, spread
-from fedbench.bench.nn.target import TARGET_ENCODER, add_targets, copy_to_targets, ema_update
-from fedbench.bench.nn.transient import keep_within_round
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ClientData,
+    DataSpec,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    Server,
+    Sharing,
+    Upload,
+    register,
+)
+from fedbench.bench.nn import (
+    TARGET_ENCODER,
+    Backbone,
+    add_targets,
+    copy_to_targets,
+    ema_update,
+    keep_within_round,
+    mlp,
+    mutual_prediction,
+    spread,
+)
+from fedbench.methods import divergence
 
 
 @register("byol")
@@ -31,7 +46,7 @@ class BYOL(Method):
     et al. 2022, https://arxiv.org/abs/2205.11506, whose heads, views and loss scale (a quarter of
     the original) these are. Its cross-silo rows keep the target with the client and update the
     predictor with regard to divergence: `target: personal` and `update: fedu` (see
-    `bench.nn.divergence`).
+    `methods.divergence`).
 
     Deviation: the target keeps the share `ema_decay` of itself, as the papers say and the release
     does not: there it takes over that share of the online net. `ema_inverted` does as the release.

@@ -10,23 +10,23 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.data.clients import ClientData
 from fedbench.bench.method import (
     Batch,
     Client,
+    ClientData,
     DataSpec,
+    Extra,
     Labels,
     Loss,
     Method,
     Needs,
+    Net,
     Server,
+    Sharing,
     Upload,
+    register,
 )
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.pseudo_labels import accept, balanced_thresholds
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Extra, Sharing
+from fedbench.bench.nn import Backbone, accept, balanced_thresholds
 
 
 @register("cbafed")

@@ -9,22 +9,21 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.data.clients import ClientData
 from fedbench.bench.method import (
     Batch,
     Client,
+    ClientData,
     DataSpec,
     Labels,
     Loss,
     Needs,
+    Net,
     RoundPlan,
+    Sharing,
+    register,
 )
-from fedbench.bench.net import Net
-from fedbench.bench.nn.autoencoder import Autoencoder
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.nn import Backbone, mlp
+from fedbench.methods.autoencoder import Autoencoder
 
 
 @register("central-ae")

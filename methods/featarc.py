@@ -8,17 +8,27 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.errors import ConfigError
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import projector
-from fedbench.bench.nn.losses import nt_xent
-from fedbench.bench.nn.prediction import negative_cosine
-from fedbench.bench.nn.target import add_targets, copy_to_targets
-from fedbench.bench.nn.transient import keep_within_round
-from fedbench.bench.registry import register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ClientData,
+    ConfigError,
+    DataSpec,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    register,
+)
+from fedbench.bench.nn import (
+    Backbone,
+    add_targets,
+    copy_to_targets,
+    keep_within_round,
+    negative_cosine,
+    nt_xent,
+    projector,
+)
 
 
 @register("featarc")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fedbench.bench.method import Needs
-from fedbench.bench.nn.autoencoder import Autoencoder
-from fedbench.bench.registry import register
+from fedbench.bench.method import Needs, register
+from fedbench.methods.autoencoder import Autoencoder
 
 
 @register("fedavg-ae")

@@ -7,35 +7,131 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.data.image_ops import rotate90
 from fedbench.bench.method import (
     Batch,
     Client,
+    ClientData,
     DataSpec,
+    Extra,
     Loss,
     Method,
     Needs,
+    Net,
     RoundPlan,
     Server,
+    Sharing,
     Upload,
+    register,
+    rotate90,
 )
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import projector
-from fedbench.bench.nn.memory import ClusterFields, Memory
-from fedbench.bench.nn.target import (
+from fedbench.bench.nn import (
     TARGET_ENCODER,
+    Backbone,
+    ClusterBudget,
+    Memory,
     add_targets,
+    cluster_globally,
+    cluster_locally,
+    cluster_privately,
     ema_update,
     has_batch_norm,
     kept_buffers,
+    projector,
+    random_units,
 )
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+
+
+class ClusterFields(BaseModel):
+    """The hyperparameters of both clusterings, for a method to inherit, and how they are used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    num_local_clusters: int = Field(8, ge=1, description="L; the paper: 8, CIFAR-100 16")
+    representations: Literal["centroids", "memory", "private", "random"] = Field(
+        "centroids",
+        description="what goes up; memory: the rows themselves, the ideal case; private: centroids"
+        " under differential privacy; random: unit vectors that know nothing, a control",
+    )
+    epsilon: float = Field(
+        1.0, gt=0, le=100, description="private: budget of a client's images in one round"
+    )
+    delta: float = Field(1e-3, gt=0, lt=1, description="private: the same")
+    strict_k_anonymity: bool = Field(
+        False,
+        description="every centroid stands for n // L >= 2 images, each with its newest row",
+    )
+    sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
+    local_iterations: int = Field(5, ge=1, description="of local clustering")
+    global_steps: int = Field(500, ge=1, description="of global clustering, per round")
+    global_lr: float = Field(0.01, gt=0, description="its learning rate")
+    global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
+    global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
+
+    def declared(self) -> dict[str, Extra]:
+        """What `to_send` sends, for `Needs.extras`."""
+        if self.representations == "private":
+            return {"centroids": Extra(budget=ClusterBudget(self.epsilon, self.delta))}
+        if self.representations == "random":
+            return {"centroids": Extra()}
+        whole = self.representations == "memory"
+        rows = Extra(per_sample=True) if whole else Extra(group_size="min_cluster_size")
+        return {self.sent_name: rows, "min_cluster_size": Extra()}
+
+    @property
+    def sent_name(self) -> str:
+        """Under which name rows or centroids go up."""
+        return "memory" if self.representations == "memory" else "centroids"
+
+    def to_send(self, memory: Memory, rng: torch.Generator) -> dict[str, Tensor]:
+        """What a client sends of its rows (n, d): nothing when there are too few of them.
+
+        Otherwise, as `sent_name`, (L, d) centroids or all rows, and `min_cluster_size` (1,): how
+        many images the smallest cluster has. L is at most n // 2, but a single row makes one
+        cluster unless `strict_k_anonymity`, which uses one row of each image. Private and random
+        centroids are always L, whatever the client holds, and no size goes with them.
+        """
+        rows, images = memory.valid(), memory.images()
+        if self.representations == "private":
+            budget = ClusterBudget(self.epsilon, self.delta)
+            return {"centroids": cluster_privately(rows, self.num_local_clusters, budget, rng)}
+        if self.representations == "random":
+            units = random_units(self.num_local_clusters, rows.shape[1], rng)
+            return {"centroids": units.to(rows)}
+        whole = self.representations == "memory"
+        if self.strict_k_anonymity and not whole:
+            chosen = memory.newest().to(rows.device)
+            rows, images = rows[chosen], images[chosen]
+        if len(rows) < (2 if self.strict_k_anonymity and not whole else 1):
+            return {}
+        if whole:
+            return {"memory": rows, "min_cluster_size": rows.new_ones(1)}
+        local = cluster_locally(
+            rows,
+            min(self.num_local_clusters, max(1, len(rows) // 2)),
+            rng,
+            iterations=self.local_iterations,
+            strength=self.sinkhorn_strength,
+            strict=self.strict_k_anonymity,
+            images=images,
+        )
+        smallest = local.sizes.min().to(rows.dtype).view(1)
+        return {"centroids": local.centroids, "min_cluster_size": smallest}
+
+    def moved_centroids(self, points: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+        """Global centroids (G, d) after clustering what clients sent, (N, d)."""
+        return cluster_globally(
+            points.to(centroids.device),
+            centroids,
+            temperature=temperature,
+            strength=self.sinkhorn_strength,
+            steps=self.global_steps,
+            lr=self.global_lr,
+            momentum=self.global_momentum,
+            weight_decay=self.global_weight_decay,
+        )
 
 
 @register("orchestra")

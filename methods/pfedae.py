@@ -10,19 +10,30 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs, Server, Upload
-from fedbench.bench.net import Net
-from fedbench.bench.nn.autoencoder import (
+from fedbench.bench.method import (
+    ACTIVATIONS,
+    Batch,
+    Client,
+    ClientData,
+    DataSpec,
+    Extra,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    Server,
+    Sharing,
+    Upload,
+    register,
+)
+from fedbench.bench.nn import (
+    Adam,
+    Backbone,
     group_normed,
     image_decoder,
     latent_encoder,
     latent_gap,
 )
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.optimizers import Adam
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import ACTIVATIONS, Extra, Sharing
 
 SERVED = ("decoder", "surrogate_encoder")
 

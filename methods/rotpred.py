@@ -7,12 +7,18 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from fedbench.bench.data.image_ops import rotate90
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Needs
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
-from fedbench.bench.registry import register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    DataSpec,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    register,
+    rotate90,
+)
+from fedbench.bench.nn import Backbone, mlp
 
 
 @register("rotpred")

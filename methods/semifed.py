@@ -8,15 +8,27 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.labelled import classification
-from fedbench.bench.nn.pseudo_labels import confident_cross_entropy, consistency
-from fedbench.bench.nn.target import add_targets, copy_to_targets
-from fedbench.bench.nn.transient import keep_within_round
-from fedbench.bench.registry import register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ClientData,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    register,
+)
+from fedbench.bench.nn import (
+    Backbone,
+    add_targets,
+    classification,
+    confident_cross_entropy,
+    consistency,
+    copy_to_targets,
+    keep_within_round,
+)
 
 
 @register("semifed")

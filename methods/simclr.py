@@ -8,13 +8,25 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import projector
-from fedbench.bench.nn.labelled import classification, sum_over_classes
-from fedbench.bench.nn.losses import info_nce, nt_xent
-from fedbench.bench.registry import register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    register,
+)
+from fedbench.bench.nn import (
+    Backbone,
+    classification,
+    info_nce,
+    nt_xent,
+    projector,
+    sum_over_classes,
+)
 
 
 @register("simclr")

@@ -8,26 +8,30 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.data.clients import ClientData
 from fedbench.bench.method import (
     Batch,
     Client,
+    ClientData,
     DataSpec,
     Labels,
     Loss,
     Method,
     Needs,
+    Net,
     Server,
+    Sharing,
     Upload,
+    register,
 )
-from fedbench.bench.net import Net
-from fedbench.bench.nn import divergence
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
-from fedbench.bench.nn.labelled import classification, sum_over_classes
-from fedbench.bench.nn.prediction import mutual_prediction, spread
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.nn import (
+    Backbone,
+    classification,
+    mlp,
+    mutual_prediction,
+    spread,
+    sum_over_classes,
+)
+from fedbench.methods import divergence
 
 
 @register("simsiam")

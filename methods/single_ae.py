@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedbench.bench.method import Needs
-from fedbench.bench.nn.autoencoder import Autoencoder
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.method import Needs, Sharing, register
+from fedbench.methods.autoencoder import Autoencoder
 
 
 @register("single-ae")

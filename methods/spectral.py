@@ -8,13 +8,25 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import projector
-from fedbench.bench.nn.labelled import classification, sum_over_classes
-from fedbench.bench.nn.spectral import clipped_spectral_contrast, spectral_contrast
-from fedbench.bench.registry import register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    register,
+)
+from fedbench.bench.nn import (
+    Backbone,
+    classification,
+    clipped_spectral_contrast,
+    projector,
+    spectral_contrast,
+    sum_over_classes,
+)
 
 
 @register("spectral")

@@ -9,11 +9,19 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.method import Batch, Client, DataSpec, Labels, Loss, Method, Needs
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.registry import register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ClientData,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    Net,
+    register,
+)
+from fedbench.bench.nn import Backbone
 
 
 @register("supervised")

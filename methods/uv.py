@@ -10,13 +10,19 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import nn
 
-from fedbench.bench.method import AddOn, Batch, Client, DataSpec, Loss, Server, Upload
-from fedbench.bench.net import Net
-from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.nn.heads import mlp
-from fedbench.bench.nn.losses import client_cross_entropy
-from fedbench.bench.registry import register
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.method import (
+    AddOn,
+    Batch,
+    Client,
+    DataSpec,
+    Loss,
+    Net,
+    Server,
+    Sharing,
+    Upload,
+    register,
+)
+from fedbench.bench.nn import Backbone, client_cross_entropy, mlp
 
 
 @register("uv", bases=("simclr", "spectral", "simsiam", "semifed", "cbafed"))

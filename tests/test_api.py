@@ -13,7 +13,7 @@ import pytest
 import fedbench
 from fedbench import RunConfig
 from fedbench.bench.api import as_path
-from fedbench.bench.history import RoundRecord
+from fedbench.bench.training.history import RoundRecord
 
 TINY = {"federation.num_rounds": 1, "data.train_subset": 200}
 
@@ -166,8 +166,8 @@ def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
 def test_progress_of_rounds_in_a_pipe_is_thinned_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedbench.bench.history import RoundRecord
-    from fedbench.bench.run_report import RunProgress
+    from fedbench.bench.terminal.show_run import RunProgress
+    from fedbench.bench.training.history import RoundRecord
 
     clock = iter(range(1000))  # a second per look
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))

@@ -20,10 +20,11 @@ from benchmarks.measure import Result
 from benchmarks.ours import W1, config_of
 from benchmarks.plain import Style, make_net, make_optimizer, step
 from benchmarks.turn import ROOT, Contender
-from fedbench.bench.client import make_optimizer as fedbench_optimizer
-from fedbench.bench.method import Batch, Client
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client
 from fedbench.bench.nn.clustering import cluster_globally
-from fedbench.bench.seeding import generator
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.training.client import make_optimizer as fedbench_optimizer
 
 IN_ONE_PROCESS = ("views", "W6")
 

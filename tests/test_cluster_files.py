@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from fedbench.bench.guard import guarded
+from fedbench.bench.terminal.exit_codes import guarded
 from fedbench.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.results.papers import paper_cells
+from fedbench.bench.results.leaderboard.published import paper_cells
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "leaderboards" / "README.md").read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Data sets, partitions, labels and views."""
+"""Data sets, their cache, how they are dealt to clients, and the views made of images."""

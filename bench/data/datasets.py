@@ -19,20 +19,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.data.cache import Cache, Verify, ensure, open_cache
-from fedbench.bench.data.cache_files import CacheWriter
-from fedbench.bench.data.decode import Progress
-from fedbench.bench.data.hub import HubParquet
+from fedbench.bench.data.cache import Cache, CacheWriter, Verify, ensure, open_cache
 from fedbench.bench.data.labels import balanced_subset
-from fedbench.bench.data.sources import (
+from fedbench.bench.data.sources.base import (
     Digits,
     ImageFolders,
     Source,
     TorchvisionSet,
     prepare_command,
 )
-from fedbench.bench.data.tiny_imagenet import FOLDER, TinyImageNet
-from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.data.sources.hub import HubParquet
+from fedbench.bench.data.sources.tiny_imagenet import FOLDER, TinyImageNet
+from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 

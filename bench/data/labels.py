@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError
 
 HIDDEN = -1
 
@@ -38,7 +38,7 @@ def visible_labels(
     Raises:
         ConfigError: the fraction is out of range, or an index is out of range or dealt twice.
     """
-    from fedbench.bench.seeding import numpy_generator
+    from fedbench.bench.system.seeding import numpy_generator
 
     if not 0 <= fraction <= 1:
         raise ConfigError(f"the visible fraction of labels is {fraction}; it must be in [0, 1]")
@@ -95,7 +95,7 @@ def few_per_class(
         num_classes: C.
         seed: seed of the run.
     """
-    from fedbench.bench.seeding import numpy_generator
+    from fedbench.bench.system.seeding import numpy_generator
 
     each = math.ceil(fraction * len(labels) / num_classes - 1e-9)
     order = numpy_generator(seed, "few-per-class").permutation(len(labels))
@@ -121,7 +121,7 @@ def balanced_subset(
     Raises:
         ConfigError: the size is out of range.
     """
-    from fedbench.bench.seeding import numpy_generator
+    from fedbench.bench.system.seeding import numpy_generator
 
     if not 1 <= size <= len(labels):
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""What a trained encoder is worth: with labels (k-NN, linear probe) and without (align, unif)."""
+"""What a trained encoder is worth, with and without labels."""

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbench.bench import seeding
-from fedbench.bench.data.views import make_view
-from fedbench.bench.errors import FedbenchError
-from fedbench.bench.numbers import all_finite
+from fedbench.bench.data.views.views import make_view
+from fedbench.bench.system import seeding
+from fedbench.bench.system.compute import all_finite
+from fedbench.bench.system.errors import FedbenchError
 
 Encode: TypeAlias = Callable[[Tensor], Tensor]
 """Normalised float images (B, C, H, W) to features (B, D); in eval mode, on the images' device."""

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench import optimizers, seeding
 from fedbench.bench.data.labels import HIDDEN, few_per_class
-from fedbench.bench.data.views import make_view
+from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
     EvaluationError,
     Images,
@@ -23,9 +22,11 @@ from fedbench.bench.evaluation.features import (
     take_images,
 )
 from fedbench.bench.evaluation.linear_paper import cosine, initial_layer
-from fedbench.bench.net import Net
-from fedbench.bench.numbers import all_finite
-from fedbench.bench.setup import Setup
+from fedbench.bench.method import Net
+from fedbench.bench.nn import optimizers
+from fedbench.bench.system import seeding
+from fedbench.bench.system.compute import all_finite
+from fedbench.bench.training.setup import Setup
 
 MOMENTUM = 0.9
 

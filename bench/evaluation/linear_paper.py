@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench import optimizers, seeding
-from fedbench.bench.data.views import make_view
+from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
     Encode,
     EvaluationError,
@@ -22,6 +21,8 @@ from fedbench.bench.evaluation.features import (
     extract,
     take_images,
 )
+from fedbench.bench.nn import optimizers
+from fedbench.bench.system import seeding
 
 MOMENTUM = 0.9
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench import seeding
-from fedbench.bench.data.views import make_view
+from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
     Encode,
     EvaluationError,
@@ -33,6 +32,7 @@ from fedbench.bench.evaluation.features import (
     encode_batch,
     take_images,
 )
+from fedbench.bench.system import seeding
 
 ReadImages = Callable[[int, NDArray[np.int64]], NDArray[np.uint8] | Tensor]
 """(client id, indices (n,)) to uint8 images (n, C, H, W) as that client sees them."""

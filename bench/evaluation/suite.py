@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.bench.evaluation.angles import angle_summary, both_angles
 from fedbench.bench.evaluation.collapse import judge, probe_images
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract
 from fedbench.bench.evaluation.finetune import finetune_accuracies
-from fedbench.bench.evaluation.geometry import angle_summary, both_angles
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import ClientObjective, client_statistics, objective
 from fedbench.bench.evaluation.probes import probe_accuracies
-from fedbench.bench.layout import Binding
-from fedbench.bench.numbers import all_finite
-from fedbench.bench.seeding import numpy_generator, single_thread
-from fedbench.bench.setup import Setup
+from fedbench.bench.system.compute import all_finite
+from fedbench.bench.system.seeding import numpy_generator, single_thread
+from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.setup import Setup
 
 SelectClient = Callable[[int], None]
 """Loads one client's personal tensors into the net."""

@@ -1,1 +1,77 @@
-"""Networks, losses and the mathematics that methods share."""
+"""Encoders, heads, losses, clusterings: pure functions and modules that know no federation."""
+
+from fedbench.bench.nn.autoencoder import group_normed, image_decoder, latent_encoder, latent_gap
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.budget import ClusterBudget
+from fedbench.bench.nn.clustering import (
+    cluster_globally,
+    cluster_locally,
+    cluster_privately,
+    random_units,
+)
+from fedbench.bench.nn.heads import mlp, projector
+from fedbench.bench.nn.losses import (
+    accept,
+    balanced_thresholds,
+    classification,
+    client_cross_entropy,
+    clipped_spectral_contrast,
+    confident_cross_entropy,
+    consistency,
+    info_nce,
+    mutual_prediction,
+    negative_cosine,
+    nt_xent,
+    spectral_contrast,
+    spread,
+    sum_over_classes,
+)
+from fedbench.bench.nn.memory import Memory
+from fedbench.bench.nn.optimizers import Adam
+from fedbench.bench.nn.target import (
+    TARGET_ENCODER,
+    add_targets,
+    copy_to_targets,
+    ema_update,
+    has_batch_norm,
+    keep_within_round,
+    kept_buffers,
+)
+
+__all__ = [
+    "TARGET_ENCODER",
+    "Adam",
+    "Backbone",
+    "ClusterBudget",
+    "Memory",
+    "accept",
+    "add_targets",
+    "balanced_thresholds",
+    "classification",
+    "client_cross_entropy",
+    "clipped_spectral_contrast",
+    "cluster_globally",
+    "cluster_locally",
+    "cluster_privately",
+    "confident_cross_entropy",
+    "consistency",
+    "copy_to_targets",
+    "ema_update",
+    "group_normed",
+    "has_batch_norm",
+    "image_decoder",
+    "info_nce",
+    "keep_within_round",
+    "kept_buffers",
+    "latent_encoder",
+    "latent_gap",
+    "mlp",
+    "mutual_prediction",
+    "negative_cosine",
+    "nt_xent",
+    "projector",
+    "random_units",
+    "spectral_contrast",
+    "spread",
+    "sum_over_classes",
+]

@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.errors import ConfigError
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method
-from fedbench.bench.net import Net
 from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.system.errors import ConfigError
 
 _SMALLEST_SIDE = 4
 
@@ -122,32 +119,3 @@ def latent_gap(z: Tensor, served: Tensor) -> Tensor:
     """Squared distance of two sets of latents, (B, L) each, as a share of the first's square."""
     gap: Tensor = F.mse_loss(served, z) / z.square().mean().clamp_min(torch.finfo(z.dtype).tiny)
     return gap.detach()
-
-
-class Autoencoder(Method):
-    """Base of methods whose clients hold a whole autoencoder: parts `encoder` and `decoder`.
-
-    Source: Arora 2023, pFedAE, its baselines. Deviation: the mean squared error over pixels in
-    place of half the sum, which Adam does not feel.
-    """
-
-    latent_dim: int | None = Field(None, ge=1, description="width of z; null = the encoder's own")
-    decoder_width: int = Field(
-        32, ge=1, description="channels before the image, doubled per halving of its sides"
-    )
-
-    def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and decoder."""
-        shape, width = data.image_shape, self.decoder_width
-        return Net(
-            {
-                "encoder": latent_encoder(backbone, self.latent_dim),
-                "decoder": image_decoder(backbone, self.latent_dim, shape, width),
-            }
-        )
-
-    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Mean squared error of the reconstruction."""
-        (x,) = batch.views
-        z = net(x, "encoder")  # (B, L)
-        return Loss(F.mse_loss(net(z, "decoder"), x), features=(z,))

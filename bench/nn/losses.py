@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -70,3 +71,215 @@ def client_cross_entropy(codes: Tensor, rows: Tensor, client_id: int, temperatur
     logits = F.normalize(codes, dim=1) @ F.normalize(rows, dim=1).T / temperature  # (B, K)
     mine = torch.full((len(codes),), client_id, dtype=torch.long, device=codes.device)  # (B,)
     return F.cross_entropy(logits, mine)
+
+
+def spectral_contrast(z1: Tensor, z2: Tensor) -> Tensor:
+    """Partners attract by their inner product, other pairs repel by its square.
+
+    -2/B sum_i z1_i.z2_i + 1/(B (B-1)) sum_(i != j) (z1_i.z2_j)^2, over pairs across the views only.
+
+    Source: HaoChen et al. 2021, https://arxiv.org/abs/2106.04156, section 3.2; the second
+    expectation is estimated over a batch as in its released code.
+
+    Args:
+        z1: embeddings of the first views, (B, d), B at least 2; normed by the caller.
+        z2: embeddings of the second views, (B, d); row i belongs to row i of `z1`.
+
+    Returns:
+        Scalar: for unit vectors in [-2, 3], -1 when all coincide.
+    """
+    products = z1 @ z2.T  # (B, B)
+    own = products.diagonal()  # (B,)
+    others = products.square().sum() - own.square().sum()
+    return others / (len(z1) * (len(z1) - 1)) - 2 * own.mean()
+
+
+def clip_length(z: Tensor, longest: float) -> Tensor:
+    """Shorten rows that are longer than `longest` to that length and leave the others as they are.
+
+    Args:
+        z: (B, d).
+        longest: > 0.
+    """
+    lengths = torch.linalg.vector_norm(z, dim=1, keepdim=True)  # (B, 1)
+    shortened: Tensor = z * (longest / lengths.clamp(min=longest))
+    return shortened
+
+
+def clipped_spectral_contrast(z1: Tensor, z2: Tensor, mu: float) -> Tensor:
+    """`spectral_contrast` of rows clipped to length sqrt(mu), divided by mu.
+
+    Source: the code released with HaoChen et al. 2021,
+    https://github.com/jhaochenz96/spectral_contrastive_learning.
+
+    Args:
+        z1: embeddings of the first views, (B, d), B at least 2.
+        z2: embeddings of the second views, (B, d).
+        mu: square of the greatest length, > 0; 1 for CIFAR in the source.
+    """
+    longest = math.sqrt(mu)
+    return spectral_contrast(clip_length(z1, longest), clip_length(z2, longest)) / mu
+
+
+def negative_cosine(predictions: Tensor, wanted: Tensor) -> Tensor:
+    """Minus the mean cosine similarity; no gradient reaches `wanted`.
+
+    Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, equation 3.
+
+    Args:
+        predictions: (B, d).
+        wanted: (B, d); row i is what row i of `predictions` should point to.
+
+    Returns:
+        Scalar in [-1, 1]: -1 when all point the same way.
+    """
+    similarity = F.normalize(predictions, dim=1) * F.normalize(wanted.detach(), dim=1)  # (B, d)
+    return -similarity.sum(dim=1).mean()
+
+
+def mutual_prediction(predictions: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> Tensor:
+    """Each view's prediction against the other view's embedding, both directions averaged.
+
+    Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, equation 4. BYOL (Grill et al. 2020,
+    https://arxiv.org/abs/2006.07733, equation 2) sums 2 - 2 cos over both directions; its gradient
+    is four times this one's, for which Lubana et al. 2022 tuned their learning rates.
+
+    Args:
+        predictions: of view 1 and of view 2, each (B, d).
+        wanted: embeddings of view 1 and of view 2, each (B, d); no gradient reaches them.
+
+    Returns:
+        Scalar in [-1, 1].
+    """
+    (p1, p2), (z1, z2) = predictions, wanted
+    return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
+
+
+def spread(embeddings: Tensor) -> Tensor:
+    """How far directions are from having collapsed to one: sqrt(d) x mean deviation per dimension.
+
+    Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, figure 2.
+
+    Args:
+        embeddings: (B, d).
+
+    Returns:
+        Scalar in [0, 1], without gradient: 0 when all embeddings point the same way, about 1 when
+        directions are uniform.
+    """
+    unit = F.normalize(embeddings.detach(), dim=1)  # (B, d)
+    return unit.std(dim=0, correction=0).mean() * math.sqrt(unit.shape[1])
+
+
+def sum_over_classes(loss_of: Callable[[Tensor], Tensor], labels: Tensor, min_size: int) -> Tensor:
+    """A loss on the unlabelled examples, plus the same loss on each class by itself.
+
+    A contrast then sees examples of one class only, which are hard negatives. Terms are summed,
+    not averaged, and each is a mean over its own examples.
+
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equations 12 and 13 and
+    algorithm 2.
+
+    Args:
+        loss_of: of a boolean mask (B,) of examples; scalar.
+        labels: (B,), -1 where hidden.
+        min_size: fewest examples on which the loss is defined; smaller groups are left out.
+
+    Returns:
+        Scalar; 0 when no group is large enough.
+    """
+    groups = [labels == label for label in labels.unique()]
+    terms = [loss_of(own) for own in groups if int(own.sum()) >= min_size]
+    return torch.stack(terms).sum() if terms else torch.zeros((), device=labels.device)
+
+
+def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:
+    """Cross entropy of the labelled examples: mean over them, sum over views.
+
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 12 (its log r terms).
+
+    Args:
+        logits: per view, (B, C).
+        labels: (B,), -1 where hidden.
+
+    Returns:
+        Scalar in [0, inf), 0 without labels.
+    """
+    shown = labels >= 0
+    if not bool(shown.any()):
+        return 0.0 * torch.stack([view.sum() for view in logits]).sum()
+    return torch.stack([F.cross_entropy(view[shown], labels[shown]) for view in logits]).sum()
+
+
+def consistency(weak: Tensor, strong: Tensor) -> Tensor:
+    """KL divergence of the strong view's prediction from the weak view's, which gets no gradient.
+
+    Source: Xie et al. 2020 (UDA), https://arxiv.org/abs/1904.12848, equation 1.
+
+    Args:
+        weak: logits of the weak views, (B, C), B at least 1.
+        strong: logits of the strong views, (B, C).
+
+    Returns:
+        Scalar in [0, inf), a mean over examples: 0 when both predict the same.
+    """
+    wanted = F.log_softmax(weak.detach(), dim=1)
+    return F.kl_div(F.log_softmax(strong, dim=1), wanted, reduction="batchmean", log_target=True)
+
+
+def confident_cross_entropy(guesses: Tensor, logits: Tensor, threshold: float) -> Tensor:
+    """Cross entropy with the guessed class where the guess is confident, 0 elsewhere.
+
+    Source: Sohn et al. 2020 (FixMatch), https://arxiv.org/abs/2001.07685, equation 4.
+
+    Args:
+        guesses: probabilities, (B, C), B at least 1; no gradient reaches them.
+        logits: (B, C).
+        threshold: least probability of the guessed class, in [0, 1].
+
+    Returns:
+        Scalar in [0, inf): the sum over confident examples divided by B.
+    """
+    confidence, guess = guesses.detach().max(dim=1)  # (B,), (B,)
+    each = F.cross_entropy(logits, guess, reduction="none")  # (B,)
+    return torch.where(confidence >= threshold, each, 0.0).mean()
+
+
+def balanced_thresholds(share: Tensor, base: float, highest: float) -> Tensor:
+    """Per class the confidence that a pseudo-label needs: frequent classes need more.
+
+    min(share_c + base - std(share), highest), with the deviation over classes (of all, not of a
+    sample).
+
+    Source: Li et al. 2023 (CBAFed), the class-balanced adaptive threshold of its release,
+    https://github.com/minglllli/CBAFed.
+
+    Args:
+        share: (C,), each class's share of what is trained on, times C / 10.
+        base: threshold of a class whose share equals the deviation.
+        highest: no class needs more.
+    """
+    return (share + base - share.std(correction=0)).clamp(max=highest)
+
+
+def accept(probabilities: Tensor, thresholds: Tensor, rare: Tensor) -> tuple[Tensor, Tensor]:
+    """Pseudo-labels, and which of them are accepted.
+
+    An image takes its most probable class if that is more probable than the class's threshold. If
+    not, but the second most probable class is a rare one, it takes that.
+
+    Source: Li et al. 2023 (CBAFed), its release, https://github.com/minglllli/CBAFed.
+
+    Args:
+        probabilities: (B, C), C at least 2.
+        thresholds: (C,).
+        rare: bool (C,).
+
+    Returns:
+        int64 labels (B,) and bool (B,).
+    """
+    two, order = probabilities.topk(2, dim=1)  # (B, 2)
+    first, second = order.unbind(dim=1)  # (B,)
+    sure = two[:, 0] > thresholds[first]
+    rescued = ~sure & rare[second]
+    return torch.where(rescued, second, first), sure | rescued

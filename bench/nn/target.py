@@ -5,12 +5,31 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.errors import PluginError
-from fedbench.bench.net import Net
+from fedbench.bench.system.errors import PluginError
+
+
+def keep_within_round(*modules: nn.Module) -> None:
+    """Hide modules from every `state_dict`, and so from sharing, traffic and checkpoints.
+
+    What they hold after one client's round is undefined: `before_local` has to fill them.
+
+    Args:
+        modules: edited in place, with all that is below them.
+    """
+    for module in modules:
+        for inner in module.modules():
+            inner.register_state_dict_post_hook(_forget)
+
+
+def _forget(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for name in [name for name in state if name.startswith(prefix)]:
+        del state[name]
+
 
 PREFIX = "target_"
 
@@ -18,7 +37,7 @@ TARGET_ENCODER = {"target": PREFIX + "encoder"}
 """For `Needs.encoders`: the target is evaluated beside the encoder that it follows."""
 
 
-def add_targets(net: Net, *parts: str) -> None:
+def add_targets(net: nn.ModuleDict, *parts: str) -> None:
     """Give each part a frozen copy `target_<part>`, equal to it at the start.
 
     The copies have buffers of their own (statistics of batch norm follow the data that goes through
@@ -39,7 +58,7 @@ def add_targets(net: Net, *parts: str) -> None:
         net[PREFIX + part] = copy.deepcopy(net[part]).requires_grad_(False)
 
 
-def ema_update(net: Net, decay: float) -> None:
+def ema_update(net: nn.ModuleDict, decay: float) -> None:
     """Move the parameters of every target to `decay * target + (1 - decay) * online`.
 
     Buffers are left alone.
@@ -55,7 +74,7 @@ def ema_update(net: Net, decay: float) -> None:
             torch._foreach_lerp_(target, online, 1.0 - decay)
 
 
-def copy_to_targets(net: Net) -> None:
+def copy_to_targets(net: nn.ModuleDict) -> None:
     """Set parameters and buffers of every target to those of its part."""
     with torch.no_grad():
         for part in _parts(net):
@@ -88,11 +107,11 @@ def kept_buffers(*modules: nn.Module) -> Iterator[None]:
                 buffer.copy_(old)
 
 
-def _parts(net: Net) -> list[str]:
+def _parts(net: nn.ModuleDict) -> list[str]:
     return [name.removeprefix(PREFIX) for name in net if name.startswith(PREFIX)]
 
 
-def _pairs(net: Net) -> tuple[list[Tensor], list[Tensor]]:
+def _pairs(net: nn.ModuleDict) -> tuple[list[Tensor], list[Tensor]]:
     """Parameters of all targets, and those of the parts they follow, in the same order."""
     target: list[Tensor] = []
     online: list[Tensor] = []

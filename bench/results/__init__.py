@@ -1,1 +1,1 @@
-"""The Parquet store, its schema, and the leaderboard."""
+"""What runs leave behind: the store, leaderboards, reports, other viewers."""

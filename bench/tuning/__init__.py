@@ -1,1 +1,1 @@
-"""Search spaces, studies, grids, and Ray Tune as the executor."""
+"""Many runs: studies, grids and sweeps."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbench.bench.config import RunConfig, canonical_json
+from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.execute import open_dataset
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.system.identity import canonical_json
 
 if TYPE_CHECKING:
-    from fedbench.bench.estimate import Estimate
+    from fedbench.bench.runs.estimate import Estimate
+
 
 _RAY_SECONDS = 5.0
 """Its start and its end, mostly waits of fixed length: 2.1 to 3.1 s and 1.1 to 1.4 s, and Tune's
@@ -124,7 +126,7 @@ def estimate_cost(
     Raises:
         FedbenchError: for a configuration or a data set that cannot be used.
     """
-    from fedbench.bench.estimate import Estimator, start_seconds
+    from fedbench.bench.runs.estimate import Estimator, start_seconds
 
     measure = Estimator(data_dir, device, workers)
     distinct = {

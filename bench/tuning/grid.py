@@ -3,42 +3,245 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
-from fedbench.bench import registry
-from fedbench.bench.config import RunConfig, canonical_json
-from fedbench.bench.dotted import flatten
-from fedbench.bench.errors import ConfigError, UnknownNameError
-from fedbench.bench.fields import check_key, flat_config, get, known_keys
-from fedbench.bench.presets import load_preset
-from fedbench.bench.resolve import preset_of, resolve, user_keys
-from fedbench.bench.tuning.grid_file import (
-    Axes,
-    Grid,
-    Point,
-    Scalar,
-    check_grid,
-    is_for,
-    settings_of,
-)
-from fedbench.bench.tuning.scaling import Scaled, follow
-from fedbench.bench.yaml_files import load_yaml, shipped
+from pydantic import Field, ValidationError, field_validator
 
-__all__ = [
-    "Cell",
-    "Grid",
-    "TunedValues",
-    "check_grid",
-    "grid_names",
-    "grid_records",
-    "load_grid",
-    "plan",
-    "presets_for",
-]
+from fedbench.bench.config import RunConfig, Strict
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.yaml_files import load_yaml, shipped
+from fedbench.bench.method import registry
+from fedbench.bench.method.registry import entries
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.runs.fields import build_config, check_key, flat_config, get, known_keys
+from fedbench.bench.runs.presets import load_preset, preset_names
+from fedbench.bench.runs.resolve import preset_of, resolve, user_keys
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.identity import canonical_json
+
+
+class Scale(Strict):
+    """How a value follows an axis: by the ratio of the axis to its plain value.
+
+    Attributes:
+        by: `linear`, `sqrt`, or `inverse`: divided by the ratio.
+        of: dotted name of the axis.
+    """
+
+    by: Literal["linear", "sqrt", "inverse"]
+    of: str
+
+    def apply(self, base: int | float, ratio: float) -> int | float:
+        """The scaled value: a whole number of at least 1 for a whole number, else six digits."""
+        factor = {"linear": ratio, "sqrt": math.sqrt(ratio), "inverse": 1 / ratio}[self.by]
+        value = base * factor
+        if isinstance(base, int):
+            return max(1, math.floor(value + 0.5))
+        return float(f"{value:.6g}")
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A value that followed an axis, and why.
+
+    Attributes:
+        key: its dotted name.
+        base: what it is without the axis.
+        value: what it is in the cell.
+        reason: the factor, with both values of the axis.
+    """
+
+    key: str
+    base: int | float
+    value: int | float
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """One line: `client.lr 0.003 -> 0.00424264: x sqrt(participation 1.0 / 0.5)`."""
+        return f"{self.key} {self.base:g} -> {self.value:g}: {self.reason}"
+
+
+def follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
+    """A value at one point of its axis; None if it does not change there.
+
+    Args:
+        key: dotted name of the value.
+        scale: how it follows.
+        plain: the configuration without the axis.
+        new: the axis's value.
+    """
+    base, old = get(plain, key), get(plain, scale.of)
+    value = scale.apply(base, float(new) / float(old))
+    if value == base:
+        return None
+    top, bottom = (old, new) if scale.by == "inverse" else (new, old)
+    ratio = f"{scale.of.rpartition('.')[2]} {top} / {bottom}"
+    return Scaled(key, base, value, f"x sqrt({ratio})" if scale.by == "sqrt" else f"x {ratio}")
+
+
+def check_scale(
+    key: str, scale: Scale, plain: Any, axes: Sequence[Mapping[str, Sequence[Any]]]
+) -> None:
+    """Refuses a value that cannot follow.
+
+    Args:
+        key: dotted name of the value.
+        scale: how it follows.
+        plain: an example of the value.
+        axes: the axes of the grid, and those under each preset.
+
+    Raises:
+        ConfigError: if one of both is no number, or there is no such axis.
+    """
+    if any(key in each for each in axes):
+        raise ConfigError(f"scaling: {key} is an axis and cannot follow another")
+    points = [value for each in axes for value in each.get(scale.of, ())]
+    if not points:
+        raise ConfigError(f"scaling: {key} follows {scale.of!r}, which is no axis of the grid")
+    for name, values in ((key, [plain]), (scale.of, points)):
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ConfigError(f"scaling: {name} must be a positive number (got {value!r})")
+
+
+METHOD = "method"
+Scalar = bool | int | float | str | None
+Axes = dict[str, tuple[Scalar, ...]]
+Point = dict[str, Scalar]
+
+
+class _Lists(Strict):
+    """What a grid may say per preset as well."""
+
+    axes: Axes | None = None
+    points: tuple[Point, ...] | None = Field(default=None, min_length=1)
+    methods: tuple[str, ...] | None = Field(default=None, min_length=1)
+    seeds: tuple[int, ...] | None = Field(default=None, min_length=1)
+
+    @field_validator("axes")
+    @classmethod
+    def _not_empty(cls, axes: Axes | None) -> Axes | None:
+        for key, values in (axes or {}).items():
+            if not values:
+                raise ValueError(f"axis {key} must have at least one value")
+            if key in ("seed", "spec", METHOD):
+                raise ValueError(f"axis {key} must be written as 'seeds:' or 'methods:'")
+        return axes
+
+
+class Grid(_Lists):
+    """A grid file.
+
+    Attributes:
+        axes: dotted name -> values; a sweep runs all combinations.
+        points: settings that are no product, one mapping each, at every combination of the axes;
+            one that names a `method` is for that spec only.
+        methods: method specs.
+        seeds: seeds.
+        under: presets that a sweep goes through unless it is given one; none = `demo`.
+        presets: preset -> lists that replace those above when the sweep uses that preset.
+        scaling: dotted name -> the axis that its value follows, from the preset's value of both.
+        exclude: combinations that are left out; `method` stands for the spec.
+    """
+
+    grid: str
+    description: str
+    source: str = ""
+    axes: Axes = Field(default_factory=dict)
+    points: tuple[Point, ...] = Field(default=({},), min_length=1)
+    methods: tuple[str, ...] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    under: tuple[str, ...] = ()
+    presets: dict[str, _Lists] = Field(default_factory=dict)
+    scaling: dict[str, Scale] = Field(default_factory=dict)
+    exclude: tuple[dict[str, Scalar], ...] = ()
+
+    def lists(self, preset: str) -> tuple[Axes, tuple[str, ...], tuple[int, ...]]:
+        """Axes, methods and seeds under a preset."""
+        own = self.presets.get(preset, _Lists())
+        axes = self.axes if own.axes is None else own.axes
+        return axes, own.methods or self.methods, own.seeds or self.seeds
+
+    def points_of(self, preset: str) -> tuple[Point, ...]:
+        """The points under a preset."""
+        return self.presets.get(preset, _Lists()).points or self.points
+
+    def keys(self, preset: str) -> tuple[str, ...]:
+        """Every name that axes or points set under a preset."""
+        names = [*self.lists(preset)[0]]
+        names += [key for point in self.points_of(preset) for key in point if key != METHOD]
+        return tuple(dict.fromkeys(names))
+
+
+def check_grid(content: Mapping[str, Any], name: str) -> Grid:
+    """A grid from the content of its file.
+
+    Raises:
+        ConfigError: `name: what is wrong`.
+    """
+    try:
+        grid = Grid.model_validate(content)
+        for preset in (*grid.presets, *grid.under):
+            if preset not in preset_names():
+                raise UnknownNameError("preset", preset, preset_names())
+        for preset in ("", *grid.presets):
+            _check_points(grid, preset)
+        _check_names(grid)
+    except ValidationError as err:
+        reason = registry.describe_validation(err, Grid.model_fields)
+        raise ConfigError(f"{name}: {reason}") from err
+    except ConfigError as err:
+        raise ConfigError(f"{name}: {err}") from err
+    return grid
+
+
+def is_for(point: Point, spec: str) -> bool:
+    """Whether a point is for a (canonical) spec."""
+    return METHOD not in point or registry.canonical_spec(str(point[METHOD])) == spec
+
+
+def settings_of(point: Point) -> Point:
+    """What a point sets."""
+    return {key: value for key, value in point.items() if key != METHOD}
+
+
+def _check_points(grid: Grid, preset: str) -> None:
+    """Every point sets fields that each of its methods has, and none that an axis sets."""
+    axes, methods, _ = grid.lists(preset)
+    specs = tuple(map(registry.canonical_spec, methods))
+    for point in grid.points_of(preset):
+        meant = [spec for spec in specs if is_for(point, spec)]
+        if not meant:
+            raise ConfigError(f"points: {point[METHOD]!r} is not among {', '.join(methods)}")
+        for key, value in settings_of(point).items():
+            if key in axes:
+                raise ConfigError(f"points: {key} is an axis as well")
+            for spec in meant:
+                check_key(key, spec, known_keys(spec))
+                build_config(spec, {key: value})
+
+
+def _check_names(grid: Grid) -> None:
+    """Every axis, exclusion and scaled value fits at least one method of the grid."""
+    lists = [grid.lists(preset) for preset in ("", *grid.presets)]
+    specs = dict.fromkeys(spec for _, methods, _ in lists for spec in methods)
+    holder = {key: spec for spec in specs for key in known_keys(spec)}
+    settings = [(key, value) for axes, _, _ in lists for key in axes for value in axes[key]]
+    settings += [item for rule in grid.exclude for item in rule.items() if item[0] != METHOD]
+    for key, value in settings:
+        check_key(key, ", ".join(specs), holder)
+        build_config(holder[key], {key: value})
+    for key, scale in grid.scaling.items():
+        check_key(key, ", ".join(specs), holder)
+        plain = get(build_config(holder[key], {}), key)
+        check_scale(key, scale, plain, [axes for axes, _, _ in lists])
+
 
 FOLDER = "grids"
 _DATA = "data.name"
@@ -246,3 +449,53 @@ def _excluded(grid: Grid, config: RunConfig) -> bool:
 
     values = flat_config(config)
     return any(all(holds(key, value) for key, value in rule.items()) for rule in grid.exclude)
+
+
+def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
+    """The ids of the rows that are cells of a grid.
+
+    A row carries the name of what ran it first. So a cell that `run` or another grid executed is
+    found by its configuration: that of a cell under its preset, or one that differs from a cell
+    which did run for this grid in axes and seed only.
+
+    Args:
+        rows: of a store.
+        name: of the grid, or a YAML file.
+
+    Raises:
+        UnknownNameError: for a grid that does not exist and that no row names.
+    """
+    if name not in grid_names() and (named := {row.row_id for row in rows if row.grid == name}):
+        return frozenset(named)  # a grid from a file that is not at hand
+    grid = load_grid(name)
+    cells = [
+        cell
+        for preset in sorted({row.preset for row in rows} & {*preset_names()})
+        for cell in plan(grid, preset=preset, environ={})
+    ]
+    planned = {canonical_json(cell.config.model_dump(mode="json")) for cell in cells}
+    points = {(cell.preset, _point(cell.axes, grid.keys(cell.preset))) for cell in cells}
+    found = {row.row_id for row in rows if row.grid == grid.grid}
+    rows = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
+    ran = [row for row in rows if row.grid == grid.grid]
+    points |= {(row.preset, _split(row, grid.keys(row.preset))[1]) for row in ran}
+    families = {(_split(row, grid.keys(row.preset))[0], row.seed) for row in ran}
+    for row in rows:
+        family, point = _split(row, grid.keys(row.preset))
+        sibling = (family, row.seed) in families and (row.preset, point) in points
+        if sibling or row.config_json in planned:
+            found.add(row.row_id)
+    return frozenset(found)
+
+
+def _split(row: Row, keys: Sequence[str]) -> tuple[str, str]:
+    """A row's configuration without what a grid sets and the seed; and its values of the former."""
+    config = RunConfig.model_validate_json(row.config_json)
+    values = flat_config(config)
+    point = _point(values, keys)
+    rest = {key: value for key, value in values.items() if key != "seed" and key not in keys}
+    return canonical_json([config.spec, rest]), point
+
+
+def _point(values: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return canonical_json({key: values.get(key) for key in keys})

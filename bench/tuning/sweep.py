@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import row_id
-from fedbench.bench.devices import physical_cores
-from fedbench.bench.execute import Origin
-from fedbench.bench.results.row import FINAL_METRICS, Row
-from fedbench.bench.results.store import Store
-from fedbench.bench.runs import catch_up, command_line, keep
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.run import catch_up, command_line, keep
+from fedbench.bench.system.compute import physical_cores
+from fedbench.bench.tuning.best import AUTO, find_tuned
+from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cost import Cost, Revisions, estimate_cost, worth_measuring
-from fedbench.bench.tuning.executor import (
+from fedbench.bench.tuning.events import OnProgress
+from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
+from fedbench.bench.tuning.ray.executor import (
     choose_concurrency,
     choose_share,
     device_at_hand,
     forget_marks,
     run_source,
 )
-from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
-from fedbench.bench.tuning.progress import OnProgress
-from fedbench.bench.tuning.trial import CellJob, Outcome, error_row
-from fedbench.bench.tuning.tuned import AUTO, find_tuned
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig, row_id
-from fedbench.bench.errors import ConfigError
-from fedbench.bench.execute import Origin
-from fedbench.bench.results.statistics import mean
-from fedbench.bench.results.store import Store
-from fedbench.bench.runs import forget_cell
-from fedbench.bench.tuning.searcher import Finished, Params, Suggester
-from fedbench.bench.tuning.trial import CellJob, Outcome
+from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.run import forget_cell
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.suggester import Finished, Params, Suggester
 
 
 @dataclass(frozen=True)

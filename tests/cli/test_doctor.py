@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench import doctor
-from fedbench.bench.doctor import Check
-from fedbench.bench.tuning import nodes
-from fedbench.bench.tuning.nodes import NodeReport
+from fedbench.bench.tuning import doctor
+from fedbench.bench.tuning.doctor import Check
+from fedbench.bench.tuning.ray import nodes
+from fedbench.bench.tuning.ray.nodes import NodeReport
 
 Call = Callable[..., Any]
 
@@ -83,7 +83,7 @@ def test_the_nodes_of_a_cluster(
         def __enter__(self) -> None: ...
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr("fedbench.bench.tuning.ray_runtime.ray_session", lambda *_: Session())
+    monkeypatch.setattr("fedbench.bench.tuning.ray.session.ray_session", lambda *_: Session())
     monkeypatch.setattr(nodes, "survey", lambda **_: reports)
     answer = call("doctor", "--store", tmp_path, "--address", "head:6379")
     assert answer.code == 3

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench import registry
-from fedbench.bench.errors import PluginError, PluginWarning
+from fedbench.bench.method import registry
+from fedbench.bench.system.errors import PluginError, PluginWarning
 
 Call = Callable[..., Any]
 
 METHOD = '''
-from fedbench.bench.registry import register
+from fedbench.bench.method.registry import register
 from fedbench.methods.supervised import Supervised
 
 @register("{name}")

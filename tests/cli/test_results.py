@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.row import Row
-from fedbench.bench.results.schema import encode
-from fedbench.bench.results.store import Store
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.store import Store
 
 Call = Callable[..., Any]
 

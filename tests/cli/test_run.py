@@ -144,7 +144,7 @@ def test_bug_is_exit_code_1_and_named(call: Call, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> None:
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr("fedbench.bench.listings.records", broken)
+    monkeypatch.setattr("fedbench.bench.terminal.show_lists.records", broken)
     answer = call("methods")
     assert answer.code == 1
     assert answer.err == (
@@ -157,7 +157,7 @@ def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch)
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedbench.bench.listings.records", interrupted)
+    monkeypatch.setattr("fedbench.bench.terminal.show_lists.records", interrupted)
     answer = call("methods")
     assert (answer.code, answer.out) == (130, "")
     assert answer.err == "interrupted; the same command continues\n"

@@ -10,13 +10,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench import registry
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.errors import PluginError
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Needs, Server, Upload
-from fedbench.bench.net import Net
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.method import (
+    Client,
+    DataSpec,
+    Extra,
+    Loss,
+    Needs,
+    Net,
+    Server,
+    Sharing,
+    Upload,
+    registry,
+)
 from fedbench.bench.nn.backbones import Backbone
-from fedbench.bench.sharing import Extra, Sharing
+from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import MethodContract
 from fedbench.methods.simclr import SimCLR
 

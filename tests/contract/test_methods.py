@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench.bench import registry
 from fedbench.bench.config import RunConfig
-from fedbench.bench.fields import known_keys
-from fedbench.bench.method import Labels
-from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
-from fedbench.bench.tiny import all_tensors, assert_same_run
+from fedbench.bench.method import Labels, registry
+from fedbench.bench.runs.fields import known_keys
+from fedbench.bench.testing import (
+    MethodContract,
+    all_tensors,
+    assert_same_run,
+    tiny_config,
+    tiny_setup,
+    train,
+)
 from fedbench.bench.tuning.space import load_space
 
 

@@ -11,18 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbench.bench import registry
-from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.data.views import normalise
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec, Method, RoundPlan
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.data.views.views import normalise
+from fedbench.bench.method import Client, DataSpec, Method, RoundPlan, registry
 from fedbench.bench.nn.autoencoder import ImageDecoder, latent_encoder
 from fedbench.bench.nn.backbones import Backbone, make_backbone
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
 from fedbench.methods.central_ae import scale_gradient
 
 CPU = torch.device("cpu")

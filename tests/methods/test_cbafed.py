@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, Server, Upload
-from fedbench.bench.net import Net
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, Net, Server, Upload
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
 
 SERVER = Server(0, generator(0, "server"), {})
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench import registry
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.errors import ConfigError
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, DataSpec, registry
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.losses import nt_xent
-from fedbench.bench.seeding import generator
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.featarc import FeatARC
 
 CLIENT = Client(0, 0, generator(0, "client"))

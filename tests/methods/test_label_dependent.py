@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.method import Batch, Client
-from fedbench.bench.net import Net
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, Net
 from fedbench.bench.nn.losses import client_cross_entropy
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training.setup import Setup
 
 CLIENT = Client(1, 0, generator(0, "client"))
 # Three unlabelled, three of class 4, two of class 0, one of class 7.

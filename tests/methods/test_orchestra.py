@@ -11,15 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Server, Upload
-from fedbench.bench.net import Net
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.method import Client, DataSpec, Loss, Net, Server, Sharing, Upload
+from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.nn.memory import Memory
-from fedbench.bench.seeding import generator, scope
-from fedbench.bench.sharing import Sharing, rule_of
+from fedbench.bench.system.seeding import generator, scope
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.orchestra import Orchestra
 
 SPEC = DataSpec((3, 32, 32), 10, 100)

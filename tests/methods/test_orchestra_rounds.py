@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.client import ClientRunner, Task, Trained
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.nn.memory import Memory
-from fedbench.bench.setup import Setup
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.setup import Setup
 
 CPU = torch.device("cpu")
 

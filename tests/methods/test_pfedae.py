@@ -12,18 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbench.bench import registry
-from fedbench.bench.client import ClientRunner, Task
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.errors import ConfigError
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec, Server, Upload
-from fedbench.bench.net import Net
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, DataSpec, Net, Server, Upload, registry
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
 from fedbench.methods.pfedae import PFedAE
 
 CPU = torch.device("cpu")

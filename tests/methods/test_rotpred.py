@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.data.clients import ClientData
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec
-from fedbench.bench.net import Net
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.method import Client, DataSpec, Net
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.seeding import generator, scope
+from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.rotpred import RotPred
 
 SPEC = DataSpec((3, 32, 32), 10, 100)

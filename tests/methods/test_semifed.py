@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.client import ClientRunner, Task
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, Loss
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, Loss
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
 
 CLIENT = Client(0, 0, generator(0, "client"))
 LABELS = torch.tensor([3, -1, -1, 8, -1])

@@ -8,9 +8,10 @@ from typing import Literal
 import pytest
 import torch
 
-from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, DataSpec
 from fedbench.bench.nn.losses import info_nce, nt_xent
-from fedbench.bench.seeding import generator
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.methods.simclr import SimCLR
 

@@ -11,16 +11,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench import registry
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, DataSpec, Sharing, registry
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract, tiny_config, tiny_setup, train
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.setup import Setup
 
 CLIENT = Client(0, 0, generator(0, "client"))
 ENCODER = 11_168_832  # derived in tests/bench/nn/test_backbones.py

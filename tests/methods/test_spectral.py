@@ -9,15 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench import registry
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.layout import Layout
-from fedbench.bench.ledger import Ledger
-from fedbench.bench.method import Batch, Client, DataSpec
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, DataSpec, registry
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.nn.spectral import clipped_spectral_contrast, spectral_contrast
-from fedbench.bench.seeding import generator
+from fedbench.bench.nn.losses import clipped_spectral_contrast, spectral_contrast
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.spectral import Spectral
 
 CLIENT = Client(0, 0, generator(0, "client"))

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.method import Batch, Client
-from fedbench.bench.seeding import generator
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.methods.supervised import Supervised
 

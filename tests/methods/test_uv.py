@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench.bench import registry
-from fedbench.bench.client import ClientRunner, Task
-from fedbench.bench.method import Batch, Client
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, Sharing, registry
 from fedbench.bench.nn.losses import client_cross_entropy
-from fedbench.bench.seeding import generator
-from fedbench.bench.setup import Setup
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.setup import Setup
 
 
 def make_setup(**values: Any) -> Setup:

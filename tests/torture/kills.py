@@ -162,7 +162,7 @@ class Torture:
 
     def check(self, store: Path) -> int:
         """Rows only ever come, whole; returns how many there are."""
-        from fedbench.bench.results.store import Store
+        from fedbench.bench.results.store.store import Store
 
         for path, data in self.seen.items():
             if path.read_bytes() != data:
@@ -186,7 +186,7 @@ def _is_trial(process: psutil.Process) -> bool:
 
 def rows(store: Path) -> list[dict[str, Any]]:
     """Without what may differ."""
-    from fedbench.bench.results.store import Store
+    from fedbench.bench.results.store.store import Store
 
     return [row.model_dump(exclude=TIMES) for row in Store(store).rows()]
 

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 
 from fedbench import leaderboard
-from fedbench.bench.results.row import Row
-from fedbench.bench.results.schema import encode
-from fedbench.bench.results.store import Store
-from fedbench.bench.tuning.grid_file import Grid
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import SweepResult, sweep
 
 TRIVIAL = {

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from fedbench.bench.data.cache import ensure, open_cache
-from fedbench.bench.data.cache_files import CacheWriter, content_sha256
+from fedbench.bench.data.cache import CacheWriter, content_sha256, ensure, open_cache
 from fedbench.bench.data.datasets import load_dataset, prepare
-from fedbench.bench.errors import DataError
+from fedbench.bench.system.errors import DataError
 
 FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "meta.json")
 

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from fedbench.bench.data.datasets import dataset_records, load_dataset, prepare, reopen
-from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (24, 5, 6, 3), dtype=np.uint8)  # (N, H, W, 3)

@@ -12,7 +12,7 @@ from fedbench.bench.data.labels import (
     hide_all,
     visible_labels,
 )
-from fedbench.bench.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError
 
 LABELS = np.arange(200, dtype=np.int64) % 7
 CLIENTS = [np.arange(50), np.arange(60, 65), np.array([], dtype=np.int64), np.arange(199, 100, -1)]

@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench import seeding
-from fedbench.bench.evaluation.features import (
-    EvaluationError,
-    check_labels,
-    clean,
-    extract,
-)
-from fedbench.bench.numbers import all_finite
+from fedbench.bench.evaluation.features import EvaluationError, check_labels, clean, extract
+from fedbench.bench.system import seeding
+from fedbench.bench.system.compute import all_finite
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (23, 1, 4, 5), dtype=np.uint8)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench import seeding
 from fedbench.bench.evaluation import probes, suite
 from fedbench.bench.evaluation.features import EvaluationError, extract
 from fedbench.bench.evaluation.finetune import (
@@ -21,9 +20,10 @@ from fedbench.bench.evaluation.finetune import (
     finetune_accuracies,
 )
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.net import Net
-from fedbench.bench.setup import Setup
+from fedbench.bench.method import Net
+from fedbench.bench.system import seeding
 from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.setup import Setup
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from fedbench.bench import seeding
 from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
 from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.system import seeding
 
 
 def blobs(

@@ -8,9 +8,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from fedbench.bench import seeding
 from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
 from fedbench.bench.evaluation.linear import fit_logistic, linear_probe
+from fedbench.bench.system import seeding
 
 Data = tuple[torch.Tensor, torch.Tensor]
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench import optimizers, seeding
 from fedbench.bench.evaluation.features import Encode, EvaluationError, NonFiniteFeaturesError
 from fedbench.bench.evaluation.linear_paper import cosine, linear_probe_paper
+from fedbench.bench.nn import optimizers
+from fedbench.bench.system import seeding
 
 
 def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

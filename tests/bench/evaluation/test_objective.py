@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench import seeding
-from fedbench.bench.data.views import make_view
+from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
 from fedbench.bench.evaluation.objective import (
     ClientObjective,
@@ -19,6 +18,7 @@ from fedbench.bench.evaluation.objective import (
     client_statistics,
     objective,
 )
+from fedbench.bench.system import seeding
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
 WEIGHTS = torch.randn(3 * 8 * 8, 5, generator=seeding.generator(0, "weights")) / 14

@@ -10,17 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench import seeding
-from fedbench.bench.data.partition import deal_test
-from fedbench.bench.errors import ConfigError
+from fedbench.bench.data.partition.deal import deal_test
 from fedbench.bench.evaluation.features import EvaluationError
 from fedbench.bench.evaluation.linear import fit_logistic
-from fedbench.bench.evaluation.mlp import mlp_predictions
-from fedbench.bench.evaluation.probes import probe_accuracies
+from fedbench.bench.evaluation.probes import mlp_predictions, probe_accuracies
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.nn.heads import mlp
-from fedbench.bench.setup import Setup
+from fedbench.bench.system import seeding
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training.setup import Setup
 
 CPU = torch.device("cpu")
 

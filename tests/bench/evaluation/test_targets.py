@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench.bench.errors import PluginError
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.execute import Origin, Place, execute
 from fedbench.bench.method import Needs
-from fedbench.bench.setup import Setup
+from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
-from fedbench.bench.trainer import Trainer
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
 from fedbench.methods.byol import BYOL
 
 CPU = torch.device("cpu")

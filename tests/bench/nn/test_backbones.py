@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.nn.backbones import BACKBONES, make_backbone
 from fedbench.bench.nn.heads import mlp
-from fedbench.bench.seeding import scope
+from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.system.seeding import scope
 
 
 def count(module: nn.Module) -> int:

@@ -11,13 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench.nn.clustering import (
-    assign_evenly,
-    cluster_globally,
-    cluster_locally,
-    sinkhorn,
-)
-from fedbench.bench.seeding import generator
+from fedbench.bench.nn.clustering import assign_evenly, cluster_globally, cluster_locally, sinkhorn
+from fedbench.bench.system.seeding import generator
 
 
 def unit(*shape: int, purpose: str = "z", dtype: torch.dtype = torch.float32) -> Tensor:

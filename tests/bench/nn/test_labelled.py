@@ -8,14 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.nn.labelled import classification, sum_over_classes
-from fedbench.bench.nn.pseudo_labels import (
+from fedbench.bench.nn.losses import (
     accept,
     balanced_thresholds,
+    classification,
     confident_cross_entropy,
     consistency,
+    sum_over_classes,
 )
-from fedbench.bench.seeding import generator
+from fedbench.bench.system.seeding import generator
 
 
 def random(*shape: int, name: str = "x") -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.nn.losses import client_cross_entropy, info_nce, nt_xent
-from fedbench.bench.seeding import generator
+from fedbench.bench.system.seeding import generator
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]
 

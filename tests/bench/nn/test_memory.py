@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.errors import PluginError
-from fedbench.bench.net import Net
-from fedbench.bench.nn.memory import ClusterFields, Memory
-from fedbench.bench.seeding import generator
+from fedbench.bench.method import Net
+from fedbench.bench.nn.memory import Memory
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.seeding import generator
+from fedbench.methods.orchestra import ClusterFields
 
 from .test_clustering import unit
 

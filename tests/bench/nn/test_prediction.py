@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.nn.prediction import mutual_prediction, negative_cosine, spread
-from fedbench.bench.seeding import generator
+from fedbench.bench.nn.losses import mutual_prediction, negative_cosine, spread
+from fedbench.bench.system.seeding import generator
 
 
 def draw(*shape: int, purpose: str = "p") -> Tensor:

@@ -11,15 +11,10 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from fedbench.bench.nn import private_clustering
-from fedbench.bench.nn.private_clustering import (
-    cluster_privately,
-    noisy_count,
-    noisy_sum,
-    random_units,
-)
-from fedbench.bench.privacy import LEVELS, ClusterBudget
-from fedbench.bench.seeding import generator
+from fedbench.bench.nn import clustering
+from fedbench.bench.nn.budget import LEVELS, ClusterBudget
+from fedbench.bench.nn.clustering import cluster_privately, noisy_count, noisy_sum, random_units
+from fedbench.bench.system.seeding import generator
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ def test_leaves_are_those_of_a_tree_grown_apart() -> None:
     """With exact counts: split what has three times the least, drop what has less than it."""
     rows, _ = groups(200, 32, 5)
     points, std = rows.double(), 1e-3
-    found = list(private_clustering._leaves(points, 8, noise(std), generator(0, "tree")))
+    found = list(clustering._leaves(points, 8, noise(std), generator(0, "tree")))
     rng = generator(0, "tree")
     bits = (points @ torch.randn(32, LEVELS - 1, dtype=torch.float64, generator=rng) >= 0).tolist()
     least = max(1, min(int(10 * math.sqrt(32) * std), 200 // 16))
@@ -115,7 +110,7 @@ def test_leaves_are_those_of_a_tree_grown_apart() -> None:
 def test_small_nodes_are_dropped() -> None:
     """160 rows, L = 8, much noise on sums: the least is 160 // 16 = 10."""
     rows, _ = groups(160, 32, 5)
-    leaves = list(private_clustering._leaves(rows.double(), 8, noise(5.0), generator(0, "tree")))
+    leaves = list(clustering._leaves(rows.double(), 8, noise(5.0), generator(0, "tree")))
     counts = [count for _, count in leaves]
     assert min(counts) >= 10
     assert 0 < sum(counts) <= 160

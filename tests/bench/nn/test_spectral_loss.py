@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.nn.spectral import clip_length, clipped_spectral_contrast, spectral_contrast
-from fedbench.bench.seeding import generator
+from fedbench.bench.nn.losses import clip_length, clipped_spectral_contrast, spectral_contrast
+from fedbench.bench.system.seeding import generator
 
 
 def draw(*shape: int, purpose: str = "z") -> Tensor:

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.errors import PluginError
-from fedbench.bench.layout import Layout
-from fedbench.bench.net import Net
+from fedbench.bench.method import Net, Sharing
 from fedbench.bench.nn.target import (
     add_targets,
     copy_to_targets,
@@ -16,8 +14,9 @@ from fedbench.bench.nn.target import (
     has_batch_norm,
     kept_buffers,
 )
-from fedbench.bench.seeding import generator, scope
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.seeding import generator, scope
+from fedbench.bench.training.layout import Layout
 
 
 def make() -> Net:

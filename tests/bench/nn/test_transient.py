@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedbench.bench.layout import Layout
-from fedbench.bench.net import Net
-from fedbench.bench.nn.target import add_targets
-from fedbench.bench.nn.transient import keep_within_round
-from fedbench.bench.seeding import generator
-from fedbench.bench.sharing import Sharing
+from fedbench.bench.method import Net, Sharing
+from fedbench.bench.nn.target import add_targets, keep_within_round
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.training.layout import Layout
 
 
 def test_hidden_parts_are_neither_shared_nor_lost() -> None:

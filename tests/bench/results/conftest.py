@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import RunConfig, canonical_json, config_id, row_id
-from fedbench.bench.results.row import Row
-from fedbench.bench.results.store import Store
+from fedbench.bench.config import RunConfig, config_id, row_id
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.identity import canonical_json
 
 MakeRow = Callable[..., Row]
 

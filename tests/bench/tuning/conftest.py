@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.tuning.driver import Source
-from fedbench.bench.tuning.trial import CellJob, Outcome, work
+from fedbench.bench.tuning.cell import CellJob, Outcome, work
+from fedbench.bench.tuning.ray.driver import Source
 
 Fake = Callable[[CellJob], Outcome]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.cells_report import _sweep_text
-from fedbench.bench.results.store import Store
-from fedbench.bench.tuning.grid_file import Point
-from fedbench.bench.tuning.scaling import Scale
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.terminal.show_tuning import _sweep_text
+from fedbench.bench.tuning.grid import Point, Scale
 from fedbench.bench.tuning.sweep import sweep
 
 from .conftest import InOneProcess

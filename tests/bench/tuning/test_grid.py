@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import row_id
-from fedbench.bench.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.tuning.grid import (
     Cell,
     Grid,

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import canonical_json
-from fedbench.bench.errors import ConfigError
-from fedbench.bench.presets import preset_names
-from fedbench.bench.results.papers import paper_cells
-from fedbench.bench.results.published import DATASETS, METHODS, dataset_name
+from fedbench.bench.results.leaderboard.published import (
+    DATASETS,
+    METHODS,
+    dataset_name,
+    paper_cells,
+)
+from fedbench.bench.runs.presets import preset_names
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan, presets_for
 
 SPECS = {paper: {printed: spec for spec, printed in of.items()} for paper, of in METHODS.items()}

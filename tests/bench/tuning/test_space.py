@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from fedbench.bench import registry
-from fedbench.bench.errors import ConfigError, UnknownNameError
-from fedbench.bench.presets import preset_names
-from fedbench.bench.resolve import get, resolve
-from fedbench.bench.tuning.dimensions import Choice, FloatRange, IntRange
-from fedbench.bench.tuning.space import load_space, space_records
-from fedbench.bench.yaml_files import shipped
+from fedbench.bench.config.yaml_files import shipped
+from fedbench.bench.method import registry
+from fedbench.bench.runs.fields import get
+from fedbench.bench.runs.presets import preset_names
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.tuning.space import Choice, FloatRange, IntRange, load_space, space_records
 
 
 def write(folder: Path, text: str) -> Path:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.errors import ConfigError, StoreError
-from fedbench.bench.fields import flat_config
-from fedbench.bench.resolve import resolve
-from fedbench.bench.results.store import Store
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.fields import flat_config
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.tuning.best import find_tuned, spent
+from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.study import tune
-from fedbench.bench.tuning.trial import CellJob, Outcome
-from fedbench.bench.tuning.tuned import find_tuned, spent
 
 from .conftest import InOneProcess, KilledError
 

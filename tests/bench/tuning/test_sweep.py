@@ -11,16 +11,16 @@ from typing import Any
 import psutil
 import pytest
 
-from fedbench.bench.errors import ConfigError, ResourceError, StoreError
-from fedbench.bench.execute import Origin
-from fedbench.bench.fields import build_config
-from fedbench.bench.results.row import Row
-from fedbench.bench.results.store import Store
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.fields import build_config
+from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.tuning.cell import CellJob, Outcome, work
+from fedbench.bench.tuning.events import Began, Event, Pace, TrialDone, TrialStarted
 from fedbench.bench.tuning.grid import Grid, check_grid
-from fedbench.bench.tuning.progress import Began, Event, Pace, TrialDone, TrialStarted
-from fedbench.bench.tuning.ray_checks import Share, check_trial_resources
+from fedbench.bench.tuning.ray.nodes import Share, check_trial_resources
 from fedbench.bench.tuning.sweep import _planned, sweep
-from fedbench.bench.tuning.trial import CellJob, Outcome, work
 
 from .conftest import InOneProcess, KilledError
 

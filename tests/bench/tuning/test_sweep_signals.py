@@ -15,7 +15,7 @@ import pytest
 SCRIPT = """
 import sys
 from pathlib import Path
-from fedbench.bench.results.store import Store
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.tuning.sweep import sweep
 try:
     sweep("heterogeneity", store=Store(sys.argv[1]), methods=["simclr"], seeds=[0], concurrency=1,

@@ -1,0 +1,27 @@
+"""The configuration of a run: its schema and identity, dotted names, YAML files."""
+
+from fedbench.bench.config.schema import (
+    BENCHMARK_VERSION,
+    ClientConfig,
+    DataConfig,
+    EvaluationConfig,
+    ModelConfig,
+    RunConfig,
+    ServerConfig,
+    Strict,
+    config_id,
+    row_id,
+)
+
+__all__ = [
+    "BENCHMARK_VERSION",
+    "ClientConfig",
+    "DataConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "RunConfig",
+    "ServerConfig",
+    "Strict",
+    "config_id",
+    "row_id",
+]

@@ -1,0 +1,55 @@
+"""Nested mappings and dotted names, either from the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fedbench.bench.system.errors import ConfigError
+
+
+def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted names; names in `keep` hold mappings as values.
+
+    >>> flatten({"client": {"lr": 0.1}, "data.alpha": 1.0})
+    {'client.lr': 0.1, 'data.alpha': 1.0}
+
+    Raises:
+        ConfigError: if a name is given twice, nested and dotted.
+    """
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, name: str) -> None:
+        if isinstance(value, Mapping) and name not in keep:
+            for key, item in value.items():
+                walk(item, f"{name}.{key}" if name else str(key))
+        elif name in flat:
+            raise ConfigError(f"{name!r} is given twice, nested and dotted")
+        else:
+            flat[name] = value
+
+    walk(mapping, "")
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`.
+
+    >>> unflatten({"client.lr": 0.1, "seed": 3})
+    {'client': {'lr': 0.1}, 'seed': 3}
+
+    Raises:
+        ConfigError: if a name is both a value and a group of values.
+    """
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *groups, last = name.split(".")
+        target = nested
+        for group in groups:
+            target = target.setdefault(group, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"{name!r}: {group!r} holds a value and cannot hold fields")
+        if isinstance(target.get(last), dict):
+            raise ConfigError(f"{name!r} holds fields and cannot hold a value")
+        target[last] = value
+    return nested

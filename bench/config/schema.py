@@ -1,0 +1,259 @@
+"""The configuration of a run: frozen, validated once, the only way in.
+
+Every field is addressed by its dotted name (`client.lr`) in YAML, in `--set`, in search spaces and
+in the columns of the leaderboard.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+from fedbench.bench.system.identity import content_id
+
+LARGEST = 1e37
+"""float32 ends at 3.4e38; the rest is room for what optimizers multiply with, Adam's 1/(1 - 0.9)
+above all, so that torch never refuses a factor in the middle of a run."""
+SMALLEST = 1e-45
+"""What is smaller becomes 0 in float32."""
+
+
+def fitting(value: Any) -> Any:
+    """The value itself, for the validators of pydantic models.
+
+    Raises:
+        ValueError: for a number that float32 cannot hold.
+    """
+    if isinstance(value, float) and abs(value) > LARGEST:
+        raise ValueError(f"must be at most {LARGEST:g} in size, since training is in float32")
+    if isinstance(value, float) and 0 < abs(value) < SMALLEST:
+        raise ValueError(f"must be at least {SMALLEST:g} in size, since training is in float32")
+    return value
+
+
+BENCHMARK_VERSION = "3"
+"""Part of every row's identity; raised whenever the same configuration would give other results."""
+
+Partitioner = Literal[
+    "dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological", "rotation", "joint"
+]
+Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"]
+
+_READ_BY: dict[str, tuple[str, ...]] = {
+    "alpha": ("dirichlet-balanced", "hsu", "dirichlet", "rotation", "joint"),
+    "classes_per_client": ("pathological",),
+    "rotation_bins": ("rotation", "joint"),
+    "rotation_alpha": ("joint",),
+    "multiply_prior": ("hsu", "rotation", "joint"),
+    "legacy": ("dirichlet-balanced",),
+}
+"""Partition fields and the partitioners that read them."""
+
+
+class Strict(BaseModel):
+    """Frozen, no unknown fields, no NaN or infinity, nothing that float32 cannot hold."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+    _fitting = field_validator("*")(fitting)
+
+
+class DataConfig(Strict):
+    """The data set and how its training images are dealt to clients."""
+
+    name: str = Field("digits", description="see `fedbench datasets`; also hub:PATH, folder:PATH")
+    train_subset: int | None = Field(
+        None, ge=1, description="use this many training images, class-balanced; null = all"
+    )
+    test_subset: int | None = Field(None, ge=1, description="the same for the test images")
+    num_clients: int = Field(8, ge=1, description="data holders the training set is dealt to")
+    partition: Partitioner = "dirichlet-balanced"
+    alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
+    classes_per_client: int = Field(2, ge=1, description="pathological only")
+    rotation_bins: int = Field(10, ge=1, description="rotation, joint: bins that cover 360 degrees")
+    rotation_alpha: float = Field(0.1, gt=0, description="rotation, joint: Dirichlet over bins")
+    multiply_prior: bool = Field(
+        True, description="hsu, rotation, joint: concentration = alpha / number of classes or bins"
+    )
+    legacy: bool = Field(
+        False, description="dirichlet-balanced: the released code's scaling and rounding, seed 0"
+    )
+    min_client_size: int = Field(
+        0, ge=0, description="dirichlet: redraw until every client has this many images"
+    )
+    label_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of each client's labels that exist, for methods and probes alike;"
+        " 0 = methods see none and probes all",
+    )
+
+    held_out: float = Field(
+        0.0, ge=0, lt=1, description="share of the training images, of all classes, no client gets"
+    )
+
+    @property
+    def public_name(self) -> str:
+        """The name without the folder: `hub:cifar10` for `hub:/some/where/cifar10`."""
+        kind, colon, path = self.name.partition(":")
+        return f"{kind}:{PurePath(path).name}" if colon else self.name
+
+
+class ModelConfig(Strict):
+    """The encoder that every method shares."""
+
+    backbone: str = Field(
+        "resnet8",
+        description="resnet18 (CIFAR stem), resnet8 (for CPUs) or cct-4-3x2 (transformer)",
+    )
+    width: int | None = Field(
+        None,
+        ge=1,
+        description="channels of the first stage, or of a token; null = the backbone's own",
+    )
+    stem_stride: int = Field(
+        1, ge=1, le=2, description="stride of the first convolution; 2 costs a quarter"
+    )
+    norm: Literal["batch", "batch-local", "group"] = Field(
+        "group", description="batch norm averaged, batch norm kept by each client, or group norm"
+    )
+    norm_groups: int = Field(2, ge=1, description="groups of a group norm")
+
+
+class ClientConfig(Strict):
+    """Local training on one client."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = Field(0.03, gt=0, description="client learning rate, constant over rounds")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, reset every round")
+    weight_decay: float = Field(1e-4, ge=0)
+    batch_size: int = Field(16, ge=1, description="examples per local step")
+    local_epochs: int = Field(1, ge=0, description="passes over the client's data per round")
+    keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="of local training: bf16 is faster; weights, losses, evaluation fp32"
+    )
+
+
+class FederationConfig(Strict):
+    """Rounds and who takes part in them."""
+
+    num_rounds: int = Field(10, ge=0, description="communication rounds")
+    participation: float = Field(1.0, gt=0, le=1, description="cohort size / number of clients")
+
+
+class ServerConfig(Strict):
+    """How the server turns the cohort's weights into the next global weights."""
+
+    optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = "average"
+    lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum only")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi")
+    beta2: float | None = Field(
+        None, ge=0, lt=1, description="adam 0.999, adam-reddi and yogi 0.99 unless given"
+    )
+    epsilon: float | None = Field(None, gt=0, description="adam 1e-8, the others 1e-3 unless given")
+    weighting: Literal["uniform", "examples"] = "uniform"
+
+
+class PrivacyConfig(Strict):
+    """Differential privacy of whole clients, for methods whose clients send averages only."""
+
+    clip: float | None = Field(
+        None, gt=0, description="norm that a client's change is cut to; null = no such privacy"
+    )
+    noise_multiplier: float = Field(
+        1.0, ge=0, description="standard deviation of the server's noise on the sum / clip"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="at which epsilon is stated")
+
+
+class EvaluationConfig(Strict):
+    """What is measured at the end of a run."""
+
+    protocols: tuple[Protocol, ...] = ("knn", "linear")
+    labels_from: Literal["clients", "held-out"] = Field(
+        "clients", description="whose labelled images protocols learn from; see data.held_out"
+    )
+    knn_neighbours: int = Field(200, ge=1)
+    knn_temperature: float = Field(0.1, gt=0)
+    linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")
+    mlp_hidden_dim: int = Field(512, ge=1, description="mlp: hidden units")
+    mlp_epochs: int = Field(100, ge=1, description="mlp: passes over the features")
+    mlp_lr: float = Field(0.1, gt=0, description="mlp: learning rate of its SGD")
+    probe_fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (1.0,),
+        min_length=1,
+        description="linear, mlp: shares of the labels to train on, one by one",
+    )
+    objective_temperature: float = Field(0.2, gt=0)
+    objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
+    objective_on: Literal["projector", "encoder"] = "projector"
+    objective_view: str = Field(
+        "simclr-o", description="view that alignment compares with the image"
+    )
+    objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
+    num_clients: int = Field(
+        10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
+    )
+    every: int = Field(0, ge=0, description="also evaluate every n rounds; 0 = at the end only")
+    untrained: bool = Field(True, description="evaluate the encoder before training as well")
+
+
+class RunConfig(Strict):
+    """One run: a method spec, its fields, everything around it, and a seed.
+
+    `method` holds the fields of the method by name, and those of an add-on under the add-on's
+    name: `{"temperature": 0.5, "uv": {"weight": 1.0}}`.
+    """
+
+    spec: str = Field("simclr", description="name[+addon…]")
+    method: dict[str, JsonValue] = Field(default_factory=dict)
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    client: ClientConfig = ClientConfig()
+    federation: FederationConfig = FederationConfig()
+    server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def cohort_size(self) -> int:
+        """max(1, floor(participation * num_clients)).
+
+        The small term undoes 0.29 * 100 = 28.99….
+        """
+        return max(1, int(self.federation.participation * self.data.num_clients + 1e-9))
+
+
+def row_id(config: RunConfig, data_revision: str) -> str:
+    """Identity of a run: configuration with seed, data revision, benchmark version.
+
+    Neither time nor host nor the folder of a data set enters, nor a field that the partitioner
+    does not read.
+    """
+    return content_id({**_identity(config, data_revision), "seed": config.seed})
+
+
+def config_id(config: RunConfig, data_revision: str) -> str:
+    """Identity of a configuration without its seed: rows of one leaderboard line share it."""
+    return content_id(_identity(config, data_revision))
+
+
+def _identity(config: RunConfig, data_revision: str) -> dict[str, Any]:
+    body = config.model_dump(mode="json", exclude={"seed"})
+    data = body["data"]
+    data["name"] = config.data.name.split(":", 1)[0]  # the revision says which images
+    if config.privacy.clip is None:
+        del body["privacy"]
+    if config.client.precision == "fp32":  # rows from before there was a choice keep their id
+        del body["client"]["precision"]
+    for field, readers in _READ_BY.items():
+        if config.data.partition not in readers:
+            del data[field]
+    return {"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body}

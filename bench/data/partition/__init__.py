@@ -1,0 +1,1 @@
+"""How the images of a data set are dealt to clients."""

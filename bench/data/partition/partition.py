@@ -1,0 +1,209 @@
+"""The value that a deal results in: disjoint shares of a data set, hashed, kept in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.system import tensor_files
+from fedbench.bench.system.errors import DataError
+
+IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Disjoint shares of a data set, one per client; read-only arrays, checked when made.
+
+    Attributes:
+        partitioner: Name of the algorithm.
+        alpha: `data.alpha` as configured; iid and pathological do not use it.
+        seed: Seed of the draw (0 for the legacy deal, which ignores the run's seed).
+        num_examples: N, of the data set, unused ones included.
+        num_classes: C.
+        indices: (num_used,) examples of client 0, then of client 1, …, ascending in each.
+        offsets: (K + 1,) where each client's share begins in `indices`, and the end.
+        angles: (N,) degrees in [0, 360) by which each image is turned, NaN for unused examples;
+            None without a rotation shift.
+        rotation_bins: For each client the bins that its angles fall in; None without a shift.
+    """
+
+    partitioner: str
+    alpha: float
+    seed: int
+    num_examples: int
+    num_classes: int
+    indices: IndexArray
+    offsets: IntArray
+    angles: npt.NDArray[np.float32] | None = None
+    rotation_bins: list[list[int]] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise a DataError unless the shares are disjoint and inside the data set."""
+        indices, offsets = self.indices, self.offsets
+        if (
+            len(offsets) < 2
+            or offsets[0] != 0
+            or offsets[-1] != len(indices)
+            or (np.diff(offsets) < 0).any()
+        ):
+            raise DataError(
+                f"partition: offsets must rise from 0 to the {len(indices)} dealt examples"
+            )
+        seen = np.zeros(self.num_examples, np.bool_)
+        if len(indices) and not (indices.min() >= 0 and indices.max() < self.num_examples):
+            raise DataError(f"partition: indices must lie in 0 … {self.num_examples - 1}")
+        seen[indices] = True
+        if int(seen.sum()) != len(indices):
+            raise DataError("partition: an example is dealt twice")
+        if self.angles is not None and self.angles.shape != (self.num_examples,):
+            raise DataError(f"partition: angles must have shape ({self.num_examples},)")
+        if self.rotation_bins is not None and len(self.rotation_bins) != self.num_clients:
+            raise DataError(f"partition: rotation_bins must have {self.num_clients} entries")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same deal, made by the same recipe."""
+        if not isinstance(other, Partition):
+            return NotImplemented
+        return self._recipe() == other._recipe() and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        """Equal partitions have equal hashes."""
+        return hash(self.hash)
+
+    @property
+    def num_clients(self) -> int:
+        """K."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_unused(self) -> int:
+        """Examples that no client holds."""
+        return self.num_examples - len(self.indices)
+
+    @property
+    def sizes(self) -> IntArray:
+        """(K,) examples of each client."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def hash(self) -> str:
+        """20 hexadecimal digits that are equal when all clients hold the same images, turned alike.
+
+        The recipe (partitioner, alpha, seed) is left out, so runs can be checked for shared data.
+        """
+        meta = {"num_examples": self.num_examples, "num_classes": self.num_classes}
+        return tensor_files.digest(meta, self._arrays())[:20]
+
+    def pooled(self) -> Partition:
+        """The same examples, all with one client."""
+        bins = self.rotation_bins
+        indices: IndexArray = np.sort(self.indices)  # type: ignore[assignment]
+        return replace(
+            self,
+            indices=indices,
+            offsets=np.array([0, len(self.indices)], np.int64),
+            rotation_bins=None if bins is None else [sorted(set().union(*bins))],
+        )
+
+    def client(self, client_id: int) -> IndexArray:
+        """The examples of one client, ascending; a view."""
+        if not 0 <= client_id < self.num_clients:
+            raise IndexError(f"client {client_id} is not in 0 … {self.num_clients - 1}")
+        return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
+
+    def owners(self) -> npt.NDArray[np.int32]:
+        """(N,) client of each example, -1 for unused ones."""
+        owners = np.full(self.num_examples, -1, np.int32)
+        owners[self.indices] = np.repeat(np.arange(self.num_clients, dtype=np.int32), self.sizes)
+        return owners
+
+    def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
+        """(K, C) examples of each class that each client holds, for labels of shape (N,)."""
+        labels = checked_labels(labels, self.num_classes)
+        if len(labels) != self.num_examples:
+            raise DataError(
+                f"{len(labels)} labels for a partition of {self.num_examples} examples; "
+                "use the labels that the partition was dealt from"
+            )
+        cells = np.repeat(np.arange(self.num_clients), self.sizes) * self.num_classes
+        cells += labels[self.indices]
+        counts = np.bincount(cells, minlength=self.num_clients * self.num_classes)
+        return counts.reshape(self.num_clients, self.num_classes)
+
+    def save(self, path: Path) -> None:
+        """Write a checksummed `.safetensors` file in one step (`partition_file` says why)."""
+        tensor_files.write(path, {"format": _FORMAT, **self._recipe()}, self._arrays())
+
+    @classmethod
+    def load(cls, path: Path) -> Partition:
+        """Map a saved partition, after checking its content.
+
+        Raises:
+            DataError: The file is missing, torn, altered, or of another format version.
+        """
+        meta, arrays = tensor_files.read(path)
+        if meta.pop("format", None) != _FORMAT:
+            raise DataError(f"{path} is not a partition of format {_FORMAT}; deal the data again")
+        bins = None
+        if "bins" in arrays:
+            ends = arrays.pop("bin_offsets").tolist()
+            flat = arrays.pop("bins").tolist()
+            bins = [flat[a:b] for a, b in pairwise(ends)]
+        return cls(
+            indices=arrays["indices"],
+            offsets=arrays["offsets"],
+            angles=arrays.get("angles"),
+            rotation_bins=bins,
+            **meta,
+        )
+
+    def _recipe(self) -> dict[str, Any]:
+        names = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
+        return {name: getattr(self, name) for name in names}
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        arrays: dict[str, npt.NDArray[Any]] = {"indices": self.indices, "offsets": self.offsets}
+        if self.angles is not None:
+            arrays["angles"] = self.angles
+        if self.rotation_bins is not None:
+            lengths = [len(bins) for bins in self.rotation_bins]
+            flat = [b for bins in self.rotation_bins for b in bins]
+            arrays["bins"] = np.array(flat, np.int32)
+            arrays["bin_offsets"] = np.cumsum([0, *lengths], dtype=np.int64)
+        return arrays
+
+
+def flatten(owners: npt.NDArray[np.int32], num_clients: int) -> tuple[IndexArray, IntArray]:
+    """Owners (N,) as indices sorted by client, then example, and the offsets (K + 1,)."""
+    unused = int((owners < 0).sum())
+    order = np.argsort(owners, kind="stable")[unused:]
+    sizes = np.bincount(owners[order], minlength=num_clients)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    narrow = len(owners) <= np.iinfo(np.int32).max
+    indices: IndexArray = order.astype(np.int32) if narrow else order.astype(np.int64)
+    for array in (indices, offsets):
+        array.flags.writeable = False
+    return indices, offsets
+
+
+def checked_labels(labels: npt.ArrayLike, num_classes: int) -> IntArray:
+    """Labels as int64, or a DataError where they are none, not whole or outside 0 … C - 1."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or len(labels) == 0 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"labels must be a non-empty row of integers, got {labels.dtype} {labels.shape}"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise DataError(f"labels {low} … {high} are not all in 0 … {num_classes - 1}")
+    return labels.astype(np.int64, copy=False)

@@ -1,0 +1,260 @@
+"""The algorithms that deal training examples to clients.
+
+Each takes labels and gives every example one owner, which makes the shares disjoint by
+construction; -1 marks an example that nobody gets. `fedbench.bench.data.partition.deal.deal` calls
+them and checks the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.config import DataConfig
+from fedbench.bench.data.partition.dirichlet import (
+    FloatArray,
+    IntArray,
+    largest_remainder,
+    log_dirichlet,
+    round_to_totals,
+    sinkhorn,
+)
+from fedbench.bench.system.errors import ConfigError
+
+Owners = npt.NDArray[np.int32]
+Dealer = Callable[[IntArray, int, DataConfig, np.random.Generator], Owners]
+
+MAX_REDRAWS = 1000
+"""How often `dirichlet` draws again for `data.min_client_size`; less above 100,000 cells."""
+
+_LEGACY_SCALINGS = 100
+_HSU_BLOCK = 1 << 16
+
+
+def iid(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator) -> Owners:
+    """Deal shuffled examples like cards: sizes differ by one at most, the first are larger."""
+    owners = np.empty(len(labels), np.int32)
+    owners[rng.permutation(len(labels))] = np.arange(len(labels)) % config.num_clients
+    return owners
+
+
+def dirichlet(
+    labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator
+) -> Owners:
+    """Split every class over the clients by its own Dirichlet draw; sizes differ freely.
+
+    Clients can come out empty. With `min_client_size` all classes are drawn again until every
+    client is large enough, a bounded number of times.
+
+    Raises:
+        ConfigError: No draw gave every client `min_client_size` images.
+    """
+    totals = np.bincount(labels, minlength=num_classes)
+    shape = (config.num_clients, num_classes)
+    attempts = max(10, min(MAX_REDRAWS, 10**8 // (shape[0] * shape[1])))
+    smallest = 0
+    for _ in range(attempts):
+        shares = np.exp(log_dirichlet(rng, config.alpha, shape, axis=0))
+        counts = np.stack(
+            [largest_remainder(rng, shares[:, c], int(totals[c])) for c in range(num_classes)], 1
+        )
+        least = int(counts.sum(axis=1).min())
+        if least >= config.min_client_size:
+            return _by_counts(labels, counts, rng)
+        smallest = max(smallest, least)
+    raise ConfigError(
+        f"data.min_client_size={config.min_client_size} was not reached in {attempts} draws with "
+        f"data.alpha={config.alpha:g} and {config.num_clients} clients (best smallest client: "
+        f"{smallest}); lower it, raise data.alpha or use data.partition=dirichlet-balanced"
+    )
+
+
+def dirichlet_balanced(
+    labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator
+) -> Owners:
+    """Skewed class proportions with equal client sizes; every image is dealt, sizes differ by one.
+
+    Source: Lubana et al. 2022, Orchestra, https://arxiv.org/abs/2205.11506, experiments: Dirichlet
+    over clients for every class, scaled until clients and classes have equal totals. Deviations
+    from the released code (`dirichlet_balanced_legacy` has its arithmetic): scaling runs in
+    logarithms to a tolerance, classes keep the sizes that the data set gives them, whole
+    numbers come from largest remainders and not from rounding down, classes are shuffled, and
+    the draw follows the run's seed.
+    """
+    totals = np.bincount(labels, minlength=num_classes)
+    present = np.flatnonzero(totals)
+    sizes = even_sizes(len(labels), config.num_clients)
+    draws = log_dirichlet(rng, config.alpha, (config.num_clients, len(present)), axis=0)
+    quotas = sinkhorn(draws, sizes.astype(np.float64), totals[present].astype(np.float64))
+    counts = np.zeros((config.num_clients, num_classes), np.int64)
+    counts[:, present] = round_to_totals(quotas, sizes, totals[present])
+    return _by_counts(labels, counts, rng)
+
+
+def dirichlet_balanced_legacy(labels: IntArray, num_classes: int, config: DataConfig) -> Owners:
+    """The deal of Orchestra's released code: fixed seed 0, 100 scalings, rounding down.
+
+    Reproduces the partition statistics of Lubana et al. 2022, Table 4, cross-device. Rounding
+    down leaves up to a tenth of the images with nobody, and at a concentration of 0.001 client
+    sizes range from 433 to 732 on CIFAR-10. Both sums are taken before either division, as there:
+    the total alternates, and is 1 after an even number of scalings.
+
+    Raises:
+        ConfigError: Plain Dirichlet draws underflowed, as they do in that code.
+    """
+    # Its stream is frozen by NumPy's compatibility policy; nothing else draws from it.
+    random = np.random.RandomState(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = random.dirichlet(np.full(config.num_clients, config.alpha), num_classes).T
+        shares = shares / num_classes  # (K, C), total 1
+        for _ in range(_LEGACY_SCALINGS):
+            class_sums, client_sums = shares.sum(axis=0), shares.sum(axis=1)
+            shares = shares / class_sums[None, :] / client_sums[:, None]
+    if not np.isfinite(shares).all():
+        raise ConfigError(
+            f"data.legacy=true underflows with data.alpha={config.alpha:g} and "
+            f"{config.num_clients} clients, as the released code does; set data.legacy=false"
+        )
+    return _by_counts(labels, np.floor(shares * len(labels)).astype(np.int64), None)
+
+
+def hsu(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator) -> Owners:
+    """Clients of equal size, each drawing its images by its own Dirichlet over classes.
+
+    Clients draw one after another without replacement. A class that runs out drops out of all
+    later draws. With `multiply_prior` the concentration per class is alpha / num_classes.
+
+    Source: Hsu et al. 2019, https://arxiv.org/abs/1909.06335, as used by Louizos et al. 2024,
+    https://arxiv.org/abs/2405.02081. Deviations: where probabilities in the reference code
+    underflow, so that a client has no class left and turns to a uniform draw, ours stay exact in
+    logarithms; when images do not divide evenly, the first clients get one more, none is left.
+    """
+    concentration = config.alpha / num_classes if config.multiply_prior else config.alpha
+    sizes = even_sizes(len(labels), config.num_clients)
+    draws = log_dirichlet(rng, concentration, (config.num_clients, num_classes), axis=1)
+    left = np.bincount(labels, minlength=num_classes)
+    counts = np.zeros((config.num_clients, num_classes), np.int64)
+    start = 0
+    while start < config.num_clients:
+        block = slice(start, min(start + _HSU_BLOCK, config.num_clients))
+        drawn = rng.multinomial(sizes[block], _among(draws[block], left))  # (block, C)
+        over = np.flatnonzero((np.cumsum(drawn, axis=0) > left).any(axis=1))
+        # Everyone before the first overdraft stands: nobody's draw looked at a later client's.
+        stop = int(over[0]) if over.size else len(drawn)
+        counts[start : start + stop] = drawn[:stop]
+        left = left - drawn[:stop].sum(axis=0)
+        start += stop
+        if over.size:
+            counts[start] = _overdraft(drawn[stop], draws[start], left, rng)
+            left = left - counts[start]
+            start += 1
+    return _by_counts(labels, counts, rng)
+
+
+def pathological(
+    labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator
+) -> Owners:
+    """Every client holds `classes_per_client` classes; holders of a class share it evenly.
+
+    Clients are laid around the circle of classes at equal distances, each taking the classes
+    from its place on: ten clients on ten classes get {i, i + 1}, and classes are disjoint, with
+    some left to nobody, where there are more than enough. When there are more clients than
+    classes, every further lap of the circle shuffles the classes.
+
+    Source: Arora 2023, pFedAE, experiments with two classes per client; the thesis does not say
+    which, so the layout is ours.
+
+    Raises:
+        ConfigError: More classes per client than exist, or more holders of a class than images.
+    """
+    totals = np.bincount(labels, minlength=num_classes)
+    present = np.flatnonzero(totals)
+    width, num_present = config.classes_per_client, len(present)
+    if width > num_present:
+        raise ConfigError(
+            f"data.classes_per_client={width} but the labels hold {num_present} classes; "
+            f"allowed: 1 to {num_present}"
+        )
+    holders: list[list[IntArray]] = [[] for _ in range(num_classes)]
+    for first in range(0, config.num_clients, num_present):
+        num = min(num_present, config.num_clients - first)
+        lap = present if first == 0 else rng.permutation(present)
+        place = np.arange(num) * num_present // num
+        classes = lap[(place[:, None] + np.arange(width)) % num_present]  # (num, width)
+        order = np.argsort(classes, axis=None, kind="stable")
+        values, starts = np.unique(classes.ravel()[order], return_index=True)
+        for c, clients in zip(values, np.split(first + order // width, starts[1:]), strict=True):
+            holders[c].append(clients)
+    owners = np.full(len(labels), -1, np.int32)
+    for c in range(num_classes):
+        if not holders[c]:
+            continue
+        clients = np.concatenate(holders[c])
+        if len(clients) > totals[c]:
+            raise ConfigError(
+                f"class {c} has {totals[c]} images for {len(clients)} clients that should hold it;"
+                f" lower data.num_clients={config.num_clients} or data.classes_per_client={width}"
+            )
+        images = rng.permutation(np.flatnonzero(labels == c))
+        owners[images] = rng.permutation(clients)[np.arange(len(images)) % len(clients)]
+    return owners
+
+
+def even_sizes(num_examples: int, num_clients: int) -> IntArray:
+    """(K,) sizes that sum to `num_examples` and differ by one at most, larger ones first."""
+    return num_examples // num_clients + (
+        np.arange(num_clients) < num_examples % num_clients
+    ).astype(np.int64)
+
+
+def _by_counts(labels: IntArray, counts: IntArray, rng: np.random.Generator | None) -> Owners:
+    """Owners such that client k holds `counts[k, c]` images of class c, as far as there are any.
+
+    Without a generator, clients take consecutive images of a class in the data set's order.
+    """
+    owners = np.full(len(labels), -1, np.int32)
+    by_class = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=counts.shape[1]))
+    clients = np.arange(counts.shape[0], dtype=np.int32)
+    for c, images in enumerate(np.split(by_class, ends[:-1])):
+        takers = np.repeat(clients, counts[:, c])[: len(images)]
+        order = images if rng is None else rng.permutation(images)
+        owners[order[: len(takers)]] = takers
+    return owners
+
+
+def _among(log_weights: FloatArray, left: IntArray) -> FloatArray:
+    """(…, C) probabilities of classes that have images left, others exactly 0."""
+    masked = np.where(left > 0, log_weights, -np.inf)
+    masked -= masked.max(axis=-1, keepdims=True)
+    np.exp(masked, out=masked)
+    masked /= masked.sum(axis=-1, keepdims=True)
+    return masked
+
+
+def _overdraft(
+    drawn: IntArray, log_weights: FloatArray, left: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """What one client holds when its draw asked for more of a class than is left.
+
+    Drawing image by image and repeating those of an exhausted class has the same distribution.
+    """
+    held = np.minimum(drawn, left)
+    while (missing := int(drawn.sum() - held.sum())) > 0:
+        more = rng.multinomial(missing, _among(log_weights, left - held))
+        held = np.minimum(held + more, left)
+    return held
+
+
+DEALERS: dict[str, Dealer] = {
+    "dirichlet-balanced": dirichlet_balanced,
+    "hsu": hsu,
+    "dirichlet": dirichlet,
+    "iid": iid,
+    "pathological": pathological,
+    "rotation": iid,
+    "joint": hsu,
+}
+"""How examples are dealt; `rotation` and `joint` are turned afterwards."""

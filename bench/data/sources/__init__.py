@@ -1,0 +1,1 @@
+"""Where images come from: torchvision, folders, Parquet files, what a dependency ships."""

@@ -1,0 +1,97 @@
+"""TinyImageNet from the folder that its archive unpacks to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.sources.base import files_digest, images_in, path_key
+from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
+from fedbench.bench.system.errors import DataError
+
+FOLDER = "tiny-imagenet-200"
+URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+
+
+@dataclass(frozen=True)
+class TinyImageNet:
+    """200 classes, 500 training and 50 validation images of 64x64 pixels each.
+
+    `wnids.txt` names the classes, `train/WNID/images/` has the training images and
+    `val/val_annotations.txt` the classes of those in `val/images/`, which are the test images: the
+    classes of `test/` are not public. Classes are numbered by their sorted names.
+    """
+
+    path: Path
+
+    @property
+    def key(self) -> str:
+        """Folder name and a hash of the whole path."""
+        return path_key("tiny-imagenet", self.path)
+
+    @property
+    def remedy(self) -> str:
+        """What to do for the folder to be there."""
+        parent = shlex.quote(str(self.path.parent))
+        return f"get {URL}, then: unzip {FOLDER}.zip -d {parent}"
+
+    def identity(self) -> str | None:
+        """Hash over names, sizes and times of all files."""
+        if not self.path.exists():
+            return None
+        self.require()
+        files = [picture.file for split in self._splits() for picture in split]
+        own = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
+        return f"tiny-imagenet/{files_digest(self.path, [*own, *files])}"
+
+    def require(self) -> None:
+        """Raise `DataError` with the remedy when the folder is missing or something else."""
+        if not self.path.is_dir():
+            raise DataError(
+                f"TinyImageNet is not in {str(self.path)!r}; {self.remedy}, or name its folder:"
+                " tiny-imagenet:PATH"
+            )
+        for name in ("wnids.txt", "val/val_annotations.txt", "train", "val/images"):
+            if not (self.path / name).exists():
+                raise DataError(
+                    f"tiny-imagenet:{self.path} has no {name}; it must be the unzipped {FOLDER}"
+                )
+
+    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
+        """Write the four arrays; returns the class names."""
+        train, test = self._splits()
+        return write_splits(writer, train, test, self._classes(), progress)
+
+    def _classes(self) -> tuple[str, ...]:
+        classes = sorted((self.path / "wnids.txt").read_text(encoding="utf-8").split())
+        if not classes or len(set(classes)) < len(classes):
+            raise DataError(f"{self.path / 'wnids.txt'} must name each class once, one per line")
+        return tuple(classes)
+
+    def _splits(self) -> tuple[list[Picture], list[Picture]]:
+        return list(self._train()), list(self._test())
+
+    def _train(self) -> Iterator[Picture]:
+        for label, name in enumerate(self._classes()):
+            folder = self.path / "train" / name
+            files = images_in(folder)
+            if not files:
+                raise DataError(f"{folder} has no images, but wnids.txt names {name}")
+            for file in files:
+                yield Picture(file, None, None, label)
+
+    def _test(self) -> Iterator[Picture]:
+        listed = self.path / "val" / "val_annotations.txt"
+        numbers = {name: label for label, name in enumerate(self._classes())}
+        for number, line in enumerate(listed.read_text(encoding="utf-8").splitlines(), 1):
+            name, _, rest = line.partition("\t")
+            wnid = rest.partition("\t")[0]
+            file = self.path / "val" / "images" / name
+            if wnid not in numbers:
+                raise DataError(f"{listed}, line {number}: class {wnid!r} is not in wnids.txt")
+            if not file.is_file():
+                raise DataError(f"{listed}, line {number}: {name!r} is not in val/images")
+            yield Picture(file, None, None, numbers[wnid])

@@ -1,0 +1,1 @@
+"""Augmented versions of images."""

@@ -1,1 +1,0 @@
-"""Pictures of what encoders have learned: angles between classes, maps of test features."""

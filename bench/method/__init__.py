@@ -1,0 +1,47 @@
+"""All that a method plugin imports besides `fedbench.bench.nn`.
+
+`Method` is the interface: its docstring and those of its hooks say what a method is and when each
+hook runs. `register` puts a method into the registry.
+"""
+
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.data.views.image_ops import rotate90
+from fedbench.bench.method.base import (
+    AddOn,
+    Client,
+    DataSpec,
+    Labels,
+    Loss,
+    Method,
+    Needs,
+    RoundPlan,
+    Server,
+    Upload,
+)
+from fedbench.bench.method.net import Net
+from fedbench.bench.method.registry import register
+from fedbench.bench.method.sharing import ACTIVATIONS, Extra, Sharing
+from fedbench.bench.system.errors import ConfigError, PluginError
+
+__all__ = [
+    "ACTIVATIONS",
+    "AddOn",
+    "Batch",
+    "Client",
+    "ClientData",
+    "ConfigError",
+    "DataSpec",
+    "Extra",
+    "Labels",
+    "Loss",
+    "Method",
+    "Needs",
+    "Net",
+    "PluginError",
+    "RoundPlan",
+    "Server",
+    "Sharing",
+    "Upload",
+    "register",
+    "rotate90",
+]

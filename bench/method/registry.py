@@ -1,0 +1,249 @@
+"""The registry of methods and add-ons, filled through the entry-point group `fedbench.methods`.
+
+An entry point names a module; importing it runs its `@register` lines. The methods that ship with
+fedbench arrive the same way as everyone else's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fedbench.bench.method.base import AddOn, Method
+from fedbench.bench.system.errors import (
+    ConfigError,
+    PluginError,
+    PluginWarning,
+    UnknownNameError,
+    did_you_mean,
+)
+
+M = TypeVar("M", bound=Method)
+
+GROUP = "fedbench.methods"
+ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered class: serves listing, help and construction.
+
+    Attributes:
+        name: how specs call it.
+        cls: the class; its fields are its hyperparameters.
+        bases: for an add-on, the methods it may wrap; None = any.
+        source: the file that registered it.
+    """
+
+    name: str
+    cls: type[Method]
+    bases: frozenset[str] | None
+    source: str
+
+    @property
+    def is_addon(self) -> bool:
+        """Whether it wraps another method."""
+        return issubclass(self.cls, AddOn)
+
+    def fits(self, methods: Iterable[str]) -> list[str]:
+        """Those of some methods that an add-on may wrap, sorted."""
+        return sorted(name for name in methods if self.bases is None or name in self.bases)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the class's docstring."""
+        return inspect.getdoc(self.cls).splitlines()[0] if inspect.getdoc(self.cls) else ""  # type: ignore[union-attr]
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type[M]], type[M]]:
+    """Class decorator that puts a method or an add-on into the registry.
+
+    Raises:
+        PluginError: if the name is taken, no plain word or an alias, or the class has a name.
+    """
+
+    def add(cls: type[M]) -> type[M]:
+        source = inspect.getsourcefile(cls) or "?"
+        if not name.replace("-", "").isalnum() or name != name.lower():
+            raise PluginError(f"method name {name!r} must be lower-case words joined by '-'")
+        if name in _ENTRIES:
+            raise PluginError(
+                f"method {name!r} is registered twice: {_ENTRIES[name].source} and {source}"
+            )
+        if name in ALIASES:
+            raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
+        if twin := next((each for each in _ENTRIES.values() if each.cls is cls), None):
+            raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
+        cls.name = name
+        _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases), source)
+        return cls
+
+    return add
+
+
+@cache
+def _load_plugins() -> tuple[str, ...]:
+    """Import every plugin once; those of third parties that could not be loaded, as text.
+
+    The plugins of fedbench itself come first, so that nobody else can take their names.
+    """
+    points = entry_points(group=GROUP)
+    if not points:
+        raise ConfigError(
+            "no methods are registered: fedbench is not installed in this environment"
+            " (from its checkout: pip install -e .)"
+        )
+    failed = []
+    for point in sorted(points, key=lambda point: (point.value != GROUP, point.name)):
+        names, modules = {*_ENTRIES}, {*sys.modules}
+        try:
+            point.load()
+        except Exception as err:
+            if point.value == GROUP:
+                raise _load_error(point, err) from err
+            _forget(_ENTRIES.keys() - names, modules)
+            failed.append(_origin(point))
+            message = f"{_load_error(point, err)}; going on without it"
+            warnings.warn(message, PluginWarning, stacklevel=2)
+    return tuple(failed)
+
+
+def _load_error(point: EntryPoint, err: Exception) -> PluginError:
+    what = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
+    return PluginError(f"plugin {_origin(point)} cannot be loaded: {' '.join(what.split())}")
+
+
+def _origin(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else point.module
+    return f"{point.name!r} of package {package!r}"
+
+
+def _forget(names: Iterable[str], modules: Collection[str]) -> None:
+    """Undo what a plugin registered before it failed.
+
+    Its own modules that were imported whole are dropped too, those that were not there before:
+    another plugin may be one of them, and its import must register again.
+    """
+    for name in names:
+        module = _ENTRIES.pop(name).cls.__module__
+        if module not in modules:
+            sys.modules.pop(module, None)
+
+
+def _not_loaded() -> str:
+    """The end of a message about an unknown name: it may be that of a broken plugin."""
+    failed = _load_plugins()
+    return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
+
+
+def entries() -> dict[str, Entry]:
+    """Everything registered, by name."""
+    _load_plugins()
+    return dict(sorted(_ENTRIES.items()))
+
+
+def parse_spec(spec: str) -> tuple[Entry, ...]:
+    """`simclr+uv` -> the entries of its method and its add-ons, in order.
+
+    Raises:
+        UnknownNameError: for a name that is not registered.
+        ConfigError: for an add-on in front, a method behind a plus, or a pair that does not fit.
+    """
+    known = entries()
+    methods = [name for name, entry in known.items() if not entry.is_addon]
+    addons = [name for name, entry in known.items() if entry.is_addon]
+    first, *rest = ALIASES.get(spec, spec).split("+")
+    first, *inner = ALIASES.get(first, first).split("+")
+    rest = inner + rest
+    if first not in methods:
+        if first in addons:
+            raise ConfigError(
+                f"{first!r} is an add-on: write METHOD+{first}, for example simclr+{first}"
+            )
+        raise UnknownNameError("method", first, [*methods, *ALIASES], _not_loaded())
+    parts = [known[first]]
+    for name in rest:
+        if name not in addons:
+            hint = f"{did_you_mean(name, addons)}{_not_loaded()}"
+            raise ConfigError(f"unknown add-on {name!r} in {spec!r}{hint}")
+        bases = known[name].bases
+        if bases is not None and first not in bases:
+            fitting = ", ".join(known[name].fits(methods)) or "no method that is installed"
+            raise ConfigError(f"{name!r} does not go with {first!r} (it goes with {fitting})")
+        if rest.count(name) > 1:
+            raise ConfigError(f"add-on {name!r} stands twice in {spec!r}")
+        parts.append(known[name])
+    return tuple(parts)
+
+
+def canonical_spec(spec: str) -> str:
+    """The spec with aliases resolved: `fed-simclr` -> `simclr+uv`."""
+    return "+".join(entry.name for entry in parse_spec(spec))
+
+
+def specs() -> list[str]:
+    """Every method, alone and with each add-on that declares it as a base."""
+    known = entries()
+    names = [name for name, entry in known.items() if not entry.is_addon]
+    pairs = [
+        f"{name}+{addon}"
+        for addon, entry in known.items()
+        if entry.is_addon
+        for name in entry.fits(names)
+    ]
+    return sorted(names + pairs)
+
+
+def create(spec: str, fields: Mapping[str, Any]) -> Method:
+    """The method of a spec with its fields; an add-on's fields stand under the add-on's name.
+
+    Raises:
+        ConfigError: for a field that does not exist or a value that is out of range.
+    """
+    parts = parse_spec(spec)
+    addons = {entry.name for entry in parts[1:]}
+    own = {key: value for key, value in fields.items() if key not in addons}
+    method = _construct(parts[0].cls, own, "method")
+    for entry in parts[1:]:
+        extra = fields.get(entry.name, {})
+        if not isinstance(extra, Mapping):
+            raise ConfigError(f"method.{entry.name}: must hold the add-on's fields (got {extra!r})")
+        if "base" in extra:
+            raise ConfigError(f"method.{entry.name}.base is given by the spec, not as a field")
+        method = _construct(entry.cls, {**extra, "base": method}, f"method.{entry.name}")
+    return method
+
+
+def dump(method: Method) -> dict[str, Any]:
+    """The fields of a method as `RunConfig.method` holds them; `create` is its inverse."""
+    if isinstance(method, AddOn):
+        return {**dump(method.base), method.name: method.model_dump(mode="json", exclude={"base"})}
+    return method.model_dump(mode="json")
+
+
+def _construct(cls: type[Method], fields: Mapping[str, Any], where: str) -> Method:
+    try:
+        return cls.model_validate(dict(fields))
+    except ValidationError as err:
+        raise ConfigError(describe_validation(err, cls.model_fields, where)) from err
+
+
+def describe_validation(err: ValidationError, known: Iterable[str], where: str = "") -> str:
+    """One line for the first thing that pydantic refused: name, rule, value, nearest match."""
+    first = err.errors(include_url=False)[0]
+    name = ".".join([where, *map(str, first["loc"])]).strip(".")
+    if first["type"] == "extra_forbidden":
+        return f"{name} is not a field{did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"

@@ -1,0 +1,122 @@
+"""What travels: a rule for every tensor of a run, and a declaration for whatever else goes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from fedbench.bench.nn.budget import ClusterBudget
+from fedbench.bench.system.errors import PluginError
+
+
+class Sharing(StrEnum):
+    """What happens to one group of tensors when a client takes part in a round."""
+
+    AVERAGED = "averaged"
+    """Sent down, trained, sent up; the server's optimizer is fed the weighted mean."""
+
+    OWN_ROW = "own-row"
+    """Sent down; only row `client.id` is trained and sent up, and it replaces the server's row."""
+
+    MEAN_ROW = "mean-row"
+    """As own-row on the client; the server averages the row's change over the whole cohort, in
+    which the other clients count as zero change, and feeds it to its optimizer."""
+
+    BROADCAST = "broadcast"
+    """Sent down and frozen there; never goes up."""
+
+    PERSONAL = "personal"
+    """Kept by the client from round to round; never leaves it."""
+
+    SERVER_ONLY = "server-only"
+    """Kept by the server, frozen for clients; computing through it sends activations."""
+
+
+UPLOADED = (Sharing.AVERAGED, Sharing.MEAN_ROW, Sharing.OWN_ROW)
+SENT_DOWN = (*UPLOADED, Sharing.BROADCAST)
+ROWS = (Sharing.MEAN_ROW, Sharing.OWN_ROW)
+FROZEN = (Sharing.BROADCAST, Sharing.SERVER_ONLY)
+
+ACTIVATIONS = "activations"
+"""Name under which what crosses to server-only parts, and its gradients, is declared."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a method says of one thing that leaves a client besides the averaged tensors and rows.
+
+    Attributes:
+        per_sample: it holds something of single images, for example a row for each.
+        group_size: name of the extra that tells of how many images the smallest part of this one
+            is made; at 1 a message reveals a single image. None = of all images together.
+        summed: the server uses nothing of it but the sum over clients.
+        budget: differential privacy, for an image, that one message is under; None = none.
+    """
+
+    per_sample: bool = False
+    group_size: str | None = None
+    summed: bool = False
+    budget: ClusterBudget | None = None
+
+
+def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
+    """The rule of the first pattern that matches, read from the top.
+
+    Raises:
+        PluginError: if no pattern matches.
+    """
+    for pattern, rule in table.items():
+        if fnmatchcase(name, pattern):
+            return rule
+    raise PluginError(f"tensor {name!r} matches no pattern of sharing(): {', '.join(table)}")
+
+
+def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:
+    """Refuse a table with a pattern that no tensor meets: it is a misspelt name.
+
+    Raises:
+        PluginError: naming the pattern, or the tensor that no pattern covers.
+    """
+    names = list(names)
+    for name in names:
+        rule_of(name, table)
+    for pattern in table:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise PluginError(
+                f"sharing() pattern {pattern!r} matches no tensor (tensors: {', '.join(names)})"
+            )
+
+
+def check_sent(
+    spec: str, declared: Mapping[str, Extra], sent: Iterable[str], *, activations: bool
+) -> None:
+    """Refuse what leaves a client undeclared.
+
+    Args:
+        spec: the method, for the message.
+        declared: its `Needs.extras`.
+        sent: names of what `after_local` returned.
+        activations: whether anything crossed to server-only parts.
+
+    Raises:
+        PluginError: naming the method and the tensor.
+    """
+    names = set(sent)
+    known = ", ".join(declared) or "nothing"
+    for name in names - set(declared):
+        raise PluginError(
+            f"method {spec!r} sends {name!r} up, which its needs() does not declare (declared:"
+            f' {known}); add extras={{"{name}": Extra()}}, with per_sample=True if it holds'
+            " something of single images"
+        )
+    for name in names:
+        size = declared[name].group_size
+        if size is not None and size not in names:
+            raise PluginError(f"method {spec!r} sends {name!r} without its group size {size!r}")
+    if activations and not declared.get(ACTIVATIONS, Extra()).per_sample:
+        raise PluginError(
+            f"method {spec!r} computes its loss through server-only parts, so activations of single"
+            f' images leave the client; declare extras={{"{ACTIVATIONS}": Extra(per_sample=True)}}'
+        )

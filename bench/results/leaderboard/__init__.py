@@ -1,0 +1,1 @@
+"""Rankings of comparable rows, with intervals and the published numbers beside them."""

@@ -1,0 +1,239 @@
+"""One method over many cells: mean ranks, worst value, slope, and what the cells can carry.
+
+Ranks come from within the cells, which are comparability classes; a mean of ranks compares no
+accuracy of one class with one of another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.results.leaderboard.lines import score
+from fedbench.bench.results.leaderboard.statistics import (
+    LEVEL,
+    friedman_p,
+    nemenyi_difference,
+    ranks,
+    slope,
+)
+from fedbench.bench.system.identity import canonical_json
+
+if TYPE_CHECKING:
+    from fedbench.bench.results.leaderboard.lines import Group, Line
+
+
+AXES = {
+    "alpha": (),
+    "participation": (),
+    "num_clients": ("local_epochs",),
+    "local_epochs": (),
+}
+"""Columns that a sweep varies, and those that may follow them by a scaling rule."""
+
+MIN_CELLS = 6
+"""With fewer common cells mean ranks are only described."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method over the cells.
+
+    Attributes:
+        method: its spec.
+        variant: its hyperparameters, where a cell has several lines of the method.
+        means: its mean in each cell; None where the cell is missing, or a run of it diverged: the
+            mean of the others would flatter it.
+        coverage: share of cells that it has, those where it diverged among them.
+        worst: its worst mean; None if it diverged anywhere.
+        slope: change of the mean per tenfold of the axis, least squares over the cells with a mean;
+            None without an axis.
+        diverged: in which cells a run of it diverged; it ranks last there.
+        mean_rank: over the cells that all ranked entrants have; None if it is not ranked, since
+            half of its cells or more are missing, or there are fewer than two common cells.
+        best: its mean rank is the lowest, or not further from it than the critical difference;
+            None where that cannot be said.
+    """
+
+    method: str
+    variant: str
+    means: tuple[float | None, ...]
+    coverage: float
+    worst: float | None
+    slope: float | None
+    diverged: tuple[bool, ...]
+    mean_rank: float | None = None
+    best: bool | None = None
+
+    def has(self, cell: int) -> bool:
+        """Whether it has a result in a cell, divergence being one."""
+        return self.diverged[cell] or self.means[cell] is not None
+
+    def score(self, cell: int, metric: str) -> float:
+        """Its mean in a cell that it has, turned so that higher is better; -inf: diverged."""
+        mean = self.means[cell]
+        return -math.inf if mean is None else score(metric, mean)
+
+
+@dataclass(frozen=True)
+class Across:
+    """All methods over the cells along one axis, or over all cells.
+
+    Attributes:
+        axis: the column that varies, or None: all cells.
+        metric: what was compared.
+        title: what the cells share, as far as it tells them from others.
+        values: of the axis; for all cells their titles.
+        class_ids: of the cells.
+        num_common: cells that all ranked entrants have.
+        friedman_p: of the hypothesis that all methods are alike; None with too few cells.
+        critical_difference: of mean ranks, by Nemenyi; None unless Friedman's test rejects.
+        entrants: best mean rank first.
+    """
+
+    axis: str | None
+    metric: str
+    title: str
+    values: tuple[float | str, ...]
+    class_ids: tuple[str, ...]
+    num_common: int
+    friedman_p: float | None
+    critical_difference: float | None
+    entrants: tuple[Entrant, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def across(groups: Sequence[Group], metric: str) -> tuple[Across, ...]:
+    """The comparisons along each axis on which groups differ, and over all groups."""
+    found = [
+        _compare([group.keys[axis] for group in family], family, metric, axis)
+        for axis, followers in AXES.items()
+        for family in _families(groups, axis, followers)
+    ]
+    if len(groups) > 1 and not (len(found) == 1 and len(found[0].values) == len(groups)):
+        found.append(_compare([group.title for group in groups], groups, metric, None))
+    return tuple(each for each in found if len(each.entrants) > 0)
+
+
+def _families(groups: Sequence[Group], axis: str, followers: Sequence[str]) -> list[list[Group]]:
+    """Groups that are alike but for the axis (and its followers), at two or more of its values."""
+    families: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.keys[axis] is not None:
+            families.setdefault(_without(group.keys, (axis, *followers)), []).append(group)
+    found = []
+    for family in families.values():
+        values = [group.keys[axis] for group in family]
+        if len(set(values)) < len(values) and followers:
+            found += _families(family, axis, ())
+        elif len(set(values)) > 1:
+            found.append(sorted(family, key=lambda group: group.keys[axis]))
+    return found
+
+
+def _without(keys: Mapping[str, Any], names: Sequence[str]) -> str:
+    return canonical_json({key: value for key, value in keys.items() if key not in names})
+
+
+def _compare(
+    values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
+) -> Across:
+    lines: dict[tuple[str, str], dict[int, Line]] = {}
+    several = {
+        line.method
+        for cell in cells
+        for line in cell.lines
+        if sum(other.method == line.method for other in cell.lines) > 1
+    }
+    for index, cell in enumerate(cells):
+        for line in cell.lines:
+            if line.rank is not None:
+                key = (line.method, line.settings_id if line.method in several else "")
+                lines.setdefault(key, {})[index] = line
+    entrants = [_entrant(found, values, metric, axis) for found in lines.values()]
+    usual = [e for e in entrants if e.coverage > 0.5]
+    table = [
+        [entrant.score(index, metric) for entrant in usual]
+        for index in range(len(cells))
+        if usual and all(entrant.has(index) for entrant in usual)
+    ]
+    p = friedman_p(table) if len(table) >= MIN_CELLS else None
+    difference = None
+    if p is not None and p <= LEVEL:
+        difference = nemenyi_difference(len(usual), len(table))
+    if len(usual) > 1 and len(table) > 1:
+        entrants = _ranked(entrants, usual, table, difference)
+    return Across(
+        axis=axis,
+        metric=metric,
+        title=_shared_title(cells, axis),
+        values=tuple(values),
+        class_ids=tuple(cell.class_id for cell in cells),
+        num_common=len(table),
+        friedman_p=p,
+        critical_difference=difference,
+        entrants=tuple(sorted(entrants, key=_order)),
+    )
+
+
+def _entrant(
+    lines: Mapping[int, Line], values: Sequence[float | str], metric: str, axis: str | None
+) -> Entrant:
+    cells = [lines.get(i) for i in range(len(values))]
+    diverged = tuple(line is not None and line.num_diverged > 0 for line in cells)
+    means = [
+        None if line is None or gone else line.mean
+        for line, gone in zip(cells, diverged, strict=True)
+    ]
+    known = [(value, m) for value, m in zip(values, means, strict=True) if m is not None]
+    first = next(iter(lines.values()))
+    return Entrant(
+        method=first.method,
+        variant=first.variant,
+        means=tuple(means),
+        coverage=len(lines) / len(values),
+        worst=None if any(diverged) else min((m for _, m in known), key=lambda m: score(metric, m)),
+        slope=None
+        if axis is None
+        else slope([math.log10(float(value)) for value, _ in known], [m for _, m in known]),
+        diverged=diverged,
+    )
+
+
+def _ranked(
+    entrants: Sequence[Entrant],
+    usual: Sequence[Entrant],
+    table: Sequence[Sequence[float]],
+    difference: float | None,
+) -> list[Entrant]:
+    """The entrants with their mean ranks over the rows of the table, and the best of them."""
+    columns = zip(*(ranks(row) for row in table), strict=True)
+    mean_rank = {e: math.fsum(c) / len(table) for e, c in zip(usual, columns, strict=True)}
+    limit = None if difference is None else min(mean_rank.values()) + difference
+    return [
+        replace(
+            entrant,
+            mean_rank=mean_rank.get(entrant),
+            best=None if limit is None or entrant not in mean_rank else mean_rank[entrant] <= limit,
+        )
+        for entrant in entrants
+    ]
+
+
+def _order(entrant: Entrant) -> tuple[bool, float, float, str, str]:
+    rank = entrant.mean_rank
+    return (rank is None, rank or 0.0, -entrant.coverage, entrant.method, entrant.variant)
+
+
+def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
+    """The parts of the cells' titles that all of them have, without those of the axis."""
+    if axis is None:
+        return "all cells"
+    parts = [cell.title.split(" · ") for cell in cells]
+    shared = [p for p in parts[0] if all(p in other for other in parts[1:])]
+    return " · ".join([f"over {axis}", *shared])

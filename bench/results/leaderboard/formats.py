@@ -1,0 +1,399 @@
+"""A leaderboard as CSV, Markdown, LaTeX or a DataFrame; the terminal's table is elsewhere.
+
+Machine formats (CSV, JSON, frame) have unrounded numbers and fractions; Markdown and LaTeX have
+what people read: percent, MB, minutes. Equal rows give equal text, but for the minutes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, Across, Entrant
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
+from fedbench.bench.results.leaderboard.lines import Group, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
+
+
+TITLES = {
+    "linear_acc": "linear %",
+    "linear_paper_acc": "linear (paper) %",
+    "knn_acc": "k-NN %",
+    "mlp_acc": "MLP %",
+    "mlp_local_acc": "MLP, local %",
+    "linear_local_acc": "linear, local %",
+    "finetune_1pct_acc": "fine-tuned 1 %",
+    "finetune_10pct_acc": "fine-tuned 10 %",
+    "objective": "objective",
+}
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Cells as people read them.
+
+    Attributes:
+        title: a line above.
+        header: headings.
+        rows: cells.
+        best: which rows hold the best, or what cannot be told from it.
+        column: the cell of such a row to stress.
+        footer: what to know, in a line below.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: Sequence[bool]
+    column: int
+    footer: str = ""
+
+    def stressed(
+        self, stress: Callable[[str], str], escape: Callable[[str], str] = str
+    ) -> list[list[str]]:
+        """The rows with the best cells passed through `stress`, all through `escape` before."""
+        rows = [[escape(cell) for cell in row] for row in self.rows]
+        for row, best in zip(rows, self.best, strict=True):
+            if best and row[self.column]:
+                row[self.column] = stress(row[self.column])
+        return rows
+
+
+def metric_title(metric: str) -> str:
+    """Heading of a metric's column, with its unit."""
+    return TITLES.get(metric, f"{metric} %" if metric.endswith("_acc") else metric)
+
+
+def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
+    """A value for people: one decimal of a percentage, three of anything else; empty for None.
+
+    >>> number(-0.0001, percent=False)  # a zero has no sign
+    '0.000'
+    """
+    if value is None:
+        return ""
+    sign = "+" if signed else ""
+    return f"{value * 100:{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
+
+
+def across_table(across: Across) -> TextTable:
+    """The methods over the cells: means, worst, slope, mean rank."""
+    percent = across.metric.endswith("_acc")
+    values = [f"{value:g}" if isinstance(value, int | float) else "" for value in across.values]
+    shown = values if across.axis is not None else []
+    header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best"]
+
+    def cells(entrant: Entrant) -> list[str]:
+        name = entrant.method + (f" ({entrant.variant})" if entrant.variant else "")
+        means = [
+            "diverged" if gone else number(m, percent) or "-"
+            for m, gone in zip(entrant.means, entrant.diverged, strict=True)
+            if shown
+        ]
+        have = sum(entrant.has(cell) for cell in range(len(entrant.means)))
+        return [
+            name,
+            *means,
+            "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
+            number(entrant.slope, percent, signed=True),
+            f"{have}/{len(entrant.means)}",
+            "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
+            "*" if entrant.best else "",
+        ]
+
+    rows = [cells(entrant) for entrant in across.entrants]
+    kept = [
+        index
+        for index, name in enumerate(header)
+        if name in ("method", *shown) or any(row[index] for row in rows)
+    ]
+    return TextTable(
+        title=f"{across.title} · {metric_title(across.metric)} · {len(values)} cells",
+        header=[header[index] for index in kept],
+        rows=[[row[index] for index in kept] for row in rows],
+        best=[bool(entrant.best) for entrant in across.entrants],
+        column=0,
+        footer=_footer(across),
+    )
+
+
+def _footer(across: Across) -> str:
+    if all(entrant.mean_rank is None for entrant in across.entrants):
+        return "" if len(across.entrants) < 2 else "too few common cells for mean ranks"
+    cells = f"ranks over {across.num_common} common cells"
+    if across.friedman_p is None:
+        return f"{cells}: descriptive (a test needs 3 methods and {MIN_CELLS} common cells)"
+    verdict = f"Friedman p = {across.friedman_p:.2g}"
+    if across.critical_difference is None:
+        return f"{cells}: {verdict}, no method can be told from another"
+    return f"{cells}: {verdict}, Nemenyi critical difference {across.critical_difference:.2f}"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "·": r"$\cdot$",
+    "−": r"$-$",
+    "–": "--",
+    "μ": r"$\mu$",
+    "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+}
+
+UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
+
+
+def plain_cells(line: Line) -> dict[str, str]:
+    """What a person reads of a line, by column heading; empty where nothing was measured.
+
+    Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
+    gives its value.
+    """
+    percent = line.metric.endswith("_acc")
+    cells = {
+        "rank": "" if line.rank is None else str(line.rank),
+        "method": f"{line.method} ({line.variant})" if line.variant else line.method,
+        metric_title(line.metric): _spread(line, percent),
+        "best": "*" if line.best else "",
+        "seeds": str(line.n_seeds),
+        "gain": number(line.gain, percent, signed=True),
+    }
+    cells["local %"] = ""
+    if line.local_acc_mean is not None and not line.metric.endswith("_local_acc"):
+        cells["local %"] = number(line.local_acc_mean, True)
+        if line.local_acc_std is not None:
+            cells["local %"] += f" (sd {number(line.local_acc_std, True)})"
+    others = {
+        "linear_acc": line.linear_acc_mean,
+        "knn_acc": line.knn_acc_mean,
+        "objective": line.objective_mean,
+    }
+    for metric, value in others.items():
+        if metric != line.metric:
+            cells[metric_title(metric)] = number(value, metric != "objective")
+    cells["area %"] = number(line.area, True)
+    cells["rounds to"] = _count(line.rounds_to_reach, line)
+    cells["GB to"] = _count(line.gb_to_reach, line)
+    cells["MB up"], cells["MB down"] = _short(line.mb_up), _short(line.mb_down)
+    per_gb = None if line.per_gb is None else line.per_gb * (100 if percent else 1)
+    cells["% / GB" if percent else "per GB"] = _short(per_gb)
+    cells["minutes"] = ""
+    if line.minutes is not None:
+        cells["minutes"] = f"{line.minutes:.1f}" if line.minutes >= 0.1 else f"{line.minutes:.2f}"
+    cells["published"] = ""
+    if line.published is not None:
+        cells["published"] = number(line.published.value, percent)
+        if line.difference is not None:
+            cells["published"] += f" ({number(line.difference, percent, signed=True)})"
+    cells["notes"] = ", ".join(notes(line))
+    return cells
+
+
+def _count(value: float | None, line: Line) -> str:
+    """Rounds or GB to the accuracy asked for; how many seeds got there if not all did."""
+    if line.num_reached is None or not line.n_seeds:
+        return ""
+    return f"{value:.3g}" if value is not None else f"{line.num_reached} of {line.n_seeds} seeds"
+
+
+def notes(line: Line) -> list[str]:
+    """What a reader must know of a line: divergence, failures, collapse, few seeds, labels."""
+    found = []
+    if line.num_diverged:
+        found.append(f"{line.num_diverged} diverged")
+    if line.num_failed:
+        found.append(f"{line.num_failed} failed")
+    if line.collapsed:
+        found.append("collapsed")
+    if line.tuned:
+        runs = "" if line.tune_runs is None else f" in {line.tune_runs} runs"
+        place = "" if line.tuned_on is None else f" on {line.tuned_on}"
+        found.append(f"tuned{runs}{place}")
+    if line.selection == "oracle":
+        found.append("tuned with labels, not ranked")
+    if line.epsilon is not None:
+        found.append(f"ε {line.epsilon:.3g} for {line.epsilon_of}")
+    if line.revealing_messages:
+        found.append("shows single images")
+    if 0 < line.n_seeds < 3:
+        found.append("descriptive")
+    return found
+
+
+def to_csv(board: Leaderboard) -> str:
+    """One line per configuration, unrounded; `published` is spread over its own columns."""
+    records = [_flat(record) for record in board.to_dict()["rows"]]
+    names = list(dict.fromkeys(name for record in records for name in record)) or _empty_names()
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()
+
+
+def to_frame(board: Leaderboard) -> pd.DataFrame:
+    """The rows of `to_csv` as a DataFrame; seeds and values stay lists."""
+    import pandas as pd
+
+    records = [_flat(record, join=False) for record in board.to_dict()["rows"]]
+    return pd.DataFrame.from_records(records, columns=None if records else _empty_names())
+
+
+def to_markdown(board: Leaderboard) -> str:
+    """One heading and one table per group, then those over several groups; the best in bold."""
+    parts = []
+    for table in tables(board):
+        lines = [
+            f"### {table.title}",
+            "",
+            _markdown_row(table.header),
+            _markdown_row(["---"] * len(table.header)),
+            *(_markdown_row(cells) for cells in table.stressed(lambda cell: f"**{cell}**")),
+        ]
+        if table.footer:
+            lines += ["", table.footer]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def to_latex(board: Leaderboard) -> str:
+    r"""One `table` per group; needs `\usepackage{booktabs}` and `\usepackage[T1]{fontenc}`."""
+    parts = []
+    for table in tables(board):
+        columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
+        body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
+        caption = ". ".join(filter(None, (_tex(table.title), _tex(table.footer))))
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(map(_tex, table.header)) + r" \\",
+            r"\midrule",
+            *(" & ".join(cells) + r" \\" for cells in body),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def tables(board: Leaderboard) -> list[TextTable]:
+    """The tables of the groups, and those over several groups."""
+    return [*map(group_table, board.groups), *map(across_table, board.across())]
+
+
+def group_table(group: Group) -> TextTable:
+    """A group as text, without the columns that are empty throughout."""
+    header = visible_columns(group)
+    metric = metric_title(group.lines[0].metric)
+    return TextTable(
+        title=group.title,
+        header=header,
+        rows=[[plain_cells(line)[name] for name in header] for line in group.lines],
+        best=[bool(line.best) for line in group.lines],
+        column=header.index(metric) if metric in header else header.index("method"),
+        footer=UNEQUAL_BUDGETS if group.unequal_budgets else "",
+    )
+
+
+def visible_columns(group: Group) -> list[str]:
+    """Headings of a group's table without the columns that are empty throughout."""
+    rows = [plain_cells(line) for line in group.lines]
+    always = {"rank", "method", "seeds"}
+    return [name for name in rows[0] if name in always or any(row[name] for row in rows)]
+
+
+def _spread(line: Line, percent: bool) -> str:
+    if line.mean is None:
+        return ""
+    if line.ci95_low is not None and line.ci95_high is not None:
+        half = (line.ci95_high - line.ci95_low) / 2
+        # One decimal, or as many as leave the interval a digit: 39.4 ± 0.6, 39.42 ± 0.03.
+        scaled = half * 100 if percent else half
+        first = 1 if percent else 3
+        digits = next((d for d in range(first, 5) if round(scaled, d) > 0), first)
+        mean = line.mean * 100 if percent else line.mean
+        return f"{mean:.{digits}f} ± {scaled:.{digits}f}"
+    text = number(line.mean, percent)
+    if line.n_seeds > 1:
+        text += f" ({', '.join(number(value, percent) for value in line.values)})"
+    return text
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
+    flat = {key: value for key, value in record.items() if key != "published"}
+    if join:
+        for key in ("seeds", "values"):
+            flat[key] = " ".join(map(str, flat[key]))
+    cell = record["published"] or {}
+    for name in _PUBLISHED:
+        flat["published" if name == "value" else f"published_{name}"] = cell.get(name)
+    return flat
+
+
+_PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
+
+
+def _empty_names() -> list[str]:
+    return ["rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds"]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A leaderboard, and the files of the store that could not be read.
+
+    Attributes:
+        board: groups of comparable lines, best first.
+        problems: one line per unreadable file; what it holds is missing from the board.
+        nothing: why the board is empty, in one line; empty if it is not.
+    """
+
+    board: Leaderboard
+    problems: tuple[str, ...]
+    nothing: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench leaderboard --json` prints: `metric`, flat `rows`, and `across` cells."""
+        across = [each.as_dict() for each in self.board.across()]
+        return {**self.board.to_dict(), "across": across, "problems": list(self.problems)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line per configuration, numbers unrounded."""
+        return to_frame(self.board)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return str(self.to_frame().to_html())

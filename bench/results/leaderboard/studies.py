@@ -1,0 +1,144 @@
+"""Tuning studies as results: trials, what they cost, and how well the objective foretold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedbench.bench.results.leaderboard.statistics import (
+    pearson,
+    pearson_interval,
+    spearman,
+    spearman_interval,
+)
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import StoreError
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Of the objective and a metric, with 95 % intervals; null where there are too few pairs."""
+
+    metric: str
+    n: int
+    pearson: float | None
+    pearson_low: float | None
+    pearson_high: float | None
+    spearman: float | None
+    spearman_low: float | None
+    spearman_high: float | None
+
+
+@dataclass(frozen=True)
+class StudyView:
+    """A study as the store has it, finished or not.
+
+    Attributes:
+        study_id: its name.
+        spec: method spec; empty if the description is missing, as with the next two.
+        preset: that trials start from.
+        sampler: that suggested them.
+        finished_at: when its best values were written; None before.
+        best: the trial number of the highest objective; None without one.
+        best_objective: of that trial.
+        trials: by number, as `Store.trials` gives them.
+        correlations: one for every metric that trials recorded and the search never saw.
+        seconds: wall time of all trials.
+        num_bytes: sent in all trials, both directions.
+    """
+
+    study_id: str
+    spec: str
+    preset: str
+    sampler: str
+    finished_at: str | None
+    best: int | None
+    best_objective: float | None
+    trials: tuple[Mapping[str, Any], ...] = field(repr=False)
+    correlations: tuple[Correlation, ...]
+    seconds: float
+    num_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "trials": [dict(trial) for trial in self.trials]}
+
+
+class Studies(list[StudyView]):
+    """The studies of a store that can be read.
+
+    Args:
+        views: the studies.
+        problems: one line for every file of the store that cannot be read.
+    """
+
+    def __init__(self, views: Iterable[StudyView], problems: Iterable[str]) -> None:
+        super().__init__(views)
+        self.problems = tuple(problems)
+
+
+def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The trial of the highest objective among those that were run to the end; ties: the first."""
+    usable = [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
+    return max(usable, key=lambda t: (t["objective"], -t["number"]), default=None)
+
+
+def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
+    """How two things go together.
+
+    Args:
+        metric: name of the second of each pair.
+        pairs: (objective, metric).
+    """
+    x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    r, rho = pearson(x, y), spearman(x, y)
+    low, high = pearson_interval(r, len(x)) or (None, None)
+    rho_low, rho_high = spearman_interval(rho, len(x)) or (None, None)
+    return Correlation(metric, len(x), r, low, high, rho, rho_low, rho_high)
+
+
+def study_view(store: Store, study_id: str) -> StudyView:
+    """One study.
+
+    Raises:
+        StoreError: when its description cannot be read.
+    """
+    meta, trials = store.study(study_id) or {}, store.trials(study_id)
+    usable = [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
+    best = best_trial(trials)
+    watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
+    return StudyView(
+        study_id=study_id,
+        spec=str(meta.get("spec", "")),
+        preset=str(meta.get("preset", "")),
+        sampler=str(meta.get("sampler", "")),
+        finished_at=meta.get("finished_at"),
+        best=None if best is None else best["number"],
+        best_objective=None if best is None else best["objective"],
+        trials=tuple(trials),
+        correlations=tuple(
+            correlate(
+                name,
+                [
+                    (trial["objective"], trial["watched"][name])
+                    for trial in usable
+                    if trial["watched"].get(name) is not None
+                ],
+            )
+            for name in watched
+        ),
+        seconds=sum(trial["seconds"] or 0.0 for trial in trials),
+        num_bytes=sum(int(trial.get("bytes") or 0) for trial in trials),
+    )
+
+
+def study_views(store: Store) -> list[StudyView]:
+    """All studies that can be read; `Store.problems` names the others."""
+    found = []
+    for study_id in store.studies():
+        try:
+            found.append(study_view(store, study_id))
+        except StoreError:  # named by Store.problems
+            continue
+    return found

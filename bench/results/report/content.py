@@ -1,0 +1,298 @@
+"""What the page shows, as plain JSON: tables by column, curves, studies, published numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedbench.bench.results.leaderboard.comparability import class_keys
+from fedbench.bench.results.leaderboard.curves import Curve
+from fedbench.bench.results.leaderboard.formats import (
+    UNEQUAL_BUDGETS,
+    across_table,
+    metric_title,
+    plain_cells,
+    visible_columns,
+)
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.leaderboard.lines import Group, Line, Spent, metric_value
+from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
+from fedbench.bench.results.leaderboard.studies import StudyView
+from fedbench.bench.results.report.series import columns, curves_of, scatter, sweeps
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.identity import content_id
+
+FILE = "geometry.json"
+MAX_MAPS = 40
+"""Maps on a page, of the first runs; each has a thousand points or so."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Histogram(_Part):
+    median: float | None
+    edges: list[float]
+    counts: list[int]
+
+
+class _Map(_Part):
+    points: list[tuple[float, float]]
+    labels: list[int]
+    class_names: list[str]
+
+
+class _Geometry(_Part):
+    run_id: str
+    title: str
+    setting: str
+    angles: dict[str, _Histogram]
+    map: _Map | None
+
+
+def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the rows' files hold, in their order, and a line for every file that cannot be read."""
+    found: list[dict[str, Any]] = []
+    problems = []
+    for row in rows:
+        path = store.cell_dir(row.row_id) / FILE
+        try:
+            record = _Geometry.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValidationError) as error:
+            problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
+            continue
+        if len(found) >= MAX_MAPS:
+            record = record.model_copy(update={"map": None})
+        found.append(record.model_dump())
+    return found, problems
+
+
+_FIRST = ("linear_acc", "knn_acc", "linear_paper_acc", "objective")
+_RUN_COLUMNS = (
+    "row_id",
+    "status",
+    "method",
+    "preset",
+    "dataset",
+    "partition",
+    "alpha",
+    "num_clients",
+    "participation",
+    "num_rounds",
+    "local_epochs",
+    "seed",
+    "linear_acc",
+    "knn_acc",
+    "objective",
+    "untrained_linear_acc",
+    "untrained_knn_acc",
+    "collapsed",
+    "bytes_up",
+    "bytes_down",
+    "revealing_messages",
+    "epsilon",
+    "epsilon_of",
+    "wall_seconds",
+    "peak_memory_bytes",
+    "device",
+    "hardware",
+    "grid",
+    "study_id",
+    "git_sha",
+    "package_version",
+    "started_at",
+    "error",
+)
+_SORTED_BY = {
+    "rank": "rank",
+    "seeds": "n_seeds",
+    "gain": "gain",
+    "linear %": "linear_acc_mean",
+    "k-NN %": "knn_acc_mean",
+    "objective": "objective_mean",
+    "area %": "area",
+    "MB up": "mb_up",
+    "MB down": "mb_down",
+    "% / GB": "per_gb",
+    "per GB": "per_gb",
+    "minutes": "minutes",
+    "published": "difference",
+}
+"""Text column of a line to the unrounded number that it shows."""
+
+
+def content(
+    rows: Sequence[Row],
+    curves: Mapping[str, Curve],
+    studies: Sequence[StudyView],
+    problems: Sequence[str],
+    *,
+    spent: Mapping[str, Spent] | None = None,
+    geometry: Sequence[Mapping[str, Any]] = (),
+    title: str,
+) -> dict[str, Any]:
+    """Everything on the page.
+
+    Args:
+        rows: of the store.
+        curves: by row id.
+        studies: of the store.
+        problems: a line for every file that could not be read.
+        spent: what each tuning study has spent, by its id.
+        geometry: angles between classes and maps of features, one record a run.
+        title: of the page.
+    """
+    metrics = _metrics(rows)
+    boards = {
+        metric: leaderboard(rows, metric=metric, curves=curves, studies=spent) for metric in metrics
+    }
+    groups = boards[metrics[0]].groups if metrics else ()
+    class_of = {row.row_id: content_id(class_keys(row)) for row in rows}
+    return {
+        "title": title,
+        "problems": list(problems),
+        "metrics": [
+            {"name": m, "title": metric_title(m), "percent": m.endswith("_acc")} for m in metrics
+        ],
+        "classes": {group.class_id: group.title for group in groups},
+        "boards": {metric: _board(board) for metric, board in boards.items()},
+        "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
+        "curves": {group.class_id: curves_of(group, curves) for group in groups},
+        "scatter": scatter(rows, class_of, [m for m in metrics if m != "objective"]),
+        "geometry": list(geometry),
+        "runs": columns([_run(row) for row in rows], _RUN_COLUMNS),
+        "machines": _machines(rows),
+        "studies": [_study(study) for study in studies],
+        "papers": _papers(),
+    }
+
+
+def _metrics(rows: Sequence[Row]) -> list[str]:
+    """What rows were measured by, the usual ones first; what methods add comes after."""
+    further = {
+        name
+        for row in rows
+        for name in json.loads(row.metrics_json or "{}")
+        if name.endswith("_acc") and not name.startswith("untrained_")
+    }
+    names = [*_FIRST, *sorted(further - {*_FIRST})]
+    return [m for m in names if any(metric_value(row, m) is not None for row in rows)]
+
+
+def _run(row: Row) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in _RUN_COLUMNS}
+    return values | {"started_at": row.started_at.isoformat(timespec="seconds")}
+
+
+def _board(board: Leaderboard) -> dict[str, Any]:
+    """Tables of a leaderboard: a cell is its text, or its text and the number behind it."""
+    return {
+        "groups": [_group(group) for group in board.groups],
+        "across": [_across(table) for table in map(across_table, board.across())],
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    header = visible_columns(group)
+    return {
+        "title": group.title,
+        "note": UNEQUAL_BUDGETS if group.unequal_budgets else "",
+        "header": header,
+        "best": [bool(line.best) for line in group.lines],
+        "rows": [
+            [_cell(line, n, text) for n, text in _texts(line, header)] for line in group.lines
+        ],
+    }
+
+
+def _texts(line: Line, header: Sequence[str]) -> list[tuple[str, str]]:
+    cells = plain_cells(line)
+    return [(name, cells[name]) for name in header]
+
+
+def _cell(line: Line, name: str, text: str) -> str | list[Any]:
+    if name == metric_title(line.metric):
+        return [text, line.mean]
+    if name in _SORTED_BY:
+        return [text, getattr(line, _SORTED_BY[name])]
+    return text
+
+
+def _across(table: Any) -> dict[str, Any]:
+    return {
+        "title": table.title,
+        "header": list(table.header),
+        "rows": [list(row) for row in table.rows],
+        "best": list(table.best),
+        "footer": table.footer,
+    }
+
+
+def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What ran on what, and for how long."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        env = json.loads(row.env_json or "{}")
+        versions = ", ".join(
+            f"{name} {env[name]}" for name in ("python", "torch", "cuda") if name in env
+        )
+        key = (row.hardware or "", row.device or "", f"fedbench {row.package_version}", versions)
+        found.setdefault(key, []).append(row)
+    return [
+        {
+            "hardware": key[0],
+            "device": key[1],
+            "code": key[2],
+            "versions": key[3],
+            "runs": len(ran),
+            "hours": sum(row.wall_seconds or 0.0 for row in ran) / 3600,
+            "gb": sum((row.bytes_up or 0) + (row.bytes_down or 0) for row in ran) / 1e9,
+            "first": min(row.started_at for row in ran).isoformat(timespec="seconds"),
+            "last": max(row.finished_at for row in ran).isoformat(timespec="seconds"),
+        }
+        for key, ran in sorted(found.items())
+    ]
+
+
+def _study(study: StudyView) -> dict[str, Any]:
+    keys = ("number", "status", "objective", "seconds", "error")
+    return {
+        **{k: v for k, v in study.as_dict().items() if k not in ("trials", "correlations")},
+        "correlations": [asdict(c) for c in study.correlations],
+        "trials": [
+            {key: trial[key] for key in keys}
+            | {"watched": trial["watched"], "params": trial["params"], "seeds": len(trial["seeds"])}
+            for trial in study.trials
+        ],
+    }
+
+
+def _papers() -> dict[str, Any]:
+    cells = paper_cells()
+    records = [
+        {
+            "table": cell.source,
+            "dataset": cell.dataset,
+            "setting": cell.setting,
+            "measured": cell.probe or cell.metric,
+            "method": cell.method,
+            "here": cell.spec,
+            "value": cell.value if cell.unit == "fraction" else None,
+            "printed": cell.printed,
+            "spread": cell.spread,
+            "seeds": cell.n_seeds,
+            "rank": rank,
+            "note": cell.note,
+            "paper": cell.citation,
+        }
+        for cell, rank in zip(cells, paper_ranks(cells), strict=True)
+    ]
+    return columns(records, records[0])

@@ -1,0 +1,1 @@
+"""Rows, trials, curves and checkpoints in Parquet and safetensors files."""

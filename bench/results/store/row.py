@@ -1,0 +1,326 @@
+"""One row of results: a run with its task, method, seed, metrics, cost and provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.identity import canonical_json
+
+SCHEMA_VERSION = 2
+"""Raised with every new column; new columns are nullable, no column ever changes its type."""
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+COUNT: dict[str, Any] = {"unit": "count", "arrow": "int32"}
+NUMBER: dict[str, Any] = {"unit": "number", "arrow": "int32"}
+PARAMETERS: dict[str, Any] = {"unit": "parameters", "arrow": "int64"}
+BYTES: dict[str, Any] = {"unit": "bytes", "arrow": "int64"}
+SECONDS: dict[str, Any] = {"unit": "s"}
+FRACTION: dict[str, Any] = {"unit": "fraction"}
+SCORE: dict[str, Any] = {"unit": "score"}
+JSON: dict[str, Any] = {"unit": "json"}
+
+FINAL_METRICS = (
+    "objective",
+    "align",
+    "unif",
+    "knn_acc",
+    "linear_acc",
+    "linear_paper_acc",
+    "std_ratio",
+    "collapsed",
+    "effective_rank",
+    "final_loss",
+)
+"""Columns measured after the last round: null unless the run's status is `ok`."""
+
+
+class Record(BaseModel):
+    """Frozen, no unknown fields, no conversions, no NaN or infinity: null means not measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Row(Record):
+    """One run and its evaluation. Units are in the field metadata; accuracies are in [0, 1]."""
+
+    # Identity
+    row_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="hash of configuration with seed")
+    config_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="the same without the seed")
+    schema_version: int = Field(
+        SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
+    )
+    benchmark_version: str = Field(description="rows of two versions are not comparable")
+    status: Literal["ok", "error", "diverged"] = Field(description="how the run ended")
+    error: str | None = Field(None, description="what went wrong, where status is error")
+
+    # Task
+    preset: str = Field(description="preset that the configuration started from")
+    dataset: str = Field(description="data.name of the configuration")
+    dataset_revision: str = Field(description="checksum or revision of the data")
+    partition: str = Field(description="partitioner that dealt the data to clients")
+    alpha: float | None = Field(
+        None, gt=0, description="Dirichlet concentration; null where there is none"
+    )
+    num_clients: int = Field(ge=1, description="data holders", json_schema_extra=COUNT)
+    participation: float = Field(
+        gt=0, le=1, description="cohort size / number of clients", json_schema_extra=FRACTION
+    )
+    num_rounds: Count = Field(description="rounds configured", json_schema_extra=COUNT)
+    local_epochs: Count = Field(
+        description="passes over a client's data per round", json_schema_extra=COUNT
+    )
+    partition_hash: str = Field(description="hash of who holds which example")
+
+    # Method
+    method: str = Field(description="method spec, name[+addon…]")
+    backbone: str = Field(description="architecture of the encoder")
+    norm: str = Field(description="normalisation policy")
+    num_parameters: Count | None = Field(
+        None, description="encoder and heads", json_schema_extra=PARAMETERS
+    )
+    config_json: str = Field(
+        description="the whole RunConfig as canonical JSON", json_schema_extra=JSON
+    )
+    tuned: bool = Field(False, description="hyperparameters come from a study")
+    study_id: str | None = Field(None, description="the study they come from")
+    selection: Literal["label-free", "paper", "default", "oracle"] = Field(
+        "default", description="how hyperparameters were chosen; oracle = with labels, not ranked"
+    )
+
+    # Seed
+    seed: Count = Field(description="all other seeds derive from it", json_schema_extra=NUMBER)
+
+    # Metrics
+    objective: float | None = Field(
+        None, description="label-free score, align + 0.2 unif", json_schema_extra=SCORE
+    )
+    align: float | None = Field(None, description="alignment", json_schema_extra=SCORE)
+    unif: float | None = Field(None, description="uniformity", json_schema_extra=SCORE)
+    knn_acc: Fraction | None = Field(
+        None, description="k-NN accuracy on the test split", json_schema_extra=FRACTION
+    )
+    linear_acc: Fraction | None = Field(
+        None, description="linear-probe accuracy, cached features", json_schema_extra=FRACTION
+    )
+    linear_paper_acc: Fraction | None = Field(
+        None, description="linear-probe accuracy, 50-epoch protocol", json_schema_extra=FRACTION
+    )
+    untrained_objective: float | None = Field(
+        None, description="objective before training", json_schema_extra=SCORE
+    )
+    untrained_knn_acc: Fraction | None = Field(
+        None, description="k-NN accuracy before training", json_schema_extra=FRACTION
+    )
+    untrained_linear_acc: Fraction | None = Field(
+        None, description="linear-probe accuracy before training", json_schema_extra=FRACTION
+    )
+    std_ratio: float | None = Field(
+        None,
+        ge=0,
+        description="mean per-dimension std of unit features times sqrt(dim); 1 = isotropic",
+        json_schema_extra=SCORE,
+    )
+    collapsed: bool | None = Field(
+        None, description="the detector's verdict on std_ratio and effective_rank"
+    )
+    effective_rank: float | None = Field(
+        None, ge=0, description="effective rank of the features", json_schema_extra=SCORE
+    )
+    final_loss: float | None = Field(
+        None, description="mean local loss of the last round", json_schema_extra=SCORE
+    )
+    metrics_json: str | None = Field(
+        None, description="every other metric, name to number", json_schema_extra=JSON
+    )
+
+    # Cost
+    wall_seconds: float | None = Field(
+        None, ge=0, description="whole run with evaluation", json_schema_extra=SECONDS
+    )
+    train_seconds: float | None = Field(
+        None, ge=0, description="rounds only", json_schema_extra=SECONDS
+    )
+    bytes_up: Count | None = Field(
+        None, description="client to server, whole run", json_schema_extra=BYTES
+    )
+    bytes_down: Count | None = Field(
+        None, description="server to clients, whole run", json_schema_extra=BYTES
+    )
+    peak_memory_bytes: Count | None = Field(
+        None, description="peak resident memory", json_schema_extra=BYTES
+    )
+    rounds_done: Count | None = Field(None, description="rounds finished", json_schema_extra=COUNT)
+    resumes: Count | None = Field(
+        None, description="times the run was taken up again", json_schema_extra=COUNT
+    )
+
+    # Privacy
+    traffic_json: str | None = Field(
+        None,
+        description="messages, numbers, bytes and what they reveal, by direction and tensor group",
+        json_schema_extra=JSON,
+    )
+    revealing_messages: Count | None = Field(
+        None,
+        description="messages to the server that hold something of a single image",
+        json_schema_extra=COUNT,
+    )
+    smallest_group: Count | None = Field(
+        None,
+        description="images that the smallest part of any message stands for; null = a client's",
+        json_schema_extra=COUNT,
+    )
+    secure_sum: bool | None = Field(
+        None, description="the server needs sums over clients only, no single client's update"
+    )
+    epsilon: float | None = Field(
+        None,
+        ge=0,
+        description="differential privacy of the whole run, all rounds together; null = none",
+    )
+    delta: float | None = Field(None, ge=0, description="of epsilon")
+    epsilon_of: str | None = Field(None, description="what epsilon protects, and where")
+    privacy_json: str | None = Field(
+        None, description="noise and budget per round behind epsilon", json_schema_extra=JSON
+    )
+
+    # Provenance
+    started_at: datetime = Field(description="start of the run, UTC")
+    finished_at: datetime = Field(description="end of the run, UTC")
+    git_sha: str | None = Field(None, description="commit of the code, if known")
+    package_version: str = Field(description="version of fedbench")
+    env_json: str | None = Field(
+        None, description="versions of Python and libraries", json_schema_extra=JSON
+    )
+    hardware: str | None = Field(None, description="processor and accelerators")
+    device: str | None = Field(None, description="device that trained")
+    argv: str | None = Field(None, description="command line")
+    grid: str | None = Field(None, description="grid that the cell belongs to")
+
+    @field_validator("started_at", "finished_at")
+    @classmethod
+    def _to_utc(cls, value: datetime) -> datetime:
+        if value.tzinfo is None:
+            raise ValueError("needs a time zone, for example datetime.now(UTC)")
+        return value.astimezone(UTC)
+
+    @model_validator(mode="after")
+    def _status_fits(self) -> Self:
+        if self.status != "ok":
+            given = [name for name in FINAL_METRICS if getattr(self, name) is not None]
+            if given:
+                raise ValueError(f"a row of status {self.status!r} has no {', '.join(given)}")
+        if (self.status == "error") != (self.error is not None):
+            raise ValueError("error is the text of a row of status 'error', and null otherwise")
+        return self
+
+
+def per_gigabyte(row: Row, value: float | None) -> float | None:
+    """A metric over the bytes that the run moved, in both directions, in units of 1e9."""
+    moved = (row.bytes_up or 0) + (row.bytes_down or 0)
+    return None if value is None or not moved else value / (moved / 1e9)
+
+
+class Trial(Record):
+    """One trial of a tuning study."""
+
+    study_id: str = Field(description="the study it belongs to")
+    number: Count = Field(description="position in the study, from 0", json_schema_extra=NUMBER)
+    schema_version: int = Field(
+        SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
+    )
+    status: str = Field(description="how the trial ended; ok, error, diverged or stopped")
+    seeds: list[int] = Field(
+        default_factory=list, description="seeds that were run", json_schema_extra=NUMBER
+    )
+    params_json: str = Field("{}", description="suggested values", json_schema_extra=JSON)
+    objective: float | None = Field(
+        None, description="mean label-free score over seeds", json_schema_extra=SCORE
+    )
+    watched_json: str = Field(
+        "{}", description="metrics the search never saw", json_schema_extra=JSON
+    )
+    seconds: float | None = Field(None, ge=0, description="wall time", json_schema_extra=SECONDS)
+    error: str | None = Field(None, description="what went wrong")
+    extra_json: str = Field("{}", description="anything else", json_schema_extra=JSON)
+
+
+_COLUMNS = frozenset(Trial.model_fields) - {"schema_version", "extra_json"}
+
+
+def to_trial(study_id: str, number: int, record: Mapping[str, Any]) -> Trial:
+    """The typed trial of a record; keys that are no columns go to `extra_json`.
+
+    Raises:
+        StoreError: a value that a column refuses, or that JSON cannot hold.
+    """
+    fields = {k: v for k, v in record.items() if k in _COLUMNS}
+    fields |= {"study_id": study_id, "number": number}
+    if "seeds" in fields:
+        fields["seeds"] = list(fields["seeds"])
+    rest = {k: v for k, v in record.items() if k not in _COLUMNS}
+    try:
+        for name in ("params", "watched"):
+            if name in rest:
+                fields[f"{name}_json"] = canonical_json(rest.pop(name))
+        fields["extra_json"] = canonical_json(rest)
+        return Trial(**fields)
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"trial {number} of {study_id!r}: {where}: {first['msg']}"
+        raise StoreError(message) from cause
+    except (TypeError, ValueError) as cause:
+        raise StoreError(f"trial {number} of {study_id!r}: not JSON: {cause}") from cause
+
+
+def from_trial(trial: Trial) -> dict[str, Any]:
+    """The record: columns, further keys, and `params` and `watched` as dicts beside their JSON."""
+    record = trial.model_dump(exclude={"extra_json"})
+    record["params"] = json.loads(trial.params_json)
+    record["watched"] = json.loads(trial.watched_json)
+    return {**json.loads(trial.extra_json), **record}
+
+
+class PaperCell(Record):
+    """One printed number with its provenance; null = not stated in the paper."""
+
+    paper: Literal["orchestra", "mi", "pfedae"] = Field(description="which of the three papers")
+    citation: str = Field(description="authors, year, title")
+    url: str | None = Field(None, description="where the paper can be read")
+    source: str = Field(description="the table, named paper_tableN")
+    dataset: str = Field(description="as printed")
+    setting: str = Field(description="the table's setting")
+    method: str = Field(description="as printed")
+    spec: str | None = Field(None, description="the same method here; null = none here")
+    metric: str = Field(description="the table's column")
+    value: float = Field(description="fraction, or a number of classes", json_schema_extra=FRACTION)
+    unit: Literal["fraction", "classes"] = Field(description="unit of value and spread")
+    printed: str = Field(description="the number as printed; accuracies in percent")
+    spread: float | None = Field(None, ge=0, description="printed spread, in the unit of value")
+    spread_kind: Literal["standard deviation", "standard error"] | None = Field(
+        None, description="what the spread is"
+    )
+    n_seeds: Count | None = Field(None, description="seeds of the mean", json_schema_extra=COUNT)
+    partition: str | None = Field(None, description="how data is dealt to clients")
+    alpha: float | None = Field(None, gt=0, description="Dirichlet concentration")
+    num_clients: Count | None = Field(None, description="data holders", json_schema_extra=COUNT)
+    participation: Fraction | None = Field(
+        None, description="cohort size / number of clients", json_schema_extra=FRACTION
+    )
+    num_rounds: Count | None = Field(None, description="rounds", json_schema_extra=COUNT)
+    local_epochs: Count | None = Field(
+        None, description="passes over a client's data per round", json_schema_extra=COUNT
+    )
+    backbone: str | None = Field(None, description="architecture of the encoder")
+    norm: str | None = Field(None, description="normalisation of the encoder")
+    probe: str | None = Field(None, description="how the number was measured")
+    note: str = Field("", description="what to know before comparing")

@@ -1,0 +1,150 @@
+"""The Arrow schemas of the store, and the way from records to Parquet bytes and back.
+
+Columns come from the models in `row.py`, so that model and files cannot drift apart; a golden test
+fixes the result. Units and meanings travel in the field metadata.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from fedbench.bench.results.store.row import SCHEMA_VERSION, PaperCell, Record, Row, Trial
+from fedbench.bench.system.errors import StoreError
+
+R = TypeVar("R", bound=Record)
+
+
+def _unwrap(annotation: Any) -> tuple[Any, bool]:
+    """The plain type behind `Annotated`, `Literal` and `| None`, and whether null is allowed."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        (inner,) = [a for a in get_args(annotation) if a is not type(None)]
+        return _unwrap(inner)[0], True
+    if origin is Annotated:
+        return _unwrap(get_args(annotation)[0])
+    if origin is Literal:
+        return str, False
+    return annotation, False
+
+
+def _arrow_field(name: str, info: FieldInfo) -> pa.Field[Any]:
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    plain, nullable = _unwrap(info.annotation)
+    kinds: dict[Any, Any] = {
+        str: pa.string(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+        datetime: pa.timestamp("us", tz="UTC"),
+        int: pa.int32() if extra.get("arrow") == "int32" else pa.int64(),
+        list[int]: pa.list_(pa.int32()),
+    }
+    metadata = {"doc": info.description or ""}
+    if "unit" in extra:
+        metadata["unit"] = str(extra["unit"])
+    return pa.field(name, kinds[plain], nullable=nullable, metadata=metadata)
+
+
+def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
+    fields = [_arrow_field(name, info) for name, info in model.model_fields.items()]
+    return pa.schema(fields, metadata={"fedbench.schema_version": str(version)})
+
+
+ROW_SCHEMA = _schema(Row)
+TRIAL_SCHEMA = _schema(Trial)
+PAPER_SCHEMA = _schema(PaperCell, version=1)  # of its own: shipped files do not change
+_SCHEMAS: dict[type[Record], pa.Schema] = {
+    Row: ROW_SCHEMA,
+    Trial: TRIAL_SCHEMA,
+    PaperCell: PAPER_SCHEMA,
+}
+
+
+def encode(records: Sequence[Record], model: type[Record]) -> bytes:
+    """Parquet bytes with the model's schema; equal records give equal bytes.
+
+    A file of one record is read with thousands like it, and then its header is what costs: it has
+    units but no descriptions, dictionaries, statistics or compression. Page checksums let a reader
+    see a flipped bit.
+    """
+    schema = _SCHEMAS[model]
+    single = len(records) == 1
+    table = pa.Table.from_pylist([dict(r) for r in records], schema=schema)
+    if single:
+        table = table.cast(_without_descriptions(schema))
+    return table_bytes(table, compression="none" if single else "zstd")
+
+
+def _without_descriptions(schema: pa.Schema) -> pa.Schema:
+    fields = [
+        field.with_metadata({k: v for k, v in (field.metadata or {}).items() if k != b"doc"})
+        for field in schema
+    ]
+    return pa.schema(fields).with_metadata(schema.metadata or {})
+
+
+def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") -> bytes:
+    """The table as the bytes of one Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression=compression,
+        use_dictionary=False,
+        write_statistics=False,
+        write_page_checksum=True,
+    )
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def read_table(data: bytes) -> pa.Table:
+    """The table in the bytes of one Parquet file.
+
+    Raises:
+        StoreError: when the bytes are not a whole Parquet file, or a checksum does not fit.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        return file.read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as cause:
+        first = (str(cause).splitlines() or ["unreadable"])[0]
+        raise StoreError(f"not a whole Parquet file ({first[:100]})") from cause
+
+
+def decode(data: bytes, model: type[R]) -> list[R]:
+    """The records in the bytes of one Parquet file.
+
+    Columns that an older schema did not have are null; no column is ever ignored.
+
+    Raises:
+        StoreError: torn bytes, a newer schema, unknown columns, or values the model refuses.
+    """
+    table = read_table(data)
+    schema = _SCHEMAS[model]
+    try:
+        pylist = table.to_pylist()
+    except (pa.ArrowException, ValueError) as cause:
+        raise StoreError("its values cannot be read") from cause
+    for raw in pylist:
+        version = raw.get("schema_version")
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise StoreError(
+                f"written by a newer fedbench (schema {version}, this one knows {SCHEMA_VERSION}); "
+                "update fedbench"
+            )
+    unknown = [name for name in table.schema.names if name not in schema.names]
+    if unknown:
+        raise StoreError(f"not of this store: unknown columns {', '.join(unknown[:3])}")
+    try:
+        return [model(**raw) for raw in pylist]
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "row"
+        raise StoreError(f"not of this store: {where}: {first['msg']}") from cause

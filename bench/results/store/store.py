@@ -1,0 +1,340 @@
+"""The result store: one immutable Parquet file per finished run, everything else derived.
+
+```
+rows/<row_id>.parquet              the truth, one file per finished cell; an index beside many
+trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
+cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
+leaderboard.parquet                all rows, sorted; derived, may be deleted
+```
+
+Files appear whole or not at all (`bench.system.files`), so any number of processes may write at
+once. Nothing is created before the first write; reading an absent store gives an empty result.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fedbench.bench.results.store.reader import Reader, list_folder, read_error, tables_in
+from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
+from fedbench.bench.results.store.schema import encode, read_table, table_bytes
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    check_writable,
+    file_lock,
+    sweep_temporary,
+)
+
+_log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}$")
+
+
+class Store:
+    """Results below one folder.
+
+    Args:
+        root: the folder; need not exist. Spaces and any letters are fine.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).expanduser()
+        self._reader = Reader()
+        self._swept = False
+
+    # Rows
+
+    def write_row(self, row: Row) -> bool:
+        """Keep a finished run; returns whether it was written.
+
+        A row that is already there stays, unless it is a failed one or unreadable: those give way.
+
+        Raises:
+            StoreError: when the store cannot be written.
+        """
+        path = self._row_path(row.row_id)
+        if self.finished(row.row_id) is not None:
+            return False
+        if path.exists() and isinstance(problem := self._reader.load(path, Row), str):
+            aside = path.with_suffix(".unreadable")
+            path.replace(aside)  # it may be a newer fedbench's
+            _log.warning("%s; it is kept as %s, the new row takes its place", problem, aside.name)
+        self._write(path, encode([row], Row))
+        return True
+
+    def rows(self) -> list[Row]:
+        """All readable rows, sorted by task, method and seed; see `problems` for the others."""
+        found = [
+            r for r in self._reader.load_all(self._row_paths(), Row).values() if isinstance(r, Row)
+        ]
+        return sorted(found, key=_row_order)
+
+    def row(self, row_id: str) -> Row | None:
+        """One row, or None if there is none.
+
+        Raises:
+            StoreError: when its file is there but unreadable.
+        """
+        path = self._row_path(row_id)
+        if not path.exists():
+            return None
+        found = self._reader.load(path, Row)
+        if isinstance(found, str):
+            raise StoreError(f"{found}; delete the file to run this cell again")
+        return found
+
+    def finished(self, row_id: str) -> Row | None:
+        """A row that needs no further run; None if there is none, or it failed or is unreadable."""
+        found = self._reader.load(self._row_path(row_id), Row)
+        return found if isinstance(found, Row) and found.status != "error" else None
+
+    def problems(self) -> list[str]:
+        """One line for every file of rows, trials or studies that cannot be read."""
+        found: list[Any] = list(self._reader.load_all(self._row_paths(), Row).values())
+        for study_id in self.studies():
+            found += self._reader.load_all(self._trial_paths(study_id), Trial).values()
+            try:
+                self.study(study_id)
+            except StoreError as error:
+                found.append(str(error))
+        return sorted(f for f in found if isinstance(f, str))
+
+    def refresh(self) -> Path | None:
+        """Bring `leaderboard.parquet` up to date; untouched if it is, None if there are no rows."""
+        path = self.root / "leaderboard.parquet"
+        while rows := self.rows():
+            data = encode(rows, Row)
+            try:
+                if path.exists() and path.read_bytes() == data:
+                    self._reader.save_index(self.root / "rows", Row)
+                    return path
+            except OSError as cause:
+                raise read_error(path, cause) from cause
+            # Whoever writes looks again: another process may have added a row since the listing.
+            self._write(path, data)
+        return None
+
+    # Trials and studies
+
+    def write_trial(self, study_id: str, number: int, record: Mapping[str, Any]) -> bool:
+        """Keep a finished trial; returns False if one that did not fail is already there.
+
+        Args:
+            study_id: the study.
+            number: position of the trial in the study, from 0.
+            record: `status`, `seeds`, `params` (dict) or `params_json`, `objective` (or None),
+                `watched` (dict) or `watched_json`, `seconds`, `error`; anything else that JSON can
+                hold is kept as well.
+
+        Raises:
+            StoreError: a record that does not fit, or a store that cannot be written.
+        """
+        path = self._study_dir(study_id) / f"{number}.parquet"
+        trial = to_trial(study_id, number, record)
+        if path.exists():
+            old = self._reader.load(path, Trial)
+            if isinstance(old, Trial) and old.status != "error":
+                return False
+        self._write(path, encode([trial], Trial))
+        return True
+
+    def trials(self, study_id: str) -> list[dict[str, Any]]:
+        """The readable trials of a study by number, as they were given to `write_trial`.
+
+        Each has the columns of `Trial`, the further keys of its record, and `params` and `watched`
+        both as dicts and as JSON.
+        """
+        found = self._reader.load_all(self._trial_paths(study_id), Trial).values()
+        trials = sorted((t for t in found if isinstance(t, Trial)), key=lambda t: t.number)
+        return [from_trial(trial) for trial in trials]
+
+    def write_study(self, study_id: str, meta: Mapping[str, Any]) -> None:
+        """Write, or replace, what describes a study."""
+        try:
+            text = json.dumps(
+                dict(meta), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
+            )
+        except (TypeError, ValueError) as cause:
+            raise StoreError(f"study {study_id!r}: not JSON: {cause}") from cause
+        self._sweep()
+        atomic_write_text(self._study_dir(study_id) / "study.json", text + "\n")
+
+    def study(self, study_id: str) -> dict[str, Any] | None:
+        """What describes a study, or None.
+
+        Raises:
+            StoreError: when the file is there but unreadable.
+        """
+        path = self._study_dir(study_id) / "study.json"
+        try:
+            meta = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            raise read_error(path, cause) from cause
+        except ValueError as cause:
+            raise StoreError(f"{str(path)!r} is not JSON: {cause}") from cause
+        if not isinstance(meta, dict):
+            raise StoreError(f"{str(path)!r} does not hold a JSON object")
+        return meta
+
+    def studies(self) -> list[str]:
+        """Ids of all studies, sorted."""
+        return sorted(p.name for p in list_folder(self.root / "trials") if _NAME.match(p.name))
+
+    # Cells
+
+    def cell_dir(self, row_id: str) -> Path:
+        """Folder for a cell's checkpoints and curve; not created here."""
+        return self.root / "cells" / _checked(row_id, "row id")
+
+    def write_curve(self, row_id: str, points: Sequence[Mapping[str, Any]]) -> Path:
+        """Write, or replace, the curve of a run: one point per round, each a dict of plain values.
+
+        A key missing from a point, and a number that is not finite, become null.
+
+        Raises:
+            StoreError: values of one key that are of different kinds, or a failed write.
+        """
+        names = list(dict.fromkeys(name for point in points for name in point))
+        columns = {name: [_finite(point.get(name)) for point in points] for name in names}
+        try:
+            table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        except (pa.ArrowException, ValueError, TypeError) as cause:
+            raise StoreError(f"curve of {row_id}: values of mixed kinds: {cause}") from cause
+        path = self.cell_dir(row_id) / "curve.parquet"
+        self._write(path, table_bytes(table))
+        return path
+
+    def curve(self, row_id: str) -> list[dict[str, Any]]:
+        """The points of a run's curve; empty if there is none.
+
+        Raises:
+            StoreError: when the file is there but unreadable.
+        """
+        path = self.cell_dir(row_id) / "curve.parquet"
+        try:
+            return list(read_table(path.read_bytes()).to_pylist())
+        except FileNotFoundError:
+            return []
+        except OSError as cause:
+            raise read_error(path, cause) from cause
+        except StoreError as error:
+            raise StoreError(f"{str(path)!r}: {error}") from error
+
+    def lock(self, name: str) -> AbstractContextManager[bool]:
+        """Claim a cell (or a study) for this process while the block runs.
+
+        ```
+        with store.lock(row_id) as mine:
+            if mine: ...          # False: another process is at it, take the next cell
+        ```
+
+        Look for the row again inside the block: the last holder may just have finished it.
+        """
+        return file_lock(self.cell_dir(name) / "lock")
+
+    def check_writable(self) -> None:
+        """Raise a one-line StoreError now rather than after hours, if nothing can be written."""
+        check_writable(self.root)
+
+    # Inside
+
+    def _row_path(self, row_id: str) -> Path:
+        return self.root / "rows" / f"{_checked(row_id, 'row id')}.parquet"
+
+    def _row_paths(self) -> list[Path]:
+        return tables_in(self.root / "rows")
+
+    def _study_dir(self, study_id: str) -> Path:
+        return self.root / "trials" / _checked(study_id, "study id")
+
+    def _trial_paths(self, study_id: str) -> list[Path]:
+        return tables_in(self._study_dir(study_id))
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self._sweep()
+        atomic_write_bytes(path, data)
+        self._reader.forget(path)
+
+    def _sweep(self) -> None:
+        """Before the first write, remove what killed writers left behind."""
+        if not self._swept and self.root.is_dir():
+            self._swept = True
+            for folder in self._folders():
+                sweep_temporary(folder)
+
+    def _folders(self) -> Iterator[Path]:
+        yield from (self.root, self.root / "rows")
+        for parent in (self.root / "trials", self.root / "cells"):
+            for path in list_folder(parent):
+                if path.is_dir():
+                    yield path
+                    yield from (own for own in [path / "clients"] if own.is_dir())
+
+
+def _checked(name: str, kind: str) -> str:
+    if not _NAME.match(name):
+        raise StoreError(f"{kind} {name!r} cannot name a file; use letters, digits and . _ + = @ -")
+    return name
+
+
+def _row_order(row: Row) -> tuple[Any, ...]:
+    alpha = math.inf if row.alpha is None else row.alpha
+    return (row.dataset, row.partition, alpha, row.method, row.config_id, row.seed, row.row_id)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+LEAST = 4
+"""Characters that a beginning of a row id must have."""
+
+
+def existing(store: Store) -> Store:
+    """The store itself.
+
+    Raises:
+        StoreError: if its folder is not there.
+    """
+    if not store.root.exists():
+        raise StoreError(f"there is no store at {str(store.root)!r}; name another with --store")
+    return store
+
+
+def find_row(store: Store, run_id: str) -> Row:
+    """The row of a run.
+
+    Args:
+        store: holds it.
+        run_id: its row id, or a beginning of it, at least `LEAST` characters, that no other has.
+
+    Raises:
+        StoreError: for a store that is not there, a run that is not in it, or an unreadable row.
+        ConfigError: where several runs begin so.
+    """
+    row = existing(store).row(run_id)
+    if row is None and len(run_id) >= LEAST:
+        found = [p.stem for p in tables_in(store.root / "rows") if p.stem.startswith(run_id)]
+        if len(found) > 1:
+            shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+            raise ConfigError(f"{len(found)} runs begin with {run_id!r}: {shown}; give more of it")
+        row = store.row(found[0]) if found else None
+    if row is None:
+        raise StoreError(
+            f"no run {run_id!r} in store {str(store.root)!r}; `fedbench leaderboard --json` lists"
+            f" row ids; {LEAST} characters will do where no other begins with them"
+        )
+    return row

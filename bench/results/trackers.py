@@ -1,0 +1,178 @@
+"""Rows for other people's viewers: TensorBoard event files, and Weights & Biases.
+
+A tracker is handed every row when it is in the store, with the record of its rounds; nothing
+that it does, or fails to do, changes a result.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedbench.bench.results.leaderboard.comparability import settings_of
+from fedbench.bench.results.store.merge import results_of
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ResourceError, UnknownNameError
+
+Scalars = Mapping[str, float]
+
+
+class Tracker(Protocol):
+    """Takes finished runs."""
+
+    def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
+        """Show a run; a second time leaves one run with the same numbers.
+
+        Args:
+            row: of the store.
+            points: a record of every round, as `Store.curve` gives them.
+        """
+
+
+def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, Scalars]]:
+    """Rounds done, seconds since the first began, and every number of each round.
+
+    `gigabytes` adds up both directions from the first round on.
+    """
+    sent, seconds = 0.0, 0.0
+    for point in points:
+        sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
+        seconds += point.get("seconds") or 0.0
+        values = {
+            name: float(value)
+            for name, value in point.items()
+            if isinstance(value, int | float) and name not in ("round_index", "seconds")
+        }
+        yield int(point["round_index"]) + 1, seconds, values | {"gigabytes": sent / 1e9}
+
+
+def outcome(row: Row) -> dict[str, float]:
+    """Every number that a finished run came to."""
+    values = results_of(row) | {"wall_seconds": row.wall_seconds}
+    skipped = {"seed", "alpha", "participation", "num_clients", "num_rounds", "local_epochs"}
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and name not in skipped
+    }
+
+
+def settings(row: Row) -> dict[str, Any]:
+    """The configuration by dotted name; lists as text."""
+    config = settings_of(row.config_json)
+    plain = {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
+    return plain | {"dataset": row.dataset, "preset": row.preset, "config_id": row.config_id}
+
+
+def run_name(row: Row) -> str:
+    """What people call a run in a list: method, alpha, seed, and the start of its id."""
+    alpha = "" if row.alpha is None else f"-alpha{row.alpha:g}"
+    return f"{row.method}{alpha}-seed{row.seed}-{row.row_id[:8]}"
+
+
+class TensorBoard:
+    """Event files in `tensorboard/` of a store, one folder a run."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "tensorboard"
+
+    def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
+        """Write the run's events anew."""
+        from tensorboardX import SummaryWriter
+
+        place = self._folder / run_name(row)
+        shutil.rmtree(place, ignore_errors=True)
+        began = row.started_at.timestamp()
+        with SummaryWriter(str(place), write_to_disk=True) as writer:
+            for done, seconds, values in rounds(points):
+                for name, value in values.items():
+                    writer.add_scalar(f"round/{name}", value, done, walltime=began + seconds)
+            last = row.rounds_done or 0
+            for name, value in outcome(row).items():
+                writer.add_scalar(f"final/{name}", value, last, row.finished_at.timestamp())
+            table = "\n".join(f"| {k} | {v} |" for k, v in settings(row).items())
+            text = f"| setting | value |\n| --- | --- |\n{table}"
+            writer.add_text("settings", text, last, row.finished_at.timestamp())
+
+
+class WeightsAndBiases:
+    """Runs in the project `fedbench`; the environment (`WANDB_MODE=offline`, …) rules the rest.
+
+    Its files go to `wandb/` of a store.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise ResourceError(
+                "--track wandb: needs the package wandb; pip install 'fedbench[wandb]'"
+            )
+        self._root = root
+
+    def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
+        """Log the run under its row id.
+
+        W&B takes no step twice. A run that it has already is resumed behind its last step, and
+        rounds of one row never change, so only the summary is written again. Offline it does not
+        know what it has: each time makes a folder with the whole run, of which one is to be synced.
+        """
+        import wandb
+
+        run = wandb.init(
+            project="fedbench",
+            id=row.row_id,
+            name=run_name(row),
+            group=row.config_id,
+            tags=[row.method, row.dataset.partition(":")[0], row.preset],
+            config=settings(row),
+            dir=str(self._root),
+            resume="allow",
+            settings=wandb.Settings(silent=True),
+        )
+        for done, _, values in rounds(points):
+            if done >= run.step:
+                run.log(dict(values), step=done)
+        run.summary.update(outcome(row) | {"status": row.status})
+        run.finish(exit_code=0 if row.status == "ok" else 1)
+
+
+_TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+}
+
+
+class Tracking:
+    """All trackers that were asked for.
+
+    Args:
+        names: any of `tensorboard`, `wandb`.
+        store: where rows and rounds are read; event files go to folders of it.
+
+    Raises:
+        UnknownNameError: for another name.
+        ResourceError: for a tracker whose package is not installed.
+    """
+
+    def __init__(self, names: Collection[str], store: Store) -> None:
+        for name in names:
+            if name not in _TRACKERS:
+                raise UnknownNameError("tracker", name, _TRACKERS)
+        self._store = store
+        self._trackers = {name: _TRACKERS[name](store.root) for name in names}
+
+    def __call__(self, row_id: str) -> None:
+        """Hand a row of the store to every tracker; one that fails is named in a warning."""
+        for name, tracker in self._trackers.items():
+            try:
+                row = self._store.row(row_id)
+                if row is not None:
+                    tracker.finished(row, self._store.curve(row_id))
+            except Exception as error:  # any service may fail in its own way; the row is safe
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                warnings.warn(f"{name} did not take run {row_id}: {what}", stacklevel=2)

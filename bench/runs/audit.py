@@ -1,0 +1,185 @@
+"""The audit before a run: no upload holds single samples, unless its method declares it.
+
+A rehearsal on random images replaces one image after the other and looks at which numbers of the
+upload follow. Where most images have numbers of their own, the tensor holds single samples,
+whatever it is called and by whichever rule it travels. (That every extra is declared at all is
+checked at each message, by `sharing.check_sent`.)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.method import Extra, Labels, RoundPlan
+from fedbench.bench.method.registry import dump
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.system.errors import ConfigError, PluginError
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.seeding import numpy_generator, scope, single_thread
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.setup import Setup
+
+_IMAGES, _BATCH = 8, 8
+_FEWER = 6
+_WIDTH = 16  # with 8 channels or fewer, oneDNN overruns its buffers at 64 x 64 pixels (torch 2.14)
+_STANDSTILL = 1e-30  # a learning rate at which no weight of ordinary size moves in float32
+_MOVED = 1e-12
+_audited: set[str] = set()
+
+
+def audit(setup: Setup) -> None:
+    """Refuse a method that uploads single samples without saying so; once per process and method.
+
+    Weights stand still in the rehearsal, so that an image reaches a number of the upload only
+    directly, not through training: what trained weights reveal is not measured.
+
+    Raises:
+        PluginError: naming the method and the tensor.
+    """
+    kind = f"{type(setup.method).__module__}.{type(setup.method).__qualname__}"
+    key = canonical_json([setup.config.spec, kind, dump(setup.method), setup.spec.image_shape])
+    if key in _audited:
+        return
+    declared = setup.method.needs().extras
+    growing = following_size(setup)
+    for name, count in single_samples(setup).items():
+        extra = declared.get(name, Extra())
+        vouched = extra.per_sample or extra.group_size is not None or extra.budget is not None
+        if vouched:
+            continue
+        if count > _IMAGES // 2 or name in growing:
+            why = f"in which {count} of {_IMAGES} images of a rehearsal have numbers of their own"
+            if count <= _IMAGES // 2:
+                why = "whose length follows the number of images"
+            raise PluginError(
+                f"method {setup.config.spec!r} uploads {name!r}, {why}, so it reveals single"
+                " samples; keep it at the client, or declare it in needs():"
+                f' extras={{"{name}": Extra(per_sample=True)}}'
+            )
+    _audited.add(key)
+
+
+def single_samples(setup: Setup) -> dict[str, int]:
+    """For each uploaded tensor and extra: how many images have numbers of their own in it."""
+    with tempfile.TemporaryDirectory() as folder, single_thread():
+        rehearsal = _Rehearsal(setup, Path(folder))
+        found: dict[str, int] = {}
+        for round_index in rehearsal.rounds():
+            for name, count in rehearsal.own_numbers(round_index).items():
+                found[name] = max(count, found.get(name, 0))
+    return found
+
+
+def following_size(setup: Setup) -> set[str]:
+    """The uploaded tensors and extras whose length depends on how many images a client has.
+
+    A row for each image, even one that is centred, rounded or made of its label alone.
+    """
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder, single_thread():
+        many, few = (_Rehearsal(setup, Path(folder), count) for count in (_IMAGES, _FEWER))
+        for round_index in many.rounds():
+            first, second = many.sent(round_index), few.sent(round_index)
+            found |= {n for n in first if len(first[n]) != len(second.get(n, ()))}
+    return found
+
+
+class _Rehearsal:
+    """One client with random images, a narrow encoder, and weights that do not move."""
+
+    def __init__(self, setup: Setup, folder: Path, num_images: int = _IMAGES) -> None:
+        config, shape = setup.config, setup.spec.image_shape
+        model, backbone = config.model, setup.backbone
+        narrow = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
+        with (
+            suppress(ConfigError),
+            scope(0, "audit"),
+        ):  # of a method whose widths follow the encoder's
+            setup.method.build(make_backbone(narrow, shape[0]), setup.spec)
+            model, backbone = narrow, make_backbone(narrow, shape[0])
+        client = config.client.model_copy(
+            update={"lr": _STANDSTILL, "batch_size": _BATCH, "keep_last_batch": True}
+        )
+        rng = numpy_generator(0, "audit")
+        self._images = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
+        self._others = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
+        everybody = np.arange(num_images, dtype=np.int64)
+        self._setup = replace(
+            setup,
+            config=config.model_copy(update={"client": client, "model": model}),
+            images=self._images,
+            labels=_labels(setup.method.needs().labels),
+            partition=Partition(
+                "iid", 1.0, 0, num_images, 2, everybody, np.array([0, num_images], dtype=np.int64)
+            ),
+            backbone=backbone,
+        )
+        self._runner = ClientRunner(self._setup, torch.device("cpu"), folder)
+        self._server = self._runner.binding.server.data.clone()
+
+    def rounds(self) -> Iterator[int]:
+        """The first round, if it is a preparatory one, and the last."""
+        preparatory = self._setup.method.needs().preparatory_rounds
+        if preparatory:
+            yield 0
+        yield max(0, preparatory + self._setup.config.federation.num_rounds - 1)
+
+    def own_numbers(self, round_index: int) -> dict[str, int]:
+        plain = self.sent(round_index)
+        followed: dict[str, list[Tensor]] = {name: [] for name in plain}
+        for image in range(_IMAGES):
+            kept = self._images[image].copy()
+            self._images[image] = self._others[image]
+            changed = self.sent(round_index)
+            self._images[image] = kept
+            for name, before in plain.items():
+                followed[name].append(_follows(before, changed.get(name)))
+        return {name: _count_own(torch.stack(rows)) for name, rows in followed.items()}
+
+    def sent(self, round_index: int) -> dict[str, Tensor]:
+        layout, method = self._runner.layout, self._setup.method
+        plan = method.plan_round(round_index, RoundPlan(1))
+        out = torch.empty(layout.upload_size)
+        task = Task(0, round_index, min(1, plan.local_epochs), None)
+        extras = self._runner.run(task, self._server, out).extras
+        sent = {name: value.double().flatten() for name, value in extras.items()}
+        for slot in layout.server:
+            if slot.stop <= layout.num_averaged:
+                sent[slot.name] = out[slot.start : slot.stop].double()
+        for slot, _, place in layout.row_places(0):
+            sent[slot.name] = out[place].double()
+        return sent
+
+
+def _labels(visible: Labels) -> np.ndarray:
+    """Two classes; every other pair of labels hidden where a method sees only some."""
+    labels = np.arange(_IMAGES, dtype=np.int64) % 2
+    if visible is Labels.NONE:
+        labels[:] = -1
+    elif visible is Labels.SOME:
+        labels[_IMAGES // 2 :] = -1
+    return labels
+
+
+def _follows(before: Tensor, after: Tensor | None) -> Tensor:
+    """Which numbers changed, (n,) bool; all of them if their number did."""
+    if after is None or after.shape != before.shape:
+        return torch.ones(len(before), dtype=torch.bool)
+    moved: Tensor = ~((after - before).abs() <= _MOVED)  # what is no number counts as moved
+    return moved
+
+
+def _count_own(follows: Tensor) -> int:
+    """How many rows (images) hold a true entry that no other row has, of (images, n)."""
+    own = follows & (follows.sum(dim=0) == 1)
+    return int(own.any(dim=1).sum())

@@ -1,0 +1,138 @@
+"""A trained encoder as a file for everybody else: safetensors and a JSON card."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedbench.bench.config import ModelConfig
+from fedbench.bench.data.views.views import MEAN, STD, normalise
+from fedbench.bench.nn.autoencoder import latent_encoder
+from fedbench.bench.nn.backbones import make_backbone
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.load import open_run
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
+
+FORMAT = "fedbench-encoder-1"
+_PREPROCESSING = {
+    "normalised": "pixels / 255, then (x - 0.5) / 0.5",
+    "unit": "pixels / 255",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The file, its card, and the file's SHA-256."""
+
+    file: Path
+    card: Path
+    sha256: str
+
+
+def export_encoder(
+    store: Store, run_id: str, file: Path, *, data_dir: Path | None = None
+) -> Exported:
+    """Write a run's encoder as `.safetensors`, with a card `<name>.json` beside it.
+
+    The card has the architecture, the preprocessing and the run's configuration and metrics, so
+    that nothing else is needed to use the encoder.
+
+    Args:
+        store: where the run is.
+        run_id: its row id, or an unambiguous beginning of it.
+        file: ends in `.safetensors`.
+        data_dir: cache of data sets.
+
+    Raises:
+        StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
+        ConfigError: if `file` has another ending.
+    """
+    if file.suffix != ".safetensors":
+        raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
+    run = open_run(store, run_id, data_dir)
+    row, setup, net = run.row, run.setup, run.binding.net
+    config = setup.config
+    if setup.evaluate_on_clients:
+        raise StoreError(
+            f"run {row.row_id} has one encoder per client; there is no global one to export"
+        )
+    tensors = {k: v.clone().contiguous() for k, v in net["encoder"].state_dict().items()}
+    pixels = setup.method.needs().pixels
+    with torch.no_grad():
+        feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
+    card = {
+        "format": FORMAT,
+        "run_id": row.row_id,
+        "model": config.model.model_dump(mode="json"),
+        "image_shape": list(setup.spec.image_shape),
+        "feature_dim": feature_dim,
+        "pixels": pixels,
+        "preprocessing": _PREPROCESSING[pixels],
+        "class_names": list(run.class_names),
+        "config": config.model_dump(mode="json"),
+        "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
+    }
+    data = save(tensors, metadata={"card": json.dumps(card, sort_keys=True)})
+    atomic_write_bytes(file, data)
+    card_file = file.with_suffix(".json")
+    atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
+    return Exported(file, card_file, hashlib.sha256(data).hexdigest())
+
+
+class Encoder(nn.Module):
+    """An exported encoder with its preprocessing: uint8 images (B, C, H, W) -> features (B, D).
+
+    Attributes:
+        card: what the file says of itself.
+    """
+
+    def __init__(self, card: Mapping[str, Any], backbone: nn.Module) -> None:
+        super().__init__()
+        self.card = dict(card)
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """uint8 images (B, C, H, W) -> float32 features (B, D)."""
+        if images.dtype != torch.uint8:
+            raise TypeError(f"images must be uint8 (B, C, H, W), got {images.dtype}")
+        x = normalise(images.float() / 255)
+        if self.card["pixels"] == "unit":
+            x = x * STD + MEAN  # back and forth as in the run, for the same bits
+        return self.backbone(x)  # type: ignore[no-any-return]
+
+
+def load_encoder(file: Path | str) -> Encoder:
+    """Read an exported encoder, in eval mode on the CPU; needs no store and no data set.
+
+    Raises:
+        DataError: if the file is missing or not an exported encoder.
+    """
+    path = Path(file)
+    try:
+        with safe_open(path, "pt") as opened:
+            card = json.loads((opened.metadata() or {})["card"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if card["format"] != FORMAT:
+            raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
+        model = ModelConfig.model_validate(card["model"])
+        channels, height, width = card["image_shape"]
+        feature_dim = int(card["feature_dim"])
+    except (OSError, SafetensorError, KeyError, ValueError) as err:
+        raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
+    backbone = latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
+    counters = {k: v for k, v in backbone.state_dict().items() if k.endswith("num_batches_tracked")}
+    try:
+        backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
+    except RuntimeError as err:
+        raise DataError(f"{str(path)!r}: its tensors do not fit its card; export it again") from err
+    return Encoder(card, backbone).eval()

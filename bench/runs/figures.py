@@ -1,0 +1,239 @@
+"""From runs in a store to files: pictures, and the numbers that they show as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from fedbench.bench.evaluation.angles import histogram
+from fedbench.bench.results.store.store import Store, find_row
+from fedbench.bench.runs.geometry import Geometry, measure
+from fedbench.bench.runs.load import open_run
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "fedbench",  # equal numbers give equal bytes
+    "svg.fonttype": "none",  # text stays text
+}
+_MAPS_PER_ROW = 3
+_LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
+
+
+def angles(runs: Sequence[Geometry], form: str) -> bytes:
+    """Histograms of the angles between classes, plain and centred, as a file's bytes.
+
+    Args:
+        runs: one line each.
+        form: `png` or `svg`.
+    """
+    with _context():
+        common, apart = _settings(runs)
+        lines = 2 if any(apart) else 1
+        figure = _figure(10, 4.2 + 0.22 * len(runs) * lines)
+        axes = figure.subplots(1, 2)
+        for axis, name in zip(axes, ("plain", "centred"), strict=True):
+            for index, run in enumerate(runs):
+                values = run.plain if name == "plain" else run.centred
+                _steps(axis, values, _name(run), apart[index], index)
+            axis.set_title(f"{name} class means")
+            axis.set_xlabel("angle between two classes, degrees")
+            axis.set_ylabel("share of pairs, %")
+            axis.set_xlim(0, 180)
+            axis.set_xticks(range(0, 181, 30))
+            axis.set_ylim(bottom=0)
+            axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        figure.suptitle(common, fontsize=10, color="0.35")
+        return _bytes(figure, form)
+
+
+def maps(runs: Sequence[Geometry], form: str) -> bytes:
+    """Maps of test features side by side, coloured by class, as a file's bytes.
+
+    Args:
+        runs: one panel each.
+        form: `png` or `svg`.
+    """
+    with _context():
+        common, apart = _settings(runs)
+        columns = min(len(runs), _MAPS_PER_ROW)
+        rows = math.ceil(len(runs) / columns)
+        names = max((run.class_names for run in runs), key=len)
+        named = len(names) <= _LEGEND_CLASSES
+        figure = _figure(4.2 * columns + (1.6 if named else 0.2), 4.4 * rows)
+        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axis in axes[len(runs) :]:
+            axis.set_axis_off()
+        for axis, run, setting in zip(axes, runs, apart, strict=False):
+            colours = _colours(len(run.class_names))
+            for index in range(len(run.class_names)):
+                own = run.points[run.labels == index]
+                axis.scatter(*own.T, s=9, color=colours[index], linewidths=0, alpha=0.8)
+            axis.set_title("\n".join(filter(None, (run.title, setting))))
+            axis.set_xticks([])
+            axis.set_yticks([])
+            for side in axis.spines.values():
+                side.set_visible(True)
+                side.set_color("0.8")
+        if named:
+            _class_legend(figure, names)
+        figure.suptitle(common, fontsize=10, color="0.35")
+        return _bytes(figure, form)
+
+
+def _context() -> Any:
+    import matplotlib as mpl
+
+    style: Any = _STYLE
+    return mpl.rc_context(style)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _bytes(figure: Figure, form: str) -> bytes:
+    out = io.BytesIO()
+    metadata = {"Date": None} if form == "svg" else {"Software": None}
+    figure.savefig(out, format=form, metadata=metadata)
+    return out.getvalue()
+
+
+def _name(run: Geometry) -> str:
+    method = run.title.split(",")[0]
+    return f"{method}, {len(run.clients)} encoders" if run.clients else method
+
+
+def _steps(axis: Axes, values: Tensor, name: str, setting: str, index: int) -> None:
+    edges, counts = histogram(values)
+    colour = _colours(10)[index % 10]
+    share = 100 * counts / max(1, counts.sum())
+    median = float(np.median(values)) if len(values) else None
+    shown = "no angle" if median is None else f"{median:.0f}°"
+    label = "\n".join(filter(None, (f"{name}, median {shown}", setting)))
+    axis.stairs(share, edges, color=colour, linewidth=1.6, label=label)
+    axis.stairs(share, edges, color=colour, alpha=0.12, fill=True)
+    if median is not None:
+        axis.axvline(median, color=colour, linewidth=1, linestyle=":")
+
+
+def _colours(count: int) -> list[Any]:
+    import matplotlib as mpl
+
+    if count <= 10:
+        return [mpl.colormaps["tab10"](index) for index in range(count)]
+    if count <= 20:
+        return [mpl.colormaps["tab20"](index) for index in range(count)]
+    return [mpl.colormaps["hsv"](place) for place in np.linspace(0, 1, count, endpoint=False)]
+
+
+def _class_legend(figure: Figure, names: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], marker="o", linestyle="", color=colour, label=name)
+        for name, colour in zip(names, _colours(len(names)), strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside right center", frameon=False, title="class")
+
+
+def _settings(runs: Sequence[Geometry]) -> tuple[str, list[str]]:
+    """What the runs' settings have in common, and what is left of each."""
+    parts = [run.setting.split(", ") for run in runs]
+    common = [part for part in parts[0] if all(part in each for each in parts)]
+    own = [", ".join(part for part in each if part not in common) for each in parts]
+    return ", ".join(common), own
+
+
+FORMS = ("png", "svg")
+GEOMETRY = "geometry.json"
+"""Name of the file of numbers, of several runs in the chosen folder and of one beside the run."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Files that were written, and what they show: one record per run."""
+
+    files: tuple[Path, ...]
+    runs: tuple[dict[str, Any], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench figures --json` prints: the maps' points are in `geometry.json`."""
+        kept = ("run_id", "title", "setting", "clients", "angles")
+        return {
+            "files": [str(file) for file in self.files],
+            "runs": [{name: run[name] for name in kept} for run in self.runs],
+        }
+
+
+def write_figures(
+    store: Store,
+    run_ids: Sequence[str],
+    folder: Path,
+    *,
+    forms: Sequence[str] = FORMS,
+    num_images: int = 1000,
+    client_id: int | None = None,
+    data_dir: Path | None = None,
+) -> Figures:
+    """Write `angles` and `tsne` in each form, and `geometry.json` with their numbers.
+
+    Each run's own numbers are kept beside its checkpoint as well, where a page about the store
+    finds them.
+
+    Args:
+        store: where the runs are.
+        run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
+        folder: made if need be; files in it are replaced.
+        forms: `png`, `svg` or both.
+        num_images: test images on each map, at most.
+        client_id: whose encoder is mapped where encoders differ.
+        data_dir: cache of data sets.
+
+    Raises:
+        StoreError: for a run that the store does not have, or has no checkpoint of.
+        ConfigError: without runs, or for a client or a form that does not exist.
+    """
+    from fedbench.bench.runs import figures
+
+    if not run_ids:
+        raise ConfigError("no run given; `fedbench leaderboard --json` lists row ids")
+    for form in forms:
+        if form not in FORMS:
+            raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")
+    found = [
+        measure(open_run(store, run_id, data_dir), num_images=num_images, client_id=client_id)
+        for run_id in dict.fromkeys(find_row(store, run_id).row_id for run_id in run_ids)
+    ]
+    files = []
+    for name, picture in (("angles", figures.angles), ("tsne", figures.maps)):
+        for form in forms:
+            files.append(folder / f"{name}.{form}")
+            atomic_write_bytes(files[-1], picture(found, form))
+    records = tuple(each.record() for each in found)
+    with suppress(StoreError):  # a store that cannot be written can still be drawn
+        for record in records:
+            kept = store.cell_dir(record["run_id"]) / GEOMETRY
+            atomic_write_text(kept, json.dumps(record) + "\n")
+    files.append(folder / GEOMETRY)
+    atomic_write_text(files[-1], json.dumps(records) + "\n")
+    return Figures(tuple(files), records)

@@ -1,0 +1,171 @@
+"""What a run can promise: who needs which sums, which privacy holds, and what it came to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.method.registry import create
+from fedbench.bench.method.sharing import ROWS
+from fedbench.bench.nn.budget import ClusterBudget, accountant
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.identity import canonical_json
+
+if TYPE_CHECKING:
+    from fedbench.bench.method import Method
+    from fedbench.bench.method.registry import Entry
+    from fedbench.bench.training.setup import Setup
+    from fedbench.bench.training.trainer import Trainer
+
+
+def not_a_sum(method: Method) -> str:
+    """What of a method's uploads the server needs one by one; empty if sums over clients will do.
+
+    A method of which this is empty works under secure aggregation: the server needs no single
+    client's update. It follows from what the method declares: its table and its `needs()`.
+    """
+    needs, table = method.needs(), method.sharing()
+    if needs.single_uploads:
+        return "single uploads"
+    rows = [pattern for pattern, rule in table.items() if rule in ROWS]
+    extras = [name for name, extra in needs.extras.items() if not extra.summed]
+    return ", ".join([*rows, *extras])
+
+
+def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
+    """What clients send besides averages, under default fields; an add-on's on its first base."""
+    bases = entry.fits(methods)
+    if entry.is_addon and not bases:
+        return {}
+    method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
+    single = not_a_sum(method)
+    return {
+        "extras": {name: asdict(extra) for name, extra in method.needs().extras.items()},
+        "secure_sum": not single,
+        "not_summed": single.split(", ") if single else [],
+    }
+
+
+def check_client_privacy(setup: Setup) -> None:
+    """Refuse client-level privacy where clipping and noise on the sum would not give it.
+
+    Raises:
+        ConfigError: naming what stands in the way.
+        ResourceError: if the accountant is not installed.
+    """
+    config = setup.config
+    if config.privacy.clip is None:
+        return
+    single = not_a_sum(setup.method)
+    summed = ", ".join(setup.method.needs().extras)
+    if single or summed:
+        raise ConfigError(
+            f"privacy.clip: clients of {config.spec!r} also send {single or summed}, which is"
+            " neither clipped nor noised; choose a method that sends averages only, or leave"
+            " privacy.clip unset"
+        )
+    if config.model.norm == "batch":
+        raise ConfigError(
+            "privacy.clip: averaged batch norm statistics may not get noise, a variance could turn"
+            " negative; set model.norm=group, or batch-local"
+        )
+    if config.server.weighting != "uniform":
+        raise ConfigError(
+            f"privacy.clip: server.weighting must be uniform (got {config.server.weighting!r}): the"
+            " bound on a client's influence does not hold for weights by size"
+        )
+    accountant("")
+
+
+def columns(trainer: Trainer) -> dict[str, Any]:
+    """The privacy columns of a finished run's row."""
+    ledger, method = trainer.ledger, trainer.setup.method
+    return {
+        "traffic_json": canonical_json(ledger.as_dict()),
+        "revealing_messages": ledger.revealing,
+        "smallest_group": ledger.smallest,
+        "secure_sum": not not_a_sum(method),
+        **(_of_clients(trainer) or _of_images(trainer) or {}),
+    }
+
+
+def _of_clients(trainer: Trainer) -> dict[str, Any]:
+    privacy = trainer.setup.config.privacy
+    if privacy.clip is None:
+        return {}
+    rounds = Counter(trainer.participation(index) for index in range(trainer.rounds_begun))
+    return {
+        "epsilon": client_epsilon(privacy.noise_multiplier, privacy.delta, rounds),
+        "delta": privacy.delta,
+        "epsilon_of": "a client, in all it sends",
+        "privacy_json": canonical_json(
+            {
+                "noise_std": privacy.noise_multiplier * privacy.clip,
+                "rounds": {f"{share:g}": times for share, times in sorted(rounds.items())},
+            }
+        ),
+    }
+
+
+def _of_images(trainer: Trainer) -> dict[str, Any]:
+    """Of the client that took part most often: extras are all that these budgets cover.
+
+    Each budget holds for whatever weights a client has received. Weights are under no budget, so
+    the sum over rounds holds only given those weights, once they have been trained on the images.
+    """
+    needs = trainer.setup.method.needs()
+    budgets = {n: extra.budget for n, extra in needs.extras.items() if extra.budget is not None}
+    if not budgets:
+        return {}
+    counts = Counter(k for index in range(trainer.rounds_begun) for k in trainer.cohort(index))
+    times = max(counts.values(), default=0)
+    return {
+        "epsilon": sum(_composed(each, times) for each in budgets.values()),
+        "delta": sum(each.delta for each in budgets.values()),
+        "epsilon_of": f"an image, in {' and '.join(budgets)} only, given the received weights",
+        "privacy_json": canonical_json(
+            {
+                "rounds": times,
+                "given": "the weights that the client received, in which no image is protected"
+                f" from round {needs.preparatory_rounds + 1} on",
+                **{
+                    name: {
+                        "epsilon_per_round": each.epsilon,
+                        "delta_per_round": each.delta,
+                        "sum_std": each.sum_std,
+                        "count_parameter": each.count_parameter,
+                    }
+                    for name, each in budgets.items()
+                },
+            }
+        ),
+    }
+
+
+def _composed(budget: ClusterBudget, times: int) -> float:
+    return budget.composed(times) if times else 0.0
+
+
+def client_epsilon(
+    noise_multiplier: float, delta: float, rounds: Mapping[float, int]
+) -> float | None:
+    """Epsilon, for a client, of the models of several rounds; None if there is no bound.
+
+    Each client takes part in each round by an independent draw, and the sum of changes, each of
+    norm 1 at most, gets Gaussian noise. Neighbours: with and without one client.
+
+    Args:
+        noise_multiplier: standard deviation of that noise.
+        delta: in (0, 1).
+        rounds: how many, by the probability of taking part, in (0, 1].
+    """
+    library = accountant("")
+    account = library.pld.PLDAccountant()
+    for participation, times in rounds.items():
+        noise = library.GaussianDpEvent(noise_multiplier)
+        account.compose(library.PoissonSampledDpEvent(participation, noise), times)
+    epsilon = float(account.get_epsilon(delta))
+    return epsilon if math.isfinite(epsilon) else None

@@ -1,0 +1,100 @@
+"""The encoders of a finished run, read back from its store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, find_row
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.system.errors import DataError, StoreError
+from fedbench.bench.training.checkpoint import load_checkpoint
+from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run with its weights, on the CPU.
+
+    Attributes:
+        row: its row in the store.
+        setup: data, partition and method.
+        binding: the net, in eval mode, with the weights of the last round.
+        class_names: of the data set.
+    """
+
+    row: Row
+    setup: Setup
+    binding: Binding
+    class_names: tuple[str, ...]
+    _personal: PersonalStore = field(repr=False)
+    _personal_rounds: dict[int, int] = field(repr=False)
+    _first_personal: Tensor = field(repr=False)
+
+    def select(self, client_id: int) -> None:
+        """Put one client's own tensors into the net; those it began with if it never trained."""
+        own = self._personal.latest(client_id, self._personal_rounds, self._first_personal)
+        self.binding.personal.data.copy_(own)
+
+
+def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> TrainedRun:
+    """Read a run's weights back.
+
+    Args:
+        store: where the run is.
+        run_id: its row id, or an unambiguous beginning of it.
+        data_dir: cache of data sets; None = the default one.
+
+    Raises:
+        StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.
+        DataError: if the data set is another one now.
+    """
+    row = find_row(store, run_id)
+    run_id = row.row_id
+    if row.status == "diverged":
+        raise StoreError(
+            f"run {run_id} diverged after {row.rounds_done or 0} of {row.num_rounds} rounds and"
+            " left no encoder; try a lower client.lr"
+        )
+    if row.status != "ok":
+        raise StoreError(f"run {run_id} failed ({row.error}); `--retry-failed` runs it again")
+    folder = store.cell_dir(run_id)
+    checkpoint = load_checkpoint(folder, run_id)
+    if checkpoint is None:
+        raise StoreError(
+            f"run {run_id} has no checkpoint in {str(folder)!r} any more;"
+            " run it again into an empty store"
+        )
+    config = RunConfig.model_validate_json(row.config_json)
+    dataset = open_dataset(config, data_dir)
+    if dataset.revision != row.dataset_revision:
+        raise DataError(
+            f"run {run_id} used revision {row.dataset_revision[:8]} of its data,"
+            f" {config.data.name} is {dataset.revision[:8]} now"
+        )
+    partition = Partition.load(folder / "partition.safetensors")
+    setup = Setup.of(config, reopen(dataset.path), partition)
+    net = setup.make_net()
+    binding = setup.layout(net).bind(net)
+    binding.server.data.copy_(checkpoint.tensors["server"])
+    net.eval()
+    run = TrainedRun(
+        row=row,
+        setup=setup,
+        binding=binding,
+        class_names=tuple(dataset.class_names),
+        _personal=PersonalStore(folder / "clients"),
+        _personal_rounds={int(k): r for k, r in checkpoint.state["personal_rounds"].items()},
+        _first_personal=binding.personal.data.clone(),
+    )
+    if not setup.evaluate_on_clients:
+        run.select(0)  # a pooled run's one client
+    return run

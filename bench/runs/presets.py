@@ -1,0 +1,204 @@
+"""Presets: named, complete settings in YAML, every value with where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from fedbench.bench.config import RunConfig, Strict
+from fedbench.bench.config.yaml_files import load_yaml, parse_yaml, shipped
+from fedbench.bench.method import registry
+from fedbench.bench.runs.fields import build_config, flat_config
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
+
+FOLDER = "presets"
+Condition = dict[str, JsonValue]
+
+
+class Value(Strict):
+    """One value and where it comes from: a paper, its released code, or our decision."""
+
+    value: JsonValue
+    origin: Literal["paper", "code", "ours"] = Field(alias="from")
+    note: str = ""
+
+
+class Rule(Strict):
+    """Values that hold only when all conditions do.
+
+    A condition names a dotted field, `method` (the spec without add-ons) or `addon` (any add-on of
+    the spec) and one allowed value or a list of them.
+    """
+
+    when: Condition = Field(min_length=1)
+    values: dict[str, Value]
+
+    def allowed(self, condition: str) -> list[JsonValue]:
+        """The values that a condition allows; empty if the rule does not have it."""
+        value = self.when.get(condition, [])
+        return value if isinstance(value, list) else [value]
+
+    def specs(self) -> list[str]:
+        """The registered specs that the rule can hold for, a method or an add-on being named."""
+        methods, addons = self.allowed("method"), self.allowed("addon")
+        return [
+            spec
+            for spec in registry.specs()
+            if (not methods or spec.split("+")[0] in methods)
+            and (not addons or set(addons) & set(spec.split("+")[1:]))
+        ]
+
+
+class Preset(Strict):
+    """A preset file.
+
+    Attributes:
+        preset: its name.
+        description: for people.
+        source: where the setting comes from.
+        extends: another preset; its values hold where this one has none, its rules come first.
+        values: by dotted field.
+        rules: values under conditions.
+    """
+
+    preset: str
+    description: str
+    source: str
+    extends: str | None = None
+    values: dict[str, Value]
+    rules: tuple[Rule, ...] = ()
+
+    def values_for(self, spec: str, user: Mapping[str, Any]) -> dict[str, Value]:
+        """The preset's values for a spec.
+
+        Rules are tried in order against what holds at that point: the user's values, else those of
+        the preset and earlier rules, else defaults. A set in a folder goes by the folder's name, so
+        that `hub:/data/cifar100` meets the condition `data.name: cifar100`.
+        """
+        values = dict(self.values)
+        for rule in self.rules:
+            current = {**_defaults(), **{key: each.value for key, each in values.items()}, **user}
+            if all(_holds(key, rule.allowed(key), spec, current) for key in rule.when):
+                values.update(rule.values)
+        return values
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return flat_config(RunConfig.model_validate({}))
+
+
+def _holds(key: str, allowed: list[JsonValue], spec: str, current: Mapping[str, Any]) -> bool:
+    method, *addons = spec.split("+")
+    if key == "method":
+        return method in allowed
+    if key == "addon":
+        return bool(set(addons) & set(allowed))
+    value = current.get(key)
+    if key == "data.name" and isinstance(value, str) and ":" in value:
+        value = PurePosixPath(value.partition(":")[2]).name
+    return value in allowed
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that ship with fedbench."""
+    return list(shipped(FOLDER))
+
+
+@cache
+def load_preset(name: str) -> Preset:
+    """A preset, checked against the registry.
+
+    Raises:
+        UnknownNameError: for an unknown name.
+        ConfigError: for a file that names what does not exist or holds values that do not fit.
+    """
+    files = shipped(FOLDER)
+    if name not in files:
+        raise UnknownNameError("preset", name, files)
+    preset = check_preset(load_yaml(files[name]), f"presets/{name}.yaml")
+    if preset.preset != name:
+        raise ConfigError(f"presets/{name}.yaml: preset: must be {name!r} (got {preset.preset!r})")
+    if preset.extends is None:
+        return preset
+    base = load_preset(preset.extends)
+    values, rules = {**base.values, **preset.values}, (*base.rules, *preset.rules)
+    return preset.model_copy(update={"values": values, "rules": rules})
+
+
+def parse_preset(text: str, name: str) -> Preset:
+    """A preset from YAML text; `name` is what error messages call it."""
+    return check_preset(parse_yaml(text, name), name)
+
+
+def check_preset(content: Mapping[str, Any], name: str) -> Preset:
+    """A preset from the content of its file.
+
+    Raises:
+        ConfigError: `name: what is wrong`.
+    """
+    try:
+        preset = Preset.model_validate(content)
+    except ValidationError as err:
+        known = [*Preset.model_fields, *Rule.model_fields, "value", "from", "note"]
+        raise ConfigError(f"{name}: {registry.describe_validation(err, known)}") from err
+    try:
+        for key in preset.values:
+            if key.startswith("method."):
+                raise ConfigError(f"{key!r} stands outside a rule with 'method' or 'addon'")
+        _check_values(preset.values, registry.specs()[:1])
+        for rule in preset.rules:
+            _check_rule(rule)
+    except ConfigError as err:
+        raise ConfigError(f"{name}: {err}") from err
+    return preset
+
+
+def _check_rule(rule: Rule) -> None:
+    methods = [key for key, entry in registry.entries().items() if not entry.is_addon]
+    addons = [key for key, entry in registry.entries().items() if entry.is_addon]
+    for kind, known in (("method", methods), ("addon", addons)):
+        for name in rule.allowed(kind):
+            if name not in known:
+                raise UnknownNameError(kind, str(name), known)
+    specs = rule.specs()
+    if not specs:
+        raise ConfigError(f"no registered method meets the condition {rule.when}")
+    for key in set(rule.when) - {"method", "addon"}:
+        for value in rule.allowed(key):
+            build_config(specs[0], {key: value})
+    for key in rule.values:
+        part = key.split(".")[1] if key.startswith("method.") else ""
+        needed = "addon" if part in addons else "method"
+        if part and not rule.allowed(needed):
+            raise ConfigError(f"{key!r} stands in a rule without the condition {needed!r}")
+    _check_values(rule.values, specs)
+
+
+def _check_values(values: Mapping[str, Value], specs: list[str]) -> None:
+    for spec in specs:
+        build_config(spec, {key: each.value for key, each in values.items()})
+
+
+def preset_records() -> list[dict[str, Any]]:
+    """Every preset with its values, their origins and its rules, for listing."""
+    return [
+        {
+            "name": preset.preset,
+            "description": preset.description,
+            "source": preset.source,
+            "values": _records(preset.values),
+            "rules": [
+                {"when": rule.when, "values": _records(rule.values)} for rule in preset.rules
+            ],
+        }
+        for preset in map(load_preset, preset_names())
+    ]
+
+
+def _records(values: Mapping[str, Value]) -> dict[str, Any]:
+    return {key: each.model_dump(by_alias=True) for key, each in values.items()}

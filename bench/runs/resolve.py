@@ -1,0 +1,186 @@
+"""From presets, files, environment and command line to one configuration that knows its sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.overrides import parse_scalar
+from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.method import Labels, registry
+from fedbench.bench.runs.fields import (
+    build_config,
+    check_key,
+    check_kind,
+    field_infos,
+    known_keys,
+)
+from fedbench.bench.runs.presets import load_preset
+from fedbench.bench.system.errors import ConfigError
+
+ENVIRONMENT = "FEDBENCH__"
+RESERVED = ("spec", "preset", "study")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration and how it came about.
+
+    Attributes:
+        config: complete and validated.
+        preset: the preset it started from.
+        sources: for every dotted name, who set it: `default`, `preset NAME (paper|code|ours)`,
+            `tuned study ID`, `file PATH`, `environment VARIABLE`, `--set` or `--seed`.
+        study: the tuning study that values come from, if any.
+    """
+
+    config: RunConfig
+    preset: str
+    sources: Mapping[str, str]
+    study: str | None
+
+
+@dataclass(frozen=True)
+class _File:
+    values: Mapping[str, Any]
+    reserved: Mapping[str, str]
+
+
+def resolve(
+    spec: str,
+    *,
+    preset: str | None = None,
+    files: Sequence[Path] = (),
+    overrides: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    tuned: Mapping[str, Any] | None = None,
+    study: str | None = None,
+) -> Resolved:
+    """The configuration of a run.
+
+    Later sources win: field defaults, preset, tuned values, files in order, environment
+    (`FEDBENCH__CLIENT__LR`), overrides, seed.
+
+    Args:
+        spec: method spec; aliases are resolved.
+        preset: its name; None = the one that the last file names, else `demo`.
+        files: YAML files, nested or dotted. `spec`, `preset` and `study` in them are no fields.
+        overrides: dotted (or nested) names to values, as `--set` gives them.
+        seed: the run's seed.
+        environ: environment variables; None = those of the process.
+        tuned: dotted names to values found by a tuning study.
+        study: that study's id.
+
+    Raises:
+        UnknownNameError: for an unknown method, preset or option.
+        ConfigError: for a name or value that does not fit, naming both and the source.
+    """
+    canonical = registry.canonical_spec(spec)
+    infos = field_infos(canonical)
+    read = [_read_file(path, canonical) for path in files]
+    chosen = load_preset(preset or preset_of(files))
+    studies = [file.reserved["study"] for file in read if "study" in file.reserved]
+    study = studies[-1] if studies else study
+
+    layers: list[tuple[str, Mapping[str, Any]]] = [
+        (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos))
+    ]
+    layers += [(f"file {path}", file.values) for path, file in zip(files, read, strict=True)]
+    layers += _environment(os.environ if environ is None else environ, canonical)
+    layers.append(("--set", flatten(overrides or {}, keep=infos)))
+    layers.append(("--seed", {} if seed is None else {"seed": seed}))
+    user: dict[str, Any] = {}
+    sources = dict.fromkeys(infos, "default")
+    for source, values in layers:
+        for key, value in values.items():
+            try:
+                check_key(key, canonical, infos)
+                check_kind(key, value, infos[key])
+            except ConfigError as err:
+                raise ConfigError(f"{err} [{source}]") from err
+        user.update(values)
+        sources.update(dict.fromkeys(values, source))
+
+    base = chosen.values_for(canonical, user)
+    provenance = {key: f"preset {chosen.preset} ({each.origin})" for key, each in base.items()}
+    sources.update({key: text for key, text in provenance.items() if key not in user})
+    try:
+        config = build_config(canonical, {key: each.value for key, each in base.items()} | user)
+    except ConfigError as err:
+        culprit = str(err).partition(":")[0]
+        note = f" [{sources[culprit]}]" if culprit in sources else ""
+        raise ConfigError(f"{err}{note}") from err
+    _check_labels(config, sources)
+    return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
+
+
+def preset_of(files: Sequence[Path]) -> str:
+    """The preset that the last of the files names, or `demo`."""
+    named = [content["preset"] for content in map(load_yaml, files) if "preset" in content]
+    return str(named[-1]) if named else "demo"
+
+
+def user_keys(
+    spec: str, files: Sequence[Path], environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The dotted names that files and environment set, with who sets them."""
+    canonical = registry.canonical_spec(spec)
+    layers = [(f"file {path}", _read_file(path, canonical).values) for path in files]
+    layers += _environment(os.environ if environ is None else environ, canonical)
+    return {key: source for source, values in layers for key in values}
+
+
+def _read_file(path: Path, spec: str) -> _File:
+    """A configuration file: its values by dotted name, and its reserved entries."""
+    content = load_yaml(path)
+    reserved = {key: content.pop(key) for key in RESERVED if key in content}
+    for key, value in reserved.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{path}: {key}: must be text (got {value!r})")
+    if "spec" in reserved and registry.canonical_spec(reserved["spec"]) != spec:
+        raise ConfigError(
+            f"{path} is for {reserved['spec']!r} and cannot be used with {spec!r};"
+            " remove its line 'spec:' if that is meant"
+        )
+    try:
+        return _File(flatten(content, keep=field_infos(spec)), reserved)
+    except ConfigError as err:
+        raise ConfigError(f"{path}: {err}") from err
+
+
+def _environment(environ: Mapping[str, str], spec: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """One layer per variable; names are compared without case, `-` and `_` alike."""
+    names = {key.upper().replace(".", "__").replace("-", "_"): key for key in known_keys(spec)}
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    for variable in sorted(environ):
+        if variable.upper().startswith(ENVIRONMENT):
+            rest = variable.upper().removeprefix(ENVIRONMENT)
+            key = names.get(rest, rest.lower().replace("__", "."))
+            layers.append((f"environment {variable}", {key: parse_scalar(environ[variable])}))
+    return layers
+
+
+def _check_labels(config: RunConfig, sources: Mapping[str, str]) -> None:
+    needs = registry.create(config.spec, config.method).needs()
+    if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
+        raise ConfigError(
+            f"data.label_fraction: must be above 0 for {config.spec!r}, which learns from some"
+            f" labels, for example 0.1 (got 0) [{sources['data.label_fraction']}]"
+        )
+    if 0 < config.federation.num_rounds < needs.least_rounds:
+        raise ConfigError(
+            f"federation.num_rounds: must be at least {needs.least_rounds} for {config.spec!r},"
+            f" whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
+            f" (got {config.federation.num_rounds}) [{sources['federation.num_rounds']}]"
+        )
+    if config.evaluation.labels_from == "held-out" and config.data.held_out == 0:
+        raise ConfigError(
+            "data.held_out: must be above 0, for example 0.1, where evaluation.labels_from is"
+            f" 'held-out' (got 0) [{sources['evaluation.labels_from']}]"
+        )

@@ -1,0 +1,323 @@
+"""A run and the store: finished runs are read back, others executed, their rows kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.method import registry
+from fedbench.bench.results.store.row import Row, per_gigabyte
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import (
+    OnResume,
+    OnRound,
+    OnStart,
+    Origin,
+    Place,
+    execute,
+    open_dataset,
+)
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.files import copy_folder
+from fedbench.bench.training.history import History
+from fedbench.bench.training.personal import PersonalStore
+
+if TYPE_CHECKING:
+    from fedbench.bench.results.store.row import Row
+    from fedbench.bench.runs.estimate import Estimate
+
+
+_MEASURED = (
+    "objective",
+    "align",
+    "unif",
+    "knn_acc",
+    "linear_acc",
+    "linear_paper_acc",
+    "untrained_objective",
+    "untrained_knn_acc",
+    "untrained_linear_acc",
+    "std_ratio",
+    "effective_rank",
+    "final_loss",
+)
+_COST = (
+    "wall_seconds",
+    "train_seconds",
+    "bytes_up",
+    "bytes_down",
+    "peak_memory_bytes",
+    "num_parameters",
+    "rounds_done",
+    "resumes",
+)
+_PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        run_id: its row id; `export_encoder` and `fedbench export` take it.
+        status: `ok`, or `diverged` when loss or weights stopped being finite.
+        method: canonical method spec.
+        preset: the preset that the configuration started from.
+        seed: the run's seed.
+        metrics: accuracies in [0, 1]; None = not measured.
+        cost: seconds, bytes and counts; keys as in the columns of the store, and
+            `linear_acc_per_gb`, the linear-probe accuracy over 1e9 bytes in both directions.
+        traffic: `{direction: {group: {messages, numbers, bytes, revealing, smallest}}}`.
+        privacy: what messages reveal and what holds of it; keys as in the columns of the store,
+            and what stands behind epsilon.
+        paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
+        collapsed: the detector's verdict on the final features.
+        stored_before: whether the store had it already, so that nothing was executed.
+        config: the configuration.
+        row: the whole row of the store.
+    """
+
+    run_id: str
+    status: str
+    method: str
+    preset: str
+    seed: int
+    metrics: Mapping[str, float | None]
+    cost: Mapping[str, float | int | None]
+    traffic: Mapping[str, Any]
+    privacy: Mapping[str, Any]
+    paths: Mapping[str, str | None]
+    collapsed: bool
+    stored_before: bool
+    config: RunConfig = field(repr=False)
+    row: Row = field(repr=False)
+
+    @classmethod
+    def of(cls, finished: Finished, store: Path) -> RunResult:
+        """The result of a run that lies in a store."""
+        row, folder = finished.row, finished.folder
+        checkpoints = sorted(folder.glob("round-*.safetensors"))
+        files = {
+            "run": folder,
+            "row": store / "rows" / f"{row.row_id}.parquet",
+            "curve": folder / "curve.parquet",
+            "checkpoint": checkpoints[-1] if checkpoints else folder / "round",
+            "partition": folder / "partition.safetensors",
+        }
+        paths = {name: str(path) if path.exists() else None for name, path in files.items()}
+        return cls(
+            run_id=row.row_id,
+            status=row.status,
+            method=row.method,
+            preset=row.preset,
+            seed=row.seed,
+            metrics={name: getattr(row, name) for name in _MEASURED}
+            | json.loads(row.metrics_json or "{}"),
+            cost={name: getattr(row, name) for name in _COST}
+            | {"linear_acc_per_gb": per_gigabyte(row, row.linear_acc)},
+            traffic=json.loads(row.traffic_json or "{}"),
+            privacy={name: getattr(row, name) for name in _PRIVACY}
+            | json.loads(row.privacy_json or "{}"),
+            paths={"store": str(store), **paths},
+            collapsed=bool(row.collapsed),
+            stored_before=finished.stored_before,
+            config=RunConfig.model_validate_json(row.config_json),
+            row=row,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench run --json` prints."""
+        return {
+            "run_id": self.run_id,
+            "status": self.status,
+            "method": self.method,
+            "preset": self.preset,
+            "seed": self.seed,
+            "config": self.config.model_dump(mode="json"),
+            "metrics": dict(self.metrics),
+            "cost": dict(self.cost),
+            "traffic": dict(self.traffic),
+            "privacy": dict(self.privacy),
+            "paths": dict(self.paths),
+            "collapsed": self.collapsed,
+            "stored_before": self.stored_before,
+        }
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do.
+
+    Attributes:
+        run_id: the row id it would get.
+        stored: whether the store has it already.
+        preset: the preset that the configuration starts from.
+        workers: processes that would train clients.
+        device: where the server's part would run.
+        estimate: cost, from measured parts of the run.
+        config: the configuration.
+        store: the store's folder.
+    """
+
+    run_id: str
+    stored: bool
+    preset: str
+    workers: int
+    device: str
+    estimate: Estimate
+    config: RunConfig = field(repr=False)
+    store: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench run --dry-run --json` prints."""
+        return {
+            "run_id": self.run_id,
+            "status": "stored" if self.stored else "planned",
+            "method": self.config.spec,
+            "preset": self.preset,
+            "seed": self.config.seed,
+            "config": self.config.model_dump(mode="json"),
+            "workers": self.workers,
+            "device": self.device,
+            "estimate": asdict(self.estimate),
+            "paths": {"store": str(self.store)},
+        }
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run's row, and whether it was already in the store."""
+
+    row: Row
+    stored_before: bool
+    folder: Path
+
+
+def run(
+    config: RunConfig,
+    *,
+    store: Store,
+    origin: Origin | None = None,
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+    on_start: OnStart | None = None,
+    on_resume: OnResume | None = None,
+) -> Finished:
+    """Execute a configuration, unless the store has its row; resumes what was interrupted.
+
+    Args:
+        config: what to run.
+        store: where rows and checkpoints are kept.
+        origin: preset, study and command line, for the record.
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+        on_round: called after every round.
+        on_start: called before anything is executed.
+        on_resume: called if an earlier attempt is continued.
+
+    Raises:
+        StoreError: if the store cannot be written, or another process is at this very run.
+        FedbenchError: for data, configuration or device problems.
+    """
+    origin = origin or Origin()
+    config = canonical(config)
+    dataset = open_dataset(config, data_dir)
+    identity = row_id(config, dataset.revision)
+    folder = store.cell_dir(identity)
+    row, stored_before = store.finished(identity), True
+    if row is None:
+        store.check_writable()
+        with store.lock(identity) as mine:
+            if not mine:
+                raise StoreError(
+                    f"run {identity} is being executed by another process on this store; wait for"
+                    " it, or choose another --store"
+                )
+            row = store.finished(identity)  # another process may have been faster
+            if row is None:
+                stored_before = False
+                origin = replace(origin, argv=origin.argv or command_line())
+                if on_start is not None:
+                    on_start(config, choose_devices(device, workers))
+                place = Place(folder, data_dir, workers, device)
+                row = execute(config, origin, place, on_round, on_resume)
+                keep(store, row)
+    if stored_before:
+        catch_up(store)
+    else:
+        store.refresh()
+    return Finished(row, stored_before, folder)
+
+
+def catch_up(store: Store) -> None:
+    """Refresh the derived leaderboard after a process that was killed before it did."""
+    with suppress(StoreError):  # a store that cannot be written can still be read
+        store.refresh()
+
+
+def canonical(config: RunConfig) -> RunConfig:
+    """The same run with its spec free of aliases and every field of its method written out."""
+    method = registry.create(config.spec, config.method)
+    spec = registry.canonical_spec(config.spec)
+    return config.model_copy(update={"spec": spec, "method": registry.dump(method)})
+
+
+def keep(
+    store: Store,
+    row: Row,
+    *,
+    elsewhere: Path | None = None,
+    history: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Write a finished run's row and its curve; the derived leaderboard file comes later.
+
+    Args:
+        store: where.
+        row: the row.
+        elsewhere: the run's folder, if it is not that of the store: its content is moved there.
+        history: the run's rounds, if no folder has them.
+
+    Raises:
+        StoreError: when the store cannot be written.
+    """
+    folder = store.cell_dir(row.row_id)
+    if elsewhere is not None and elsewhere.exists():
+        drop_scratch(elsewhere)
+        copy_folder(elsewhere, folder)
+    if history is None and folder.exists():
+        history = [record.as_dict() for record in History(folder).read()]
+    if history is not None:
+        store.write_curve(row.row_id, [flatten(record) for record in history])
+        drop_scratch(folder)
+    store.write_row(row)
+    if elsewhere is not None:
+        shutil.rmtree(elsewhere, ignore_errors=True)
+
+
+def drop_scratch(folder: Path) -> None:
+    """Delete all checkpoints but the newest, with the clients' own tensors that belong to it."""
+    for path in sorted(folder.glob("round-*.safetensors"))[:-1]:
+        path.unlink(missing_ok=True)
+    PersonalStore(folder / "clients").keep_latest()
+
+
+def forget_cell(store: Store, identity: str) -> None:
+    """Delete a run's folder: a tuning trial leaves its row only."""
+    shutil.rmtree(store.cell_dir(identity), ignore_errors=True)
+
+
+def command_line() -> str:
+    """The command as it was typed, without the folder of the program."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -1,0 +1,1 @@
+"""Errors, files, seeds and devices: what everything else stands on."""

@@ -1,0 +1,190 @@
+"""Files that are whole or absent: atomic writes, stale leftovers, locks between processes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedbench.bench.system.errors import FedbenchError, StoreError
+
+STALE_SECONDS = 3600.0
+"""A temporary file older than this belongs to no living writer."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+_NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
+
+
+def write_error(
+    path: Path, cause: OSError, error: type[FedbenchError] = StoreError
+) -> FedbenchError:
+    """The one-line error for a failed write: which file, why, what to do."""
+    if cause.errno in _FULL:
+        why = "the disk is full (or a quota or file-size limit is reached); free some space"
+    elif cause.errno in _FORBIDDEN:
+        readonly = cause.errno == errno.EROFS
+        kind = "the file system is read-only" if readonly else "permission is denied"
+        why = f"{kind}; make it writable"
+    elif cause.errno == errno.ENOENT:  # what is missing is made first, where that is possible
+        why = "nothing can be created there; check the path"
+    elif cause.errno in _NOT_A_FOLDER:
+        why = "a part of this path is a file, not a folder; rename it"
+    else:
+        why = f"{cause.strerror or cause}; check the disk"
+    return error(f"cannot write {str(path)!r}: {why} or choose another folder")
+
+
+def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = StoreError) -> None:
+    """Write so that a reader, or a restart after a crash at any instant, sees all of it or nothing.
+
+    The bytes go to a hidden temporary file in the same folder, are flushed to the disk, and take
+    the final name in one step; the folder is created if need be and flushed too.
+
+    Args:
+        path: the final file; an existing one is replaced.
+        data: the whole content.
+        error: class of the error to raise.
+
+    Raises:
+        FedbenchError: of class `error`, when the disk is full, read-only or otherwise unwilling;
+            the temporary file is removed and an existing file stays as it was.
+    """
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to report
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    except OSError as cause:
+        raise write_error(path, cause, error) from cause
+
+
+def atomic_write_text(path: Path, text: str, *, error: type[FedbenchError] = StoreError) -> None:
+    """`atomic_write_bytes` of UTF-8 text; line ends are written as given."""
+    atomic_write_bytes(path, text.encode(), error=error)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that a rename survives a power cut where the system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as cause:
+        if cause.errno not in _NO_SYNC:  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy what is in a folder into another, but no lock and nothing half written.
+
+    Raises:
+        StoreError: as `atomic_write_bytes`.
+    """
+    ignore = shutil.ignore_patterns("lock", ".*.tmp")
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
+    except OSError as cause:  # shutil's own has no errno
+        raise write_error(target, cause if cause.errno else OSError(str(cause))) from cause
+
+
+def sweep_temporary(folder: Path, older_than: float = STALE_SECONDS) -> int:
+    """Delete `.….tmp` files in `folder` older than `older_than` seconds; returns how many.
+
+    Leftovers are harmless, so one that cannot be deleted is left for the next time.
+    """
+    limit = time.time() - older_than
+    count = 0
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            if path.stat().st_mtime < limit:
+                path.unlink()
+                count += 1
+    return count
+
+
+def check_writable(folder: Path) -> None:
+    """Try a write in `folder`, or where it would be created, and leave no trace.
+
+    Raises:
+        StoreError: when nothing can be written there; says why.
+    """
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    probe = place / f".writable.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        try:
+            with probe.open("wb") as file:
+                file.write(b"\0")
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as cause:
+        raise write_error(folder, cause) from cause
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[bool]:
+    """Hold `path` as a lock inside the block; yields False, at once, if another holder has it.
+
+    The system releases the lock when its holder ends, however it ends. The file itself stays:
+    deleting it would let two processes lock two files of one name.
+
+    Raises:
+        StoreError: when the file cannot be created, or the file system has no locks.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as cause:
+        raise write_error(path, cause) from cause
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError as cause:
+            if cause.errno not in _NO_LOCKS:
+                raise write_error(path, cause) from cause
+            message = f"cannot lock {str(path)!r}: this file system has no locks; "
+            raise StoreError(message + "choose another folder for the store") from cause
+        yield held
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line and flush it to the disk; a crash may leave a torn last line.
+
+    Raises:
+        StoreError: as `atomic_write_bytes`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as err:
+        raise write_error(path, err) from err

@@ -1,0 +1,19 @@
+"""Names derived from content: equal values have equal names on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def content_id(value: Any) -> str:
+    """The first 20 hexadecimal digits of the SHA-256 of the canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:20]

@@ -1,0 +1,1 @@
+"""Options, tables, progress and exit codes of the command line."""

@@ -1,0 +1,1 @@
+"""The rounds of a run: clients, server, aggregation, checkpoints."""

@@ -1,0 +1,142 @@
+"""Streaming aggregation: uploads are folded in as they arrive and not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.method import Sharing
+from fedbench.bench.training.layout import Layout, Slot
+from fedbench.bench.training.server_optimizer import ServerOptimizer
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Client-level differential privacy of one round.
+
+    Each client's change, over all averaged numbers together, is cut to the norm `clip`; the sum of
+    changes gets Gaussian noise and is divided by the expected size of the cohort, which says
+    nothing about who took part.
+
+    Source: McMahan et al. 2018, https://arxiv.org/abs/1710.06963, with flat clipping, equal weights
+    and the estimator of fixed denominator. The noise comes from a seeded generator: a simulation.
+
+    Attributes:
+        before: what changes are measured from, the server's vector.
+        clip: > 0.
+        noise: standard deviation on each number of the sum.
+        expected_clients: what the sum is divided by.
+        rng: draws the noise, on the CPU.
+    """
+
+    before: Tensor
+    clip: float
+    noise: float
+    expected_clients: float
+    rng: torch.Generator
+
+
+class Aggregate:
+    """The weighted sum of one round's uploads, in float64.
+
+    Memory does not grow with the cohort, but for the clients' own rows.
+
+    Uploads are folded in client-id order, so that the sum has the same bits however clients were
+    spread over workers. Weight 0 (a client that made no step) leaves no trace.
+
+    Args:
+        layout: of the uploads.
+        device: where the sum is kept.
+        protection: what clients are protected by; needs equal weights and no rows.
+    """
+
+    def __init__(
+        self, layout: Layout, device: torch.device | str, protection: Protection | None = None
+    ) -> None:
+        self._layout = layout
+        self._protection = protection
+        self.num_clipped = 0
+        self._sum = torch.zeros(layout.num_averaged, dtype=torch.float64, device=device)
+        self._rows: dict[int, tuple[float, Tensor]] = {}
+        self.total = 0.0
+
+    def fold(self, client_id: int, weight: float, upload: Tensor) -> None:
+        """Add one client's upload, (upload_size,), which may be overwritten afterwards."""
+        if weight <= 0:
+            return
+        upload = upload.to(self._sum.device)
+        averaged = upload[: self._layout.num_averaged]
+        if self._protection is not None:
+            averaged = self._clipped(averaged, self._protection)
+        self._sum.add_(averaged, alpha=weight)
+        self.total += weight
+        if self._layout.rows:
+            self._rows[client_id] = (weight, upload[self._layout.num_averaged :].clone())
+
+    def apply(self, theta: Tensor, optimizer: ServerOptimizer) -> None:
+        """Bring the server's vector, (server_size,), to the next round, in place.
+
+        Trained tensors and mean-rows go through the optimizer; averaged buffers become their mean,
+        own-rows the client's. Without any weight nothing changes.
+        """
+        if self.total == 0 and self._protection is None:
+            return
+        trained, averaged = self._layout.num_trained, self._layout.num_averaged
+        mean = self._sum / self.total if self._protection is None else self._noisy(self._protection)
+        theta[trained:averaged].copy_(mean[trained:averaged])
+        spans = [slice(0, trained), *self._mean_rows()]
+        changes = [mean[:trained] - theta[:trained].double(), *self._mean_row_changes(theta)]
+        joined = torch.cat([theta[span] for span in spans])
+        optimizer.step(joined, torch.cat(changes))
+        for span, part in zip(spans, joined.split([len(c) for c in changes]), strict=True):
+            theta[span].copy_(part)
+        for client_id, (_, rows) in self._rows.items():
+            for slot, row, place in self._row_places(client_id):
+                if slot.rule is Sharing.OWN_ROW:
+                    theta[row].copy_(rows[place])
+
+    def _clipped(self, averaged: Tensor, protection: Protection) -> Tensor:
+        """A client's change, cut to the norm `clip`, (num_averaged,) float64."""
+        change = averaged.double() - protection.before[: len(averaged)].double()
+        norm = float(torch.linalg.vector_norm(change))
+        if norm > protection.clip:
+            self.num_clipped += 1
+            change.mul_(protection.clip / norm)
+        return change
+
+    def _noisy(self, protection: Protection) -> Tensor:
+        """The next values before the server's optimizer: the sum of changes made private."""
+        noise = torch.randn(len(self._sum), dtype=torch.float64, generator=protection.rng)
+        change = self._sum + protection.noise * noise.to(self._sum.device)
+        before = protection.before[: len(change)].double()
+        return before + change / protection.expected_clients
+
+    def _row_places(self, client_id: int) -> Iterator[tuple[Slot, slice, slice]]:
+        """As `Layout.row_places`, with places in the kept rows alone."""
+        skip = self._layout.num_averaged
+        for slot, row, place in self._layout.row_places(client_id):
+            yield slot, row, slice(place.start - skip, place.stop - skip)
+
+    def _mean_rows(self) -> list[slice]:
+        return [slice(s.start, s.stop) for s in self._layout.rows if s.rule is Sharing.MEAN_ROW]
+
+    def _mean_row_changes(self, theta: Tensor) -> list[Tensor]:
+        changes = []
+        for span in self._mean_rows():
+            change = torch.zeros(span.stop - span.start, dtype=torch.float64, device=theta.device)
+            for client_id, (weight, rows) in self._rows.items():
+                for _, row, place in self._row_places(client_id):
+                    if span.start <= row.start < span.stop:
+                        moved = rows[place].double() - theta[row].double()
+                        change[row.start - span.start : row.stop - span.start] = moved * weight
+            changes.append(change / self.total)
+        return changes
+
+
+def optimized_size(layout: Layout) -> int:
+    """How many numbers go through the server's optimizer: trained averaged ones and mean-rows."""
+    rows = [s.stop - s.start for s in layout.rows if s.rule is Sharing.MEAN_ROW]
+    return layout.num_trained + sum(rows)

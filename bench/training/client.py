@@ -1,0 +1,237 @@
+"""Local training of one client: the inner part of a round, in whatever process it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.config import ClientConfig
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
+from fedbench.bench.method.net import Wire
+from fedbench.bench.method.sharing import check_sent
+from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
+from fedbench.bench.system.compute import all_finite, keep_freed_memory
+from fedbench.bench.system.seeding import generator, scope
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+
+_UPLOAD = "averaged tensors and rows"  # no extra has such a name
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's part of a round.
+
+    Attributes:
+        client_id: whose data.
+        round_index: which round.
+        local_epochs: passes over the data.
+        personal_round: the round that left the client's personal tensors; None = first time.
+        optimizer: in place of the configured one.
+        lr: in place of the configured one.
+    """
+
+    client_id: int
+    round_index: int
+    local_epochs: int
+    personal_round: int | None
+    optimizer: Literal["sgd", "adam"] | None = None
+    lr: float | None = None
+
+    @classmethod
+    def of(cls, plan: RoundPlan, round_index: int, client_id: int, previous: int | None) -> Task:
+        """A client's part of a planned round."""
+        return cls(client_id, round_index, plan.local_epochs, previous, plan.optimizer, plan.lr)
+
+    def settings(self, config: ClientConfig) -> ClientConfig:
+        """The configuration of local training in this round."""
+        own = {"optimizer": self.optimizer, "lr": self.lr}
+        return config.model_copy(update={k: v for k, v in own.items() if v is not None})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What comes back besides the uploaded tensors.
+
+    Attributes:
+        client_id: who trained.
+        num_examples: images it trained on.
+        num_steps: optimizer steps it made.
+        loss: mean loss over its steps; NaN if it made none.
+        finite: whether every loss was finite.
+        parts: means of the logged terms.
+        extras: what `after_local` sends up.
+        wire: extras, activations and gradients that crossed.
+        stored_personal: whether personal tensors or an optimizer's state were stored.
+    """
+
+    client_id: int
+    num_examples: int
+    num_steps: int
+    loss: float
+    finite: bool
+    parts: Mapping[str, float] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    wire: Ledger = field(default_factory=Ledger)
+    stored_personal: bool = False
+
+    def report(self) -> dict[str, Any]:
+        """All of it but the extras, for JSON."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        del plain["extras"]
+        return {**plain, "parts": dict(self.parts), "wire": self.wire.as_dict()}
+
+    @classmethod
+    def of_report(cls, report: Mapping[str, Any], extras: Mapping[str, Tensor]) -> Trained:
+        """The inverse of `report`."""
+        return cls(**{**report, "wire": Ledger.from_dict(report["wire"])}, extras=extras)
+
+
+def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
+    """The client optimizer, fresh."""
+    if config.optimizer == "adam":
+        return Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    return SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+
+
+class ClientRunner:
+    """Trains clients one after another on one net.
+
+    On a CPU torch runs on one thread here: a client's bits then do not depend on the number of
+    workers, and cores are used by running several clients at once.
+
+    Args:
+        setup: the run.
+        device: where to train.
+        personal_dir: where clients' personal tensors are kept.
+    """
+
+    def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
+        self.setup = setup
+        self.device = device
+        keep_freed_memory()
+        net = setup.make_net()
+        self.layout = setup.layout(net)
+        net.precision = setup.config.client.precision
+        self.binding = self.layout.bind(net, device)
+        self._personal = PersonalStore(personal_dir)
+        self._first_personal = self.binding.personal.data.clone()
+
+    def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
+        """Train one client from the server's vector and write its upload to `out`.
+
+        Args:
+            task: whom to train.
+            server: (server_size,), read only.
+            out: (upload_size,), overwritten.
+        """
+        trained = self._done_before(task, out) or self._train(task, server, out)
+        if trained.stored_personal:
+            self._personal.drop(task.client_id, task.personal_round)
+        return trained
+
+    def _train(self, task: Task, server: Tensor, out: Tensor) -> Trained:
+        setup, binding, config = self.setup, self.binding, self.setup.config
+        method, needs, net = setup.method, setup.method.needs(), binding.net
+        seed, k, r = config.seed, task.client_id, task.round_index
+        binding.server.data.copy_(server)
+        self._load_personal(task)
+        net.wire = Wire()
+        client = Client(k, r, generator(seed, "client", r, k))
+        data = setup.client_data(k, self.device)
+        losses: list[Tensor] = []
+        parts: dict[str, Tensor] = {}
+        with scope(seed, "client-global", r, k):
+            net.train()
+            own = method.before_local(net, data, client)
+            optimizer = make_optimizer(task.settings(config.client), binding.trained(k))
+            if needs.keep_optimizer:
+                self._load_optimizer(task, optimizer)
+            for batch in self._batches(own, task):
+                binding.zero_grad()
+                loss = method.loss(net, batch, client)
+                loss.total.backward()
+                optimizer.step()
+                with torch.no_grad():
+                    method.after_step(net, loss, client)
+                losses.append(loss.total.detach())
+                for name, value in loss.parts.items():
+                    parts[name] = parts.get(name, torch.zeros_like(value)) + value
+            with torch.no_grad():
+                sent = method.after_local(net, own, client)
+                # Copies: the net's own memory is overwritten by the next client.
+                extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
+        wire = Ledger.of_wire(net.wire)
+        check_sent(config.spec, needs.extras, extras, activations=bool(wire.bytes_up))
+        wire.add_extras(extras, needs.extras)
+        if net.remote and net.wire.received:  # metered already, when they crossed
+            extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
+        self.layout.pack(binding.server.data, k, out)
+        steps = len(losses)
+        mean = float(torch.stack(losses).double().mean()) if steps else math.nan
+        finite = all_finite(out) and all_finite(binding.personal.data)
+        trained = Trained(
+            client_id=k,
+            num_examples=len(own),
+            num_steps=steps,
+            loss=mean,
+            finite=steps == 0 or (math.isfinite(mean) and finite),
+            parts={name: float(value) / steps for name, value in parts.items()},
+            extras=extras,
+            wire=wire,
+            stored_personal=bool(self.layout.personal_size) or needs.keep_optimizer,
+        )
+        if trained.stored_personal:
+            state = optimizer if needs.keep_optimizer else None
+            report, sent = trained.report(), {**extras, _UPLOAD: out}
+            self._personal.save(k, r, binding.personal.data, state, report, sent)
+        return trained
+
+    def _done_before(self, task: Task, out: Tensor) -> Trained | None:
+        """What the client handed over, if the round was cut short after its part."""
+        found = self._personal.handed_over(task.client_id, task.round_index)
+        if found is None:
+            return None
+        report, sent = found
+        out.copy_(sent.pop(_UPLOAD))
+        return Trained.of_report(report, sent)
+
+    def _batches(self, own: ClientData, task: Task) -> Iterator[Batch]:
+        setup, config = self.setup, self.setup.config.client
+        seed, k, r = setup.config.seed, task.client_id, task.round_index
+        order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
+        for _ in range(task.local_epochs):
+            self.binding.net.wire.received.clear()
+            yield from own.batches(
+                setup.method.needs().views,
+                1,
+                config.batch_size,
+                keep_last=config.keep_last_batch,
+                min_batch=setup.min_batch,
+                order=order,
+                augment=augment,
+            )
+
+    def _load_personal(self, task: Task) -> None:
+        if not self.layout.personal_size:
+            return
+        own = self._first_personal
+        if task.personal_round is not None:
+            own = self._personal.load(task.client_id, task.personal_round)
+        self.binding.personal.data.copy_(own)
+
+    def _load_optimizer(self, task: Task, optimizer: Optimizer) -> None:
+        if task.personal_round is None:
+            return
+        kind = type(optimizer).__name__
+        state = self._personal.load_optimizer(task.client_id, task.personal_round, kind)
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,209 @@
+"""Where every tensor of a run lies in a few flat vectors, so that moving a model is one copy.
+
+A client's round is then: copy the server's vector in, train, copy the uploaded part out. The
+optimizer sees one tensor per group instead of one per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.method import Net, Sharing
+from fedbench.bench.method.sharing import FROZEN, ROWS, check_table, rule_of
+from fedbench.bench.system.errors import PluginError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor's place: its `state_dict` name, rule, shape, and [start, stop) in its vector."""
+
+    name: str
+    rule: Sharing
+    trainable: bool
+    shape: torch.Size
+    start: int
+    stop: int
+
+    @property
+    def row_size(self) -> int:
+        """Numbers in one row."""
+        return (self.stop - self.start) // self.shape[0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The two vectors of a run: the server's, and the part that every client keeps for itself.
+
+    The server's vector begins with the averaged tensors: first the trained ones, then buffers and
+    other tensors that are averaged as they are. Rows, broadcast and server-only tensors follow.
+
+    Attributes:
+        server: slots in the server's vector, in order.
+        personal: slots in a client's own vector, in order.
+    """
+
+    server: tuple[Slot, ...]
+    personal: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, net: Net, table: Mapping[str, Sharing]) -> Layout:
+        """The layout of a net under a sharing table.
+
+        Raises:
+            PluginError: for a tensor without a rule, a rule without a tensor, a dtype other than
+                float32, or a row rule on a tensor without rows.
+        """
+        state = net.state_dict(keep_vars=True)
+        check_table(state, table)
+        groups: dict[tuple[Sharing, bool], list[tuple[str, Tensor]]] = {}
+        for name, value in state.items():
+            if value.dtype != torch.float32:
+                raise PluginError(
+                    f"tensor {name!r} is {value.dtype}; register it as float32 or persistent=False"
+                )
+            rule = rule_of(name, table)
+            if rule in ROWS and value.dim() < 2:
+                raise PluginError(f"tensor {name!r} is {rule} but has no rows: {list(value.shape)}")
+            groups.setdefault((rule, value.requires_grad and rule not in FROZEN), []).append(
+                (name, value)
+            )
+        order = [(rule, trained) for rule in Sharing for trained in (True, False)]
+        server = [key for key in order if key[0] is not Sharing.PERSONAL]
+        personal = [key for key in order if key[0] is Sharing.PERSONAL]
+        return cls(tuple(_place(groups, server)), tuple(_place(groups, personal)))
+
+    @property
+    def server_size(self) -> int:
+        """Length of the server's vector."""
+        return self.server[-1].stop if self.server else 0
+
+    @property
+    def personal_size(self) -> int:
+        """Length of a client's own vector."""
+        return self.personal[-1].stop if self.personal else 0
+
+    @property
+    def num_averaged(self) -> int:
+        """How many numbers at the front of the server's vector are averaged."""
+        return max((s.stop for s in self.server if s.rule is Sharing.AVERAGED), default=0)
+
+    @property
+    def num_trained(self) -> int:
+        """How many of those go through the server's optimizer."""
+        stops = (s.stop for s in self.server if s.rule is Sharing.AVERAGED and s.trainable)
+        return max(stops, default=0)
+
+    @property
+    def rows(self) -> tuple[Slot, ...]:
+        """Tensors of which each client sends one row."""
+        return tuple(slot for slot in self.server if slot.rule in ROWS)
+
+    @property
+    def upload_size(self) -> int:
+        """Numbers a client sends up: the averaged part, then its rows."""
+        return self.num_averaged + sum(slot.row_size for slot in self.rows)
+
+    def pack(self, vector: Tensor, client_id: int, out: Tensor) -> None:
+        """Copy what a client uploads from its server-shaped vector into `out`, (upload_size,)."""
+        out[: self.num_averaged].copy_(vector[: self.num_averaged])
+        for _, row, place in self.row_places(client_id):
+            out[place].copy_(vector[row])
+
+    def row_places(self, client_id: int) -> Iterator[tuple[Slot, slice, slice]]:
+        """For each row tensor: the client's row in the server's vector, and in an upload."""
+        at = self.num_averaged
+        for slot in self.rows:
+            begin = slot.start + client_id * slot.row_size
+            yield slot, slice(begin, begin + slot.row_size), slice(at, at + slot.row_size)
+            at += slot.row_size
+
+    def bind(self, net: Net, device: torch.device | str = "cpu") -> Binding:
+        """Move the net's tensors into fresh vectors; afterwards the net is a view of them.
+
+        The vectors start with the net's values. Broadcast and server-only parameters stop
+        requiring gradients.
+        """
+        net.to(device)
+        return Binding(
+            self, net, _bind(net, self.server, device), _bind(net, self.personal, device)
+        )
+
+
+@dataclass
+class Vector:
+    """A flat tensor, (size,), with a gradient of the same size for its trainable slots."""
+
+    data: Tensor
+    grad: Tensor
+
+
+@dataclass
+class Binding:
+    """A net and the vectors it lives in."""
+
+    layout: Layout
+    net: Net
+    server: Vector
+    personal: Vector
+
+    def trained(self, client_id: int) -> list[nn.Parameter]:
+        """What a client's optimizer trains: averaged part, own rows, personal part.
+
+        Each comes as one flat parameter that shares memory and gradient with the net, so a foreign
+        row is out of reach even of weight decay.
+        """
+        spans = [(self.server, slice(0, self.layout.num_trained))]
+        for slot, row, _ in self.layout.row_places(client_id):
+            spans += [(self.server, row)] if slot.trainable else []
+        own = [slot.stop for slot in self.layout.personal if slot.trainable]
+        spans.append((self.personal, slice(0, max(own, default=0))))
+        result = []
+        for vector, span in spans:
+            if span.stop > span.start:
+                parameter = nn.Parameter(vector.data[span])
+                parameter.grad = vector.grad[span]
+                result.append(parameter)
+        return result
+
+    def zero_grad(self) -> None:
+        """Clear all gradients, in place."""
+        self.server.grad.zero_()
+        self.personal.grad.zero_()
+
+    def named(self, slots: Iterable[Slot]) -> dict[str, Tensor]:
+        """Copies of tensors by name."""
+        state = self.net.state_dict()
+        return {slot.name: state[slot.name].detach().clone() for slot in slots}
+
+
+def _place(
+    groups: Mapping[tuple[Sharing, bool], list[tuple[str, Tensor]]],
+    order: Iterable[tuple[Sharing, bool]],
+) -> Iterator[Slot]:
+    at = 0
+    for key in order:
+        for name, value in groups.get(key, []):
+            yield Slot(name, key[0], key[1], value.shape, at, at + value.numel())
+            at += value.numel()
+
+
+def _bind(net: Net, slots: tuple[Slot, ...], device: torch.device | str) -> Vector:
+    size = slots[-1].stop if slots else 0
+    vector = Vector(torch.zeros(size, device=device), torch.zeros(size, device=device))
+    for slot in slots:
+        view = vector.data[slot.start : slot.stop].view(slot.shape)
+        value = net.tensor(slot.name)
+        view.copy_(value.detach())
+        if isinstance(value, nn.Parameter):
+            value.data = view
+            value.requires_grad_(slot.trainable)
+            if slot.trainable:
+                value.grad = vector.grad[slot.start : slot.stop].view(slot.shape)
+        else:
+            *path, leaf = slot.name.split(".")
+            net.get_submodule(".".join(path))._buffers[leaf] = view
+    return vector

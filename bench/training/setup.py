@@ -1,0 +1,176 @@
+"""Everything of a run that follows from configuration and data, the same in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.batches import ClientData
+from fedbench.bench.data.datasets import Dataset, reopen
+from fedbench.bench.data.labels import held_out, hide_all, visible_labels
+from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.rotated import rotated_images
+from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
+from fedbench.bench.method.sharing import rule_of
+from fedbench.bench.nn.backbones import Backbone, make_backbone
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.seeding import scope
+from fedbench.bench.training.layout import Layout
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run before its first round.
+
+    Attributes:
+        config: the configuration.
+        method: built from it.
+        dataset: images and labels.
+        dealt: who holds which image.
+        partition: who trains on which image: as dealt, or one client on all that were dealt.
+        images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
+        known_labels: training labels that exist, (N,), -1 where hidden: all of them, or the share
+            `data.label_fraction` of each client's. Probes train on these.
+        labels: those of them that the method may see, (N,), -1 where hidden.
+        backbone: makes encoders.
+        spec: what `Method.build` may know of the data.
+    """
+
+    config: RunConfig
+    method: Method
+    dataset: Dataset
+    dealt: Partition
+    partition: Partition
+    images: np.ndarray
+    known_labels: np.ndarray
+    labels: np.ndarray
+    backbone: Backbone
+    spec: DataSpec
+
+    @classmethod
+    def of(cls, config: RunConfig, dataset: Dataset, dealt: Partition) -> Setup:
+        """Put a run together."""
+        method = registry.create(config.spec, config.method)
+        partition = dealt.pooled() if method.needs().pooled else dealt
+        channels, height, width = dataset.image_shape
+        known = _known(config, dataset, dealt)
+        labels = _visible(config, method, known)
+        return cls(
+            config=config,
+            method=method,
+            dataset=dataset,
+            dealt=dealt,
+            partition=partition,
+            images=rotated_images(dataset, dealt),
+            known_labels=known,
+            labels=labels,
+            backbone=make_backbone(config.model, channels, (height, width)),
+            spec=DataSpec(
+                (channels, height, width),
+                dataset.num_classes,
+                partition.num_clients,
+                labelled=bool((labels >= 0).any()),
+            ),
+        )
+
+    @classmethod
+    def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Setup:
+        """The same in another process, from the files that the first one wrote."""
+        return cls.of(config, reopen(dataset), Partition.load(partition))
+
+    def make_net(self) -> Net:
+        """The net at the start of the run, on the CPU; the same weights in every process."""
+        with scope(self.config.seed, "init"):
+            net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
+        for part in ("encoder", *self.method.needs().encoders.values()):
+            if part not in net:
+                raise PluginError(f"method {self.method.name!r}: build() returned no part {part!r}")
+        net.drop_counters()
+        return net
+
+    def sharing(self, net: Net) -> Mapping[str, Sharing]:
+        """The method's table under the configured norm policy.
+
+        With `batch-local` every tensor of a batch norm that would be averaged stays with its client
+        (Li et al. 2021, FedBN, https://arxiv.org/abs/2102.07623).
+        """
+        table = self.method.sharing()
+        if self.config.model.norm != "batch-local":
+            return table
+        local = {}
+        for path, module in net.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                for leaf in module.state_dict():
+                    if rule_of(f"{path}.{leaf}", table) is Sharing.AVERAGED:
+                        local[f"{path}.{leaf}"] = Sharing.PERSONAL
+        return {**local, **table}
+
+    def layout(self, net: Net) -> Layout:
+        """Where the net's tensors lie; also marks the parts that only the server holds."""
+        layout = Layout.of(net, self.sharing(net))
+        for slot in layout.rows:
+            if slot.shape[0] != self.spec.num_clients:
+                raise PluginError(
+                    f"tensor {slot.name!r} is {slot.rule} but has {slot.shape[0]} rows for"
+                    f" {self.spec.num_clients} clients"
+                )
+        rules: dict[str, set[Sharing]] = {}
+        for slot in (*layout.server, *layout.personal):
+            rules.setdefault(slot.name.split(".", 1)[0], set()).add(slot.rule)
+        net.remote = frozenset(
+            part for part, held in rules.items() if held == {Sharing.SERVER_ONLY}
+        )
+        return layout
+
+    def client_data(self, client_id: int, device: torch.device | str) -> ClientData:
+        """One client's images and visible labels."""
+        chosen = self.partition.client(client_id)
+        images = torch.from_numpy(self.images[chosen])
+        labels = torch.from_numpy(self.labels[chosen])
+        return ClientData(images.to(device), labels.to(device))
+
+    @property
+    def probed(self) -> np.ndarray:
+        """Positions of the training images that protocols learn from, ascending.
+
+        Those of the clients whose labels exist, as the clients see them, or the held-out ones.
+        """
+        config = self.config
+        if config.evaluation.labels_from == "held-out":
+            return held_out(self.dataset.train_labels, config.data.held_out, config.seed)
+        dealt: np.ndarray = np.sort(self.dealt.indices)
+        known: np.ndarray = dealt[self.known_labels[dealt] >= 0]
+        return known
+
+    @property
+    def min_batch(self) -> int:
+        """Smallest batch to train on: a batch norm needs two examples, whatever the method does."""
+        return max(self.method.needs().min_batch, 2 if self.backbone.norm_is_batch else 1)
+
+    @property
+    def evaluate_on_clients(self) -> bool:
+        """Whether encoders differ between clients, so that each is evaluated."""
+        local_norm = self.config.model.norm == "batch-local"
+        needs = self.method.needs()
+        return not needs.pooled and (local_norm or needs.evaluate_on == "clients")
+
+
+def _known(config: RunConfig, dataset: Dataset, partition: Partition) -> np.ndarray:
+    fraction = config.data.label_fraction
+    if fraction == 0:
+        return np.asarray(dataset.train_labels)
+    clients = [partition.client(k) for k in range(partition.num_clients)]
+    return visible_labels(dataset.train_labels, clients, fraction, config.seed)
+
+
+def _visible(config: RunConfig, method: Method, known: np.ndarray) -> np.ndarray:
+    labels = method.needs().labels
+    if labels is Labels.NONE or (labels is not Labels.ALL and config.data.label_fraction == 0):
+        return hide_all(known)
+    return known

@@ -1,0 +1,253 @@
+"""Worker processes that train clients of one run, and the in-process stand-in for one worker.
+
+A worker comes from a fresh interpreter (`bench.training.fork_server`), so it needs no importable
+`__main__`, and nothing of the parent's threads reaches it. It shares one anonymous memory file with
+its parent: the server's vector, followed by one slot per upload in flight. Only small messages
+pass through the pipe.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from socket import socketpair
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.system.errors import (
+    FedbenchError,
+    PluginWarning,
+    ResourceError,
+    described,
+    rebuild,
+)
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training import fork_server
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.setup import Setup
+
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker needs to rebuild the run: configuration and files."""
+
+    config_json: str
+    dataset_path: Path
+    partition_path: Path
+    personal_dir: Path
+
+    def runner(self, device: str) -> ClientRunner:
+        """The run's client runner in this process."""
+        config = RunConfig.model_validate_json(self.config_json)
+        setup = Setup.reopen(config, self.dataset_path, self.partition_path)
+        return ClientRunner(setup, torch.device(device), self.personal_dir)
+
+
+class InProcess:
+    """Trains one client after another in this process."""
+
+    def __init__(self, runner: ClientRunner) -> None:
+        self._runner = runner
+        self._upload = torch.empty(runner.layout.upload_size, device=runner.device)
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        for task in tasks:
+            try:
+                with single_thread():
+                    trained = self._runner.run(task, server, self._upload)
+            except Exception as err:
+                err.add_note(f"client {task.client_id}, round {task.round_index}")
+                raise
+            yield trained, self._upload
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class WorkerPool:
+    """Trains clients in several processes, handing results back in the order of the tasks.
+
+    At most two uploads per worker are in flight, so memory does not grow with the cohort; a slow
+    client makes the others wait once those are used up.
+
+    Args:
+        spec: the run.
+        devices: one per worker, at most; a round of fewer clients starts only as many.
+        sizes: (server_size, upload_size).
+        cohort_size: clients of the first round, as far as known; so many start at once.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        devices: Sequence[str],
+        sizes: tuple[int, int],
+        cohort_size: int | None = None,
+    ) -> None:
+        server_size, upload_size = sizes
+        self._spec, self._devices, self._sizes = spec, devices, sizes
+        self._num_slots = 2 * len(devices)
+        total = server_size + self._num_slots * upload_size
+        self._memory = _shared_memory(max(1, total) * _FLOAT)
+        self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
+        self._nurseries: list[fork_server.Nursery] = []
+        self._workers: list[fork_server.Worker] = []
+        self._pipes: list[Connection] = []
+        try:
+            self._grow(len(devices) if cohort_size is None else cohort_size)
+        except BaseException:  # a worker that could not start must not leave the others behind
+            self.close()
+            raise
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        self._server.copy_(server)
+        self._grow(len(tasks))
+        waiting = deque(enumerate(tasks))
+        free = deque(range(self._num_slots))
+        idle = deque(self._pipes)
+        done: dict[int, tuple[Trained, int]] = {}
+
+        def hand_out() -> None:
+            while waiting and idle and free:
+                number, task = waiting.popleft()
+                self._send(idle.popleft(), (number, task, free.popleft()))
+
+        for index in range(len(tasks)):
+            hand_out()
+            while index not in done:
+                for pipe in wait(self._pipes):
+                    number, trained, slot = self._receive(pipe)  # type: ignore[arg-type]
+                    done[number] = (trained, slot)
+                    idle.append(pipe)  # type: ignore[arg-type]
+                hand_out()  # before anybody looks at what came back
+            trained, slot = done.pop(index)
+            yield trained, self._slots[slot]
+            free.append(slot)
+
+    def close(self) -> None:
+        """End the workers; one that is in the middle of a client is killed."""
+        for pipe in self._pipes:
+            pipe.close()
+        for each in self._nurseries:
+            each.close()
+        os.close(self._memory)
+
+    def _grow(self, num_tasks: int) -> None:
+        """Start what is missing for so many clients at a time."""
+        for device in self._devices[len(self._workers) : num_tasks]:
+            self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
+
+    def _start(self) -> Connection:
+        if not self._nurseries or not fork_server.CAN_FORK:
+            self._nurseries.append(fork_server.take())
+        ours, theirs = socketpair()
+        self._pipes.append(Connection(ours.detach()))
+        with theirs:
+            try:
+                self._workers.append(self._nurseries[-1].fork(theirs.fileno(), self._memory))
+            except OSError as err:
+                raise self._lost(self._nurseries[-1].exit_code()) from err
+        return self._pipes[-1]
+
+    def _send(self, pipe: Connection, message: object) -> None:
+        try:
+            pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError) as err:
+            raise self._lost(self._workers[self._pipes.index(pipe)].wait()) from err
+
+    def _receive(self, pipe: Connection) -> tuple[int, Trained, int]:
+        try:
+            kind, *rest = pipe.recv()
+        except (EOFError, ConnectionResetError) as err:
+            raise self._lost(self._workers[self._pipes.index(pipe)].wait()) from err
+        if kind == "error":
+            name, message, exit_code, detail = rest
+            error = rebuild(name, message, exit_code)
+            error.add_note(detail)
+            raise error
+        number, trained, extras, slot = rest
+        tensors = {name: torch.from_numpy(value) for name, value in extras.items()}
+        return number, replace(trained, extras=tensors), slot
+
+    def _lost(self, code: int) -> ResourceError:
+        cause = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return ResourceError(
+            f"a worker process died ({cause}; signal 9 often means out of memory); the run is kept"
+            " up to its last round: run the same command again, perhaps with fewer --workers"
+        )
+
+
+def _shared_memory(size: int) -> int:
+    """A file descriptor of anonymous memory; it vanishes with the last process that holds it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("fedbench")
+    else:  # macOS
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _views(fd: int, server: int, upload: int, slots: int) -> tuple[Tensor, list[Tensor]]:
+    flat = torch.frombuffer(mmap.mmap(fd, 0), dtype=torch.float32)
+    uploads = flat[server : server + slots * upload].view(slots, upload)
+    return flat[:server], list(uploads)
+
+
+def _serve(channel: int, memory: int) -> None:
+    pipe = Connection(channel)
+    try:
+        spec, device, server_size, upload_size, slots = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", PluginWarning)  # the parent has said so
+    server, uploads = _views(memory, server_size, upload_size, slots)
+    runner: ClientRunner | Exception
+    try:  # before there is anything to do, while the parent makes its own preparations
+        runner = spec.runner(device)
+    except Exception as err:  # the answer to the first task
+        runner = err
+    while True:
+        try:
+            number, task, slot = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return  # the parent is gone
+        answer: tuple[Any, ...]
+        try:
+            if isinstance(runner, Exception):
+                raise runner
+            trained = runner.run(task, server, uploads[slot])
+            extras = {name: value.numpy() for name, value in trained.extras.items()}
+            answer = ("done", number, replace(trained, extras={}), extras, slot)
+        except FedbenchError as err:
+            answer = ("error", *described(err), traceback.format_exc())
+        except Exception as err:
+            message = (
+                f"client {task.client_id}, round {task.round_index}: {type(err).__name__}: {err}"
+            )
+            answer = ("error", *described(FedbenchError(message)), traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    fork_server.attend(int(sys.argv[1]), _serve)

@@ -1,0 +1,172 @@
+"""What studies found: the best values as YAML, and how a sweep finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import DataConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.lines import Spent
+from fedbench.bench.results.leaderboard.published import dataset_name
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.fields import field_infos, show
+from fedbench.bench.system.errors import ConfigError, StoreError, did_you_mean
+from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.tuning.grid import TunedValues
+
+AUTO = "auto"
+_RESERVED = ("spec", "preset", "study")
+
+
+def best_file(store: Store, study_id: str) -> Path:
+    """Where a study's best configuration is written."""
+    return store.root / "trials" / study_id / "best.yaml"
+
+
+def write_best(
+    path: Path, spec: str, preset: str, study_id: str, params: Mapping[str, Any]
+) -> None:
+    """Write a study's best values so that `--config` and `--tuned` take them.
+
+    Raises:
+        StoreError: if the file cannot be written.
+    """
+    entries = {"spec": spec, "preset": preset, "study": study_id, **params}
+    lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
+    atomic_write_text(path, "# the best trial by the label-free objective\n" + "".join(lines))
+
+
+def find_tuned(
+    store: Store,
+    tuned: str | Path | Sequence[str | Path],
+    specs: Sequence[str],
+    preset: str,
+    dataset: str,
+) -> dict[str, TunedValues]:
+    """Tuned values for the methods of a sweep on one data set.
+
+    With `auto`, every method must have a finished study on this data set and preset, and the latest
+    is taken: what was found on other data is used only when it is named. A study or a file that is
+    named serves its own method, and the others stay untuned.
+
+    Args:
+        store: where studies are.
+        tuned: `auto`; or ids of studies, or YAML files that `tune` wrote.
+        specs: method specs, in their canonical form.
+        preset: name of the preset.
+        dataset: name of the data set; where it lies does not matter.
+
+    Raises:
+        ConfigError: names the methods that have no study, or a study that serves none of them.
+    """
+    if tuned == AUTO:
+        studies = sorted(_finished(store), key=lambda meta: (meta["finished_at"], meta["study_id"]))
+        wanted = (preset, dataset_name(dataset))
+        latest = {meta["spec"]: meta for meta in studies if (meta["preset"], _data(meta)) == wanted}
+        if missing := [spec for spec in specs if spec not in latest]:
+            others = [meta for meta in studies if meta["spec"] in missing]
+            raise ConfigError(_none_for(missing, preset, dataset, others, store))
+        return {
+            spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
+            for spec in specs
+        }
+    given = [tuned] if isinstance(tuned, str | Path) else tuned
+    if not given:
+        raise ConfigError("--tuned: is empty; give auto, or studies, or leave it out")
+    found: dict[str, TunedValues] = {}
+    for study in given:
+        spec, values = _named(store, study)
+        if spec not in specs:
+            raise ConfigError(
+                f"--tuned {study}: is for {spec!r}, which is not in this sweep ({', '.join(specs)})"
+            )
+        if spec in found:
+            raise ConfigError(f"--tuned: two studies for {spec!r}: {found[spec].study} and {study}")
+        found[spec] = values
+    return found
+
+
+def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
+    """What each finished study of the store has spent, and on what; one elsewhere is left out.
+
+    An unreadable study is left out too: `Store.problems` names it.
+    """
+    found = {}
+    for study_id in set(studies) & set(store.studies()):
+        with suppress(StoreError):
+            meta = store.study(study_id) or {}
+            if meta.get("finished_at"):
+                runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
+                found[study_id] = Spent(runs, _public(meta))
+    return found
+
+
+def _finished(store: Store) -> list[dict[str, Any]]:
+    metas = (store.study(study_id) for study_id in store.studies())
+    return [meta for meta in metas if meta is not None and meta.get("finished_at")]
+
+
+def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
+    """The method and the values of a study that is given by id or file."""
+    if str(study).endswith((".yaml", ".yml")):
+        content = load_yaml(Path(study))
+        if not isinstance(content.get("spec"), str):
+            raise ConfigError(f"{study}: needs a line 'spec:' to be used with --tuned")
+        spec = registry.canonical_spec(content["spec"])
+        values = {key: value for key, value in content.items() if key not in _RESERVED}
+        name = str(content.get("study", Path(study).stem))
+        return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
+    known = store.studies()
+    if str(study) not in known:
+        raise ConfigError(
+            f"no study {str(study)!r} in {store.root}{did_you_mean(str(study), known)}"
+        )
+    meta = store.study(str(study)) or {}
+    if not meta.get("finished_at"):
+        raise ConfigError(
+            f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
+        )
+    return meta["spec"], TunedValues(meta["best"]["params"], str(study))
+
+
+def _public(meta: Mapping[str, Any]) -> str:
+    """The name of a study's data set, without where it lay."""
+    return DataConfig(name=_name(meta)).public_name
+
+
+def _data(meta: Mapping[str, Any]) -> str:
+    return dataset_name(_name(meta))
+
+
+def _name(meta: Mapping[str, Any]) -> str:
+    try:
+        return str(meta["config"]["data"]["name"])
+    except (KeyError, TypeError) as err:
+        raise StoreError(
+            f"study {meta.get('study_id')!r}: its study.json does not say on which data; run"
+            " `fedbench tune` again, or move its folder away"
+        ) from err
+
+
+def _none_for(
+    specs: Sequence[str],
+    preset: str,
+    dataset: str,
+    others: Sequence[Mapping[str, Any]],
+    store: Store,
+) -> str:
+    message = (
+        f"--tuned auto: no finished study of {', '.join(specs)} on {dataset!r} with preset"
+        f" {preset!r} in {str(store.root)!r}; run `fedbench tune {specs[0]} --preset {preset}` on"
+        " it first, or choose --methods"
+    )
+    if others:
+        latest = {meta["spec"]: meta for meta in others}
+        where = [f"{m['study_id']} ({_public(m)}, {m['preset']})" for m in latest.values()]
+        message += f"; studies of other data or presets must be named: {', '.join(where)}"
+    return message

@@ -1,0 +1,261 @@
+"""One cell inside a trial process: lock, execute, report. Nothing here knows studies or grids."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin, Place, execute, facts
+from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
+from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.training.history import RoundRecord
+
+REPORT_SECONDS = 1.0
+"""Least time between two reports of one cell; they never influence its result."""
+COLLAPSED_ROUNDS = 3
+"""With `stop_collapsed`, a run ends after this many collapsed rounds in a row."""
+_POLL_SECONDS = 0.2
+_GPU_FULL = (
+    "the cell's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
+    " client.batch_size"
+)
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """One run to be executed by a trial process, complete in itself.
+
+    Attributes:
+        cell: name of its folder and lock below the store's `cells/`.
+        row_id: identity of the run.
+        label: what people call it.
+        config: what to run.
+        origin: for the record.
+        store: root of the store.
+        data_dir: cache of data sets; None = the default one.
+        dataset: the data set's own cache folder, of `revision`; None = look it up by name.
+        revision: of the data set.
+        checkpoints: root of another folder for `cells/`; None = the store.
+        workers: processes that train its clients on a CPU.
+        device: `cpu` or `cuda`.
+        shared: other processes may be after the same row: look into the store before executing.
+        stop_collapsed: end the run early when its encoder has collapsed.
+        wait_seconds: how long to wait for the lock before reporting that the cell is busy.
+    """
+
+    cell: str
+    row_id: str
+    label: str
+    config: RunConfig
+    origin: Origin
+    store: Path
+    data_dir: Path | None = None
+    dataset: Path | None = None
+    revision: str = ""
+    checkpoints: Path | None = None
+    workers: int = 1
+    device: str = "cpu"
+    shared: bool = True
+    stop_collapsed: bool = False
+    wait_seconds: float = 0.0
+
+    @property
+    def place(self) -> Store:
+        """Where its folder and its lock are."""
+        return Store(self.checkpoints or self.store)
+
+    @property
+    def folder(self) -> Path:
+        """Its checkpoints and its history."""
+        return self.place.cell_dir(self.cell)
+
+    def dumps(self) -> str:
+        """As JSON, for the way to the trial process."""
+        record = asdict(replace(self, config=RunConfig()))
+        return json.dumps({**record, "config": self.config.model_dump(mode="json")}, default=str)
+
+    @classmethod
+    def loads(cls, text: str) -> CellJob:
+        """The inverse of `dumps`."""
+        record = json.loads(text)
+        record["config"] = RunConfig.model_validate(record["config"])
+        record["origin"] = Origin(**record["origin"])
+        for name in ("store", "data_dir", "dataset", "checkpoints"):
+            record[name] = None if record[name] is None else Path(record[name])
+        return cls(**record)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended.
+
+    Attributes:
+        job: the cell.
+        status: `ok`, `diverged`, `error`, `stopped`, or `elsewhere` if another process ran it.
+        row: its row; None for `error` and `stopped`, until a row is made for the error.
+        error: what went wrong, in one line.
+        seconds: wall time.
+        bytes: sent by clients and server together.
+        history: its rounds, if they are in no folder that the driver sees.
+    """
+
+    job: CellJob
+    status: str
+    row: Row | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    bytes: int = 0
+    history: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def objective(self) -> float | None:
+        """The label-free score; that of a collapsed encoder is 0 by definition."""
+        if self.status == "stopped":
+            return 0.0
+        return self.row.objective if self.row is not None else None
+
+    @classmethod
+    def of(cls, job: CellJob, message: Mapping[str, Any]) -> Outcome:
+        """From the last report of a trial process.
+
+        Raises:
+            StoreError, DataError, ResourceError: when the process found that nothing can be run
+                here.
+        """
+        status = message["status"]
+        if status == "abort":
+            kinds = {kind.__name__: kind for kind in (StoreError, DataError, ResourceError)}
+            raise kinds.get(message["kind"], ResourceError)(message["error"])
+        row = Row.model_validate_json(message["row"]) if message.get("row") else None
+        cost = (row.bytes_up or 0) + (row.bytes_down or 0) if row else message.get("bytes", 0)
+        seconds, history = message.get("seconds", 0.0), message.get("history")
+        return cls(job, status, row, message.get("error"), seconds, cost, history)
+
+
+class _Stopped(Exception):  # noqa: N818
+    """The stop rule of a run has been met."""
+
+
+def work(job: CellJob, report: Report, *, history: bool = False) -> str:
+    """Execute a cell under its lock; every report is a dict with `status`; returns the last one's.
+
+    Statuses: `running` after some rounds, then one of `ok diverged error stopped elsewhere`;
+    `busy` if another process holds the cell, `abort` if nothing can be run here at all.
+
+    Args:
+        job: the cell.
+        report: takes the reports.
+        history: send the rounds with the last report.
+    """
+    began = time.monotonic()
+    message: dict[str, Any] = {"status": "busy"}
+    try:
+        while True:
+            with job.place.lock(job.cell) as mine:
+                if mine:
+                    message = _perform(job, report, began)
+                    if history:
+                        message["history"] = _history(job.folder)
+                    report(message)
+                    return str(message["status"])
+            if time.monotonic() - began >= job.wait_seconds:
+                break
+            time.sleep(_POLL_SECONDS)
+    except (StoreError, ResourceError) as err:
+        message = _abort(err)
+    report(message)
+    return str(message["status"])
+
+
+def _abort(err: FedbenchError) -> dict[str, Any]:
+    return {"status": "abort", "kind": type(err).__name__, "error": _one_line(err)}
+
+
+def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
+    if job.shared:
+        stored = Store(job.store).finished(job.row_id)
+        if stored is not None:
+            return {"status": "elsewhere", "row": stored.model_dump_json()}
+    folder = job.folder
+    reported = began
+
+    def on_round(record: RoundRecord, total: int) -> None:
+        nonlocal reported
+        if job.stop_collapsed:
+            _check_collapse(folder)
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
+            report(
+                {
+                    "status": "running",
+                    "round": record.round_index + 1,
+                    "total": total,
+                    "loss": record.loss,
+                    "collapsed": record.collapsed,
+                }
+            )
+
+    try:
+        if job.stop_collapsed:
+            _check_collapse(folder)  # the process before us may have died on meeting the rule
+        workers = job.workers if job.device == "cpu" else 1
+        place = Place(folder, job.data_dir, workers, job.device, job.dataset)
+        row = execute(job.config, job.origin, place, on_round)
+    except _Stopped:
+        cost = sum(record["bytes_up"] + record["bytes_down"] for record in _history(folder))
+        return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
+    except (StoreError, ResourceError) as err:
+        return _abort(err)
+    except Exception as err:
+        with suppress(StoreError):  # the one-line message is what counts
+            atomic_write_text(folder / "error.txt", traceback.format_exc())
+        text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else _one_line(err)
+        return {"status": "error", "error": text, "seconds": time.monotonic() - began}
+    return {"status": row.status, "row": row.model_dump_json(), "seconds": row.wall_seconds}
+
+
+def _check_collapse(folder: Path) -> None:
+    """Ends the run if its history, up to the first place where that holds, has collapsed.
+
+    The history may be a round ahead of the checkpoint; rounds give the same bits when done again,
+    so that the decision does not depend on where a run was interrupted.
+    """
+    in_a_row = 0
+    for record in _history(folder):
+        in_a_row = in_a_row + 1 if record["collapsed"] else 0
+        if in_a_row == COLLAPSED_ROUNDS:
+            raise _Stopped
+
+
+def _history(folder: Path) -> list[dict[str, Any]]:
+    """The rounds on file; a torn last line is left out."""
+    path = folder / "history.jsonl"
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _one_line(err: BaseException) -> str:
+    text = " ".join(str(err).split())
+    return text if isinstance(err, FedbenchError) else f"{type(err).__name__}: {text}".rstrip(": ")
+
+
+def error_row(job: CellJob, message: str, dataset_revision: str, started_at: datetime) -> Row:
+    """The row of a cell that could not be executed; its partition is not known."""
+    known = facts(
+        job.config, dataset_revision, "", job.origin, started_at=started_at, device=job.device
+    )
+    return Row(
+        **known, status="error", error=message or "unknown error", finished_at=datetime.now(UTC)
+    )

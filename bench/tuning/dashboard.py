@@ -1,0 +1,146 @@
+"""Studies for optuna-dashboard: mirrored into a journal, which is derived and may be deleted."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedbench.bench.results.store.store import Store, existing
+from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.tuning.space import Dimension, SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+
+_DIMENSION: TypeAdapter[Dimension] = TypeAdapter(Dimension)
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A journal that Optuna's tools read.
+
+    Attributes:
+        file: the journal.
+        studies: ids of the studies in it.
+        num_trials: trials in it.
+    """
+
+    file: Path
+    studies: tuple[str, ...]
+    num_trials: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedbench dashboard --json` prints."""
+        return {"file": str(self.file), "studies": [*self.studies], "num_trials": self.num_trials}
+
+
+def mirror(store: Store, study_id: str | None = None) -> Mirror:
+    """Write the store's studies, or one of them, as an Optuna journal, anew.
+
+    Raises:
+        UnknownNameError: no such study.
+        StoreError: a store that is not there or without studies, or a study without a description,
+            or with one that this version cannot read; nothing is written then.
+    """
+    known = existing(store).studies()
+    if study_id is not None and study_id not in known:
+        raise UnknownNameError("study", study_id, known)
+    chosen = known if study_id is None else [study_id]
+    if not chosen:
+        raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` makes one")
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    found = []
+    for name in chosen:
+        meta, space = _described(store, name)
+        found.append((name, meta, [_trial(name, trial, space) for trial in store.trials(name)]))
+    file = store.root / "optuna.journal"
+    store.check_writable()
+    file.unlink(missing_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # journals are marked as experimental
+        storage = JournalStorage(JournalFileBackend(str(file)))
+        for name, meta, trials in found:
+            study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+            for key in ("spec", "preset", "sampler"):
+                study.set_user_attr(key, meta.get(key))
+            study.add_trials(trials)
+    return Mirror(file, tuple(chosen), sum(len(trials) for _, _, trials in found))
+
+
+def _described(store: Store, study_id: str) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """A study's description, and its space as Optuna knows it."""
+    meta = store.study(study_id)
+    if meta is None:
+        raise StoreError(f"study {study_id!r} has no description; run its `tune` again")
+    try:
+        dimensions = {k: _DIMENSION.validate_python(v) for k, v in meta["space"].items()}
+        return meta, SearchSpace(meta["spec"], dimensions, (), "the store").distributions()
+    except (KeyError, AttributeError, ValidationError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else "has a space of another form"
+        raise StoreError(
+            f"study {study_id!r} {what}: its study.json is of another version of fedbench; name"
+            " another study, or run its `tune` again"
+        ) from error
+
+
+def _trial(study_id: str, trial: dict[str, Any], space: dict[str, BaseDistribution]) -> FrozenTrial:
+    from optuna.trial import TrialState, create_trial
+
+    if foreign := sorted(set(trial["params"]) - set(space)):
+        raise StoreError(
+            f"trial {trial['number']} of study {study_id!r} has {', '.join(foreign)}, which the"
+            " study's space has not; run its `tune` again under another --study"
+        )
+    value = trial["objective"]
+    done = trial["status"] == "ok" and value is not None and math.isfinite(value)
+    states = {"error": TrialState.FAIL}
+    return create_trial(
+        state=TrialState.COMPLETE if done else states.get(trial["status"], TrialState.PRUNED),
+        value=value if done else None,
+        params=trial["params"],
+        distributions={name: space[name] for name in trial["params"]},
+        user_attrs={
+            "number": trial["number"],
+            "status": trial["status"],
+            "seconds": trial["seconds"],
+            "seeds": trial["seeds"],
+            **trial["watched"],
+        },
+    )
+
+
+def serve(mirrored: Mirror, port: int) -> None:
+    """Show a mirror in optuna-dashboard, to this machine only, until it is interrupted."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna_dashboard import run_server
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        storage = JournalStorage(JournalFileBackend(str(mirrored.file)))
+    run_server(storage, host="127.0.0.1", port=port)
+
+
+def check_installed(mirrored: Mirror) -> None:
+    """Whether there is a dashboard to start.
+
+    Raises:
+        ResourceError: if optuna-dashboard is not installed.
+    """
+    if importlib.util.find_spec("optuna_dashboard") is None:
+        raise ResourceError(
+            f"{str(mirrored.file)!r} is written, but optuna-dashboard is not installed:"
+            " pip install 'fedbench[dashboard]'"
+        )

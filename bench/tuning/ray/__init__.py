@@ -1,0 +1,1 @@
+"""Ray Tune as the executor of cells."""

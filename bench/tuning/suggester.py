@@ -1,0 +1,203 @@
+"""Suggestions from Optuna that do not depend on when trials end or how often a study was killed.
+
+Trials come in batches: the parameters of a batch are asked for before any of its results is known,
+and its results are told in the order of the trials. The sampler of every trial is seeded by the
+trial's number. A study therefore continues by asking again and comparing with what the store has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.seeding import derive
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import Trial
+
+
+SAMPLERS = ("tpe", "random", "grid", "gp")
+BATCH_SIZE = 4
+"""Trials per batch; a constant, since suggestions depend on it: never the number of processors."""
+_STARTUP_TRIALS = 8
+_BITS = 2**32
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Parameters to be tried.
+
+    Attributes:
+        number: of the trial, from 0.
+        params: dotted name -> value.
+    """
+
+    number: int
+    params: Params
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial of an earlier session: what was tried, and what came out, as for `tell`."""
+
+    params: Params
+    objective: float | None
+
+
+class Suggester:
+    """Asks Optuna for trials, batch by batch.
+
+    Args:
+        study_id: for error messages.
+        distributions: the search space.
+        sampler: one of `SAMPLERS`.
+        seed: of the study.
+        total: trials of the study.
+        batch_size: trials per batch.
+        points: settings that the first trials get; for `grid`, all of them.
+        finished: trials by number that are in the store already.
+
+    Raises:
+        UnknownNameError: for another sampler.
+        ResourceError: if a sampler's package is not installed.
+    """
+
+    def __init__(
+        self,
+        study_id: str,
+        distributions: Mapping[str, BaseDistribution],
+        *,
+        sampler: str = "tpe",
+        seed: int = 0,
+        total: int,
+        batch_size: int = BATCH_SIZE,
+        points: Sequence[Params] = (),
+        finished: Mapping[int, Finished] | None = None,
+    ) -> None:
+        check_sampler(sampler)
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study_id, self._distributions = study_id, dict(distributions)
+        self._sampler, self._seed, self._batch_size = sampler, seed, batch_size
+        self._points = list(points)
+        self.total = min(total, len(self._points)) if sampler == "grid" else total
+        self._finished = dict(finished or {})
+        self._study = optuna.create_study(direction="maximize", sampler=make_sampler("random", 0))
+        self._open: dict[int, Trial] = {}
+        self._told: dict[int, float | None] = {}
+        self._ready: deque[Suggestion] = deque()
+        self._next = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every trial has been asked for and told."""
+        return not self._ready and not self._open and self._next >= self.total
+
+    def ask(self) -> Suggestion | None:
+        """The next trial to run; None while a batch is out, and when the study is exhausted.
+
+        Raises:
+            StoreError: if a stored trial has other parameters than its number gets now.
+        """
+        while not self._ready and not self._open and self._next < self.total:
+            self._ask_batch()
+            self._close_batch()
+        return self._ready.popleft() if self._ready else None
+
+    def tell(self, number: int, objective: float | None) -> None:
+        """How a trial came out: an objective, NaN for one that diverged, None for an error.
+
+        The search takes a diverged trial for worse than all others, and learns nothing from an
+        error: ignoring both would send it back to learning rates that are too high.
+        """
+        self._told[number] = objective
+        self._close_batch()
+
+    def _ask_batch(self) -> None:
+        last = min(self.total, (self._next // self._batch_size + 1) * self._batch_size)
+        for number in range(self._next, last):
+            if number < len(self._points):
+                self._study.enqueue_trial(self._points[number])
+            seed = derive(self._seed, "sampler", number) % _BITS
+            self._study.sampler = make_sampler(self._sampler, seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
+                trial = self._study.ask(fixed_distributions=self._distributions)
+            self._open[number] = trial
+            stored = self._finished.get(number)
+            if stored is None:
+                self._ready.append(Suggestion(number, dict(trial.params)))
+                continue
+            if canonical_json(stored.params) != canonical_json(trial.params):
+                raise StoreError(
+                    f"trial {number} of study {self._study_id!r} was made with {stored.params}, but"
+                    f" its number gets {trial.params} now (other versions of Optuna or NumPy?);"
+                    " start anew under another study name"
+                )
+            self._told[number] = stored.objective
+        self._next = last
+
+    def _close_batch(self) -> None:
+        """Tell a whole batch at once, by number: the order of completion leaves no trace."""
+        from optuna.trial import TrialState
+
+        if not self._open or len(self._told) < len(self._open):
+            return
+        for number in sorted(self._open):
+            value = self._told[number]
+            if value is None:
+                self._study.tell(self._open[number], state=TrialState.FAIL)
+            elif math.isfinite(value):
+                self._study.tell(self._open[number], value)
+            else:  # TPE ranks a pruned trial without values below every completed one
+                self._study.tell(self._open[number], state=TrialState.PRUNED)
+        self._open.clear()
+        self._told.clear()
+
+
+def check_sampler(name: str) -> None:
+    """Refuse a sampler that does not exist or cannot work here.
+
+    Raises:
+        UnknownNameError, ResourceError: accordingly.
+    """
+    if name not in SAMPLERS:
+        raise UnknownNameError("sampler", name, SAMPLERS)
+    if name == "gp" and importlib.util.find_spec("greenlet") is None:
+        raise ResourceError(
+            "--sampler gp: needs the package greenlet; install it with pip install 'fedbench[gp]',"
+            " or use --sampler tpe"
+        )
+
+
+def make_sampler(name: str, seed: int) -> BaseSampler:
+    """An Optuna sampler; settings that results depend on are spelled out.
+
+    `grid` needs none: its trials are all points.
+    """
+    from optuna import samplers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ExperimentalWarning
+        if name == "tpe":
+            return samplers.TPESampler(
+                n_startup_trials=_STARTUP_TRIALS,
+                multivariate=True,
+                constant_liar=True,
+                seed=seed,
+            )
+        if name == "gp":
+            return samplers.GPSampler(n_startup_trials=_STARTUP_TRIALS, seed=seed)
+        return samplers.RandomSampler(seed=seed)

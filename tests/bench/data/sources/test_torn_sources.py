@@ -1,0 +1,139 @@
+"""Parquet and image folders that are not as they should be: what the message names."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.system.errors import DataError
+
+
+def png(side: int = 4, mode: str = "L") -> bytes:
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side), dtype=np.uint8)
+    Image.fromarray(pixels).convert(mode).save(buffer, "png")
+    return buffer.getvalue()
+
+
+GOOD = png()
+TORN = GOOD[: len(GOOD) // 2]
+FLIPPED = GOOD[:45] + bytes([GOOD[45] ^ 0xFF]) + GOOD[46:]  # inside the compressed pixels
+
+
+def table(images: list[Any], labels: Any) -> pa.Table:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    structs = [{"bytes": data, "path": "x.png"} for data in images]
+    return pa.table({"img": pa.array(structs, kind), "label": labels})
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (table([GOOD, GOOD, b"no image"], [0, 1, 2]), r"train-0\.parquet, row 2: .*unknown format"),
+        (table([GOOD, TORN], [0, 1]), r"train-0\.parquet, row 1: not a readable image"),
+        (table([GOOD, FLIPPED], [0, 1]), r"train-0\.parquet, row 1: not a readable image"),
+        (table([GOOD, None], [0, 1]), r"row 1: no image bytes"),
+        (table([GOOD, GOOD], [0, None]), r"row 1: no label"),
+        (table([GOOD, GOOD], [0, -1]), r"row 1: label -1 is out of range; allowed: 0\.\."),
+        (table([GOOD, GOOD], [0, 2**40]), r"row 1: label 1099511627776 is out of range"),
+        (table([GOOD, png(7)], [0, 1]), r"one size.*4x4 \(2 images\), 7x7 \(1 images\)"),
+        (table([png(mode="I;16")], [0]), r"row 0: pixel mode I;16 is not supported"),
+        (table([], pa.array([], pa.int64())), "the train split has no images"),
+        (table([GOOD], ["cat"]), r"integer label column.*found: img: struct.*label: string"),
+        (pa.table({"picture": [1], "label": [1]}), r"needed are an image column \(img or image"),
+    ],
+)
+def test_hub_content(train: pa.Table, message: str, tmp_path: Path) -> None:
+    pq.write_table(train, tmp_path / "train-0.parquet")
+    pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
+    with pytest.raises(DataError, match=message):
+        load_dataset(f"hub:{tmp_path}", tmp_path / "data")
+    assert not [f for f in (tmp_path / "data").iterdir() if f.suffix != ".lock"]
+
+
+def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
+    metadata = {"huggingface": '{"info": {"features": {"label": {"names": ["a", "b"]}}}}'}
+    for split, label in (("train", 1), ("test", 2)):
+        data = table([GOOD], [label]).replace_schema_metadata(metadata)
+        pq.write_table(data, tmp_path / f"{split}.parquet")
+    with pytest.raises(DataError, match=r"test\.parquet, row 0: label 2 .* allowed: 0\.\.1$"):
+        load_dataset(f"hub:{tmp_path}", tmp_path / "data")
+
+
+def _truncate(root: Path) -> None:
+    file = root / "train-0.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def _damage_pages(root: Path) -> None:
+    file = root / "train-0.parquet"
+    data = bytearray(file.read_bytes())
+    data[4:60] = b"\xff" * 56
+    file.write_bytes(data)
+
+
+def _second_set(root: Path) -> None:
+    (root / "other").mkdir()
+    pq.write_table(table([GOOD], [0]), root / "other/train.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_truncate, r"train-0\.parquet cannot be read as Parquet"),
+        (_damage_pages, r"train-0\.parquet cannot be read as Parquet"),
+        (lambda root: (root / "test-0.parquet").unlink(), r"has no test-\*\.parquet"),
+        (lambda root: (root / "train-0.parquet").unlink(), r"has no train-\*; found: \['test'\]"),
+        (lambda root: [f.unlink() for f in root.iterdir()], r"no train-\*\.parquet"),
+        (_second_set, r"several data sets; name one of them: .*other"),
+        (
+            lambda root: (root / "train-0.parquet").rename(root / "train-00001-of-00002.parquet"),
+            r"do not make one whole split: train-00001-of-00002\.parquet",
+        ),
+    ],
+)
+def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    root = tmp_path / "hub"
+    root.mkdir()
+    for split in ("train", "test"):
+        pq.write_table(table([GOOD] * 50, [0] * 50), root / f"{split}-0.parquet")
+    change(root)
+    with pytest.raises(DataError, match=message):
+        load_dataset(f"hub:{root}", tmp_path / "data")
+
+
+def _remove_test(root: Path) -> None:
+    (root / "test/a/0.png").unlink()
+    (root / "test/a").rmdir()
+    (root / "test").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_remove_test, r"needs the folders train/ and test/ \(or val/\)"),
+        (lambda root: (root / "test/z").mkdir(), "classes that train/ has not: z"),
+        (lambda root: (root / "train/b").mkdir(), "train has no images of b"),
+        (lambda root: (root / "test/a/0.png").unlink(), "test has no images"),
+        (lambda root: (root / "train/a/1.png").write_bytes(TORN), r"1\.png: not a readable"),
+        (lambda root: (root / "train/a/1.png").write_bytes(png(9)), r"4x4 \(2 images\), 9x9"),
+        (lambda root: (root / "train/a/1.png").symlink_to("gone"), r"1\.png\)$"),
+    ],
+)
+def test_folders(change: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    root = tmp_path / "pictures"
+    for split in ("train", "test"):
+        (root / split / "a").mkdir(parents=True)
+        (root / split / "a" / "0.png").write_bytes(GOOD)
+    change(root)
+    with pytest.raises(DataError, match=message):
+        load_dataset(f"folder:{root}", tmp_path / "data")

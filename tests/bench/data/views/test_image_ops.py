@@ -1,0 +1,208 @@
+"""Every operation against torchvision, image by image, with the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torchvision.transforms.v2.functional as tvf
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+
+from fedbench.bench.data.views import image_ops
+from fedbench.bench.system.errors import DataError
+
+SHAPES = [(3, 32, 32), (1, 28, 28), (3, 12, 9), (3, 4, 4)]
+BATCH = 24
+MODES = {"bicubic": InterpolationMode.BICUBIC, "bilinear": InterpolationMode.BILINEAR}
+
+
+def images_of(shape: tuple[int, int, int], seed: int = 0) -> Tensor:
+    """Random 8-bit values; image 0 is gray, 1 has ties between channels, 2 is black."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (BATCH, *shape), generator=generator).float() / 255
+    images[0] = images[0, :1]
+    images[1] = (images[1] * 2).round() * 127 / 255
+    images[2] = 0.0
+    return images
+
+
+def uniform(low: float, high: float, seed: int = 1) -> Tensor:
+    return low + (high - low) * torch.rand(BATCH, generator=torch.Generator().manual_seed(seed))
+
+
+def one_by_one(operation: Callable[..., Tensor], images: Tensor, *parameters: Tensor) -> Tensor:
+    rows = zip(images, *(p.tolist() for p in parameters), strict=True)
+    return torch.stack([operation(image, *values) for image, *values in rows])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_factors_equal_torchvision(name: str, shape: tuple[int, int, int]) -> None:
+    images, factor = images_of(shape), uniform(0.0, 2.0)
+    result = getattr(image_ops, f"adjust_{name}")(images, factor)
+    expected = one_by_one(getattr(tvf, f"adjust_{name}"), images, factor)
+    torch.testing.assert_close(result, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_hue_equals_torchvision_over_the_whole_circle(shape: tuple[int, int, int]) -> None:
+    images, turn = images_of(shape), torch.linspace(-0.5, 0.5, BATCH)
+    expected = one_by_one(tvf.adjust_hue, images, turn)
+    torch.testing.assert_close(image_ops.adjust_hue(images, turn), expected, atol=2e-5, rtol=0)
+
+
+def test_a_third_of_the_hue_circle_moves_each_channel_to_the_next() -> None:
+    images = images_of((3, 8, 8))
+    turned = image_ops.adjust_hue(images, torch.full((BATCH,), 1 / 3))
+    torch.testing.assert_close(turned, images.roll(1, dims=1), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 16, 16)])
+def test_jitter_equals_the_four_operations_in_each_images_order(
+    shape: tuple[int, int, int],
+) -> None:
+    images = images_of(shape)
+    order = torch.tensor(
+        [
+            [a, b, c, 6 - a - b - c]
+            for a in range(4)
+            for b in range(4)
+            for c in range(4)
+            if len({a, b, c, 6 - a - b - c}) == 4
+        ]
+    )  # all 24
+    factors = [uniform(0.2, 1.8, seed) for seed in (2, 3, 4)] + [uniform(-0.5, 0.5, 5)]
+    names = ["brightness", "contrast", "saturation", "hue"]
+    expected = []
+    for i, image in enumerate(images):
+        for operation in order[i].tolist():
+            adjust = getattr(tvf, f"adjust_{names[operation]}")
+            image = adjust(image, factors[operation][i].item())
+        expected.append(image)
+    result = image_ops.color_jitter(images, order, *factors)
+    torch.testing.assert_close(result, torch.stack(expected), atol=5e-5, rtol=0)
+
+
+def test_jitter_with_neutral_factors_changes_no_bit() -> None:
+    images, one = images_of((3, 16, 16)), torch.ones(BATCH)
+    order = torch.rand(BATCH, 4).argsort(dim=1)
+    result = image_ops.color_jitter(images, order, one, one, one, torch.zeros(BATCH))
+    torch.testing.assert_close(result, images, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_grayscale_equals_torchvision(shape: tuple[int, int, int]) -> None:
+    images = images_of(shape)
+    expected = tvf.rgb_to_grayscale(images, num_output_channels=3) if shape[0] == 3 else images
+    torch.testing.assert_close(image_ops.grayscale(images), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blur_equals_torchvision(shape: tuple[int, int, int]) -> None:
+    images, sigma = images_of(shape), uniform(0.1, 2.0)
+    expected = one_by_one(lambda x, s: tvf.gaussian_blur(x, [3, 3], [s, s]), images, sigma)
+    torch.testing.assert_close(image_ops.gaussian_blur(images, sigma), expected, atol=1e-6, rtol=0)
+
+
+def test_solarize_equals_torchvision_at_every_eight_bit_value() -> None:
+    images = (torch.arange(256) / 255).view(1, 1, 16, 16)
+    expected = tvf.solarize(images, 128 / 255)
+    assert torch.equal(image_ops.solarize(images), expected)
+    # In eight bits: 127 stays, 128 becomes 127.
+    assert (image_ops.solarize(images).flatten()[126:130] * 255).round().tolist() == [
+        126,
+        127,
+        127,
+        126,
+    ]
+
+
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("size", [None, (7, 20), (40, 5)])
+def test_resized_crop_equals_torchvision(
+    mode: str, shape: tuple[int, int, int], size: tuple[int, int] | None
+) -> None:
+    images, (_, rows, columns) = images_of(shape), shape
+    size = size or (rows, columns)
+    height, width = (uniform(1, n + 1, s).long().clamp(max=n) for n, s in ((rows, 1), (columns, 2)))
+    top, left = (
+        (uniform(rows * 0.0, 1, 3) * (rows - height + 1)).long(),
+        (uniform(0, 1, 4) * (columns - width + 1)).long(),
+    )
+    top[3], left[3], height[3], width[3] = 0, 0, rows, columns
+
+    def expected(image: Tensor, *box: int) -> Tensor:
+        crop: Tensor = tvf.resized_crop(image, *box, list(size), MODES[mode], antialias=True)
+        return crop.clamp(0, 1)
+
+    box = (top, left, height, width)
+    result = image_ops.resized_crop(images, *box, size, mode)  # type: ignore[arg-type]
+    reference = one_by_one(expected, images, *box)
+    torch.testing.assert_close(result, reference, atol=5e-6, rtol=0)
+    chosen = torch.arange(BATCH) % 2 == 0
+    eight_bit = (images * 255).round().to(torch.uint8)
+    flipped = image_ops.resized_crop(eight_bit, *box, size, mode, chosen)  # type: ignore[arg-type]
+    torch.testing.assert_close(flipped[::2], reference[::2].flip(-1), atol=5e-6, rtol=0)
+    torch.testing.assert_close(flipped[1::2], reference[1::2], atol=5e-6, rtol=0)
+
+
+def test_a_crop_of_everything_is_the_image() -> None:
+    images, side = images_of((3, 8, 8)), torch.full((BATCH,), 8)
+    result = image_ops.resized_crop(images, side - 8, side - 8, side, side, (8, 8))
+    torch.testing.assert_close(result, images, atol=1e-7, rtol=0)
+
+
+def test_flip_and_padded_crop_equal_torchvision() -> None:
+    images = images_of((3, 12, 9))
+    chosen = torch.rand(BATCH) < 0.5
+    expected = one_by_one(lambda x, c: tvf.horizontal_flip(x) if c else x, images, chosen)
+    assert torch.equal(image_ops.hflip(images, chosen), expected)
+    top, left = torch.arange(BATCH) % 9, torch.arange(BATCH) // 3
+    expected = one_by_one(lambda x, t, c: tvf.crop(tvf.pad(x, [4]), t, c, 12, 9), images, top, left)
+    assert torch.equal(image_ops.pad_crop(images, top, left), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_quarter_turns_equal_rot90_and_the_general_rotation(dtype: torch.dtype) -> None:
+    images = (images_of((3, 8, 8)) * 255).to(dtype)
+    turns = torch.arange(BATCH) - 5
+    result = image_ops.rotate90(images, turns)
+    assert torch.equal(result, one_by_one(lambda x, k: torch.rot90(x, k, (-2, -1)), images, turns))
+    general = image_ops.rotate(images, turns * 90.0)
+    torch.testing.assert_close(general, result, atol=2e-3, rtol=0)
+
+
+def test_quarter_turns_are_differentiable() -> None:
+    images = images_of((1, 4, 4))[:4].double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: image_ops.rotate90(x, torch.arange(4)), images)
+
+
+def test_quarter_turns_need_square_images() -> None:
+    with pytest.raises(DataError, match="4x6 images do not fit one tensor; give square"):
+        image_ops.rotate90(torch.zeros(2, 3, 4, 6), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rotation_equals_torchvision(shape: tuple[int, int, int]) -> None:
+    images, degrees = images_of(shape), uniform(-360, 360)
+    expected = one_by_one(
+        lambda x, d: tvf.rotate(x, d, InterpolationMode.BILINEAR), images, degrees
+    )
+    torch.testing.assert_close(image_ops.rotate(images, degrees), expected, atol=2e-5, rtol=0)
+    eight_bit = (images * 255).round().to(torch.uint8)
+    result = image_ops.rotate(eight_bit, degrees)
+    assert result.dtype == torch.uint8
+    assert (result.float() - expected * 255).abs().max() <= 0.51
+
+
+def test_rotation_fills_with_zeros_and_turns_counter_clockwise() -> None:
+    images = torch.zeros(1, 1, 5, 5)
+    images[0, 0, 2, 4] = 1.0  # right of the centre
+    up = image_ops.rotate(images, torch.tensor([90.0]))
+    assert up[0, 0, 0, 2] == pytest.approx(1.0, abs=1e-5)
+    corner = image_ops.rotate(torch.ones(1, 1, 8, 8), torch.tensor([45.0]))[0, 0]
+    assert corner[0, 0] == 0.0
+    assert corner[4, 4] == pytest.approx(1.0)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedbench.bench.evaluation.collapse import collapse_report, effective_rank, relative_movement
+from fedbench.bench.evaluation.features import EvaluationError
+from fedbench.bench.system import seeding
+
+
+def gaussian(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=seeding.generator(0, "gaussian"))
+
+
+def test_constant_features_are_collapsed() -> None:
+    for row in (torch.zeros(8), torch.full((8,), 0.1), gaussian(8)):
+        report = collapse_report(row.expand(50, 8))
+        assert report["std_ratio"] == pytest.approx(0.0, abs=1e-7)
+        assert report["effective_rank"] == pytest.approx(1.0)
+        assert report["collapsed"] is True
+
+
+def test_isotropic_features_are_not() -> None:
+    report = collapse_report(gaussian(4000, 16))
+    assert report["std_ratio"] == pytest.approx(1.0, abs=0.02)
+    assert report["min_std_ratio"] == pytest.approx(1.0, abs=0.05)
+    assert report["effective_rank"] == pytest.approx(16.0, abs=0.1)
+    assert report["collapsed"] is False
+    assert report["finite"] is True
+
+
+def test_features_on_a_line_are_collapsed_although_their_directions_spread() -> None:
+    line = gaussian(200, 1) @ gaussian(1, 8)
+    report = collapse_report(line)
+    assert report["effective_rank"] == pytest.approx(1.0, abs=1e-3)
+    assert report["std_ratio"] is not None
+    assert report["std_ratio"] > 0.5
+    assert report["collapsed"] is True
+    # One dimension or two images cannot do better, so there it says nothing.
+    assert collapse_report(gaussian(200, 1))["collapsed"] is False
+    assert collapse_report(gaussian(2, 8))["collapsed"] is False
+
+
+def test_a_dead_dimension_shows_in_the_minimum() -> None:
+    features = gaussian(100, 4)
+    features[:, 2] = 0.0
+    assert collapse_report(features)["min_std_ratio"] == 0.0
+
+
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
+def test_effective_rank_by_the_full_decomposition(shape: tuple[int, int]) -> None:
+    features = gaussian(*shape).double() * torch.logspace(0, -3, shape[1], dtype=torch.float64) + 7
+    singular = torch.linalg.svdvals(features - features.mean(0))
+    share = singular[singular > 1e-9] / singular.sum()
+    expected = math.exp(-sum(p * math.log(p) for p in share.tolist()))
+    assert effective_rank(features) == pytest.approx(expected, rel=1e-5)
+
+
+def test_effective_rank_of_equal_directions_is_their_number() -> None:
+    # +-e_1 ... +-e_5: centred, five equal singular values.
+    corners = torch.cat([torch.eye(5), -torch.eye(5)])
+    assert effective_rank(corners) == pytest.approx(5.0)
+
+
+def test_non_finite_features_have_no_verdict() -> None:
+    features = gaussian(10, 3)
+    features[4, 1] = math.nan
+    assert collapse_report(features) == {
+        "finite": False,
+        "std_ratio": None,
+        "min_std_ratio": None,
+        "effective_rank": None,
+        "collapsed": None,
+    }
+
+
+def test_relative_movement() -> None:
+    before = torch.tensor([3.0, 4.0])
+    # |(3, 4)| = 5 and the difference (0, 1) has length 1.
+    assert relative_movement(before, torch.tensor([3.0, 5.0])) == pytest.approx(0.2)
+    assert relative_movement(before, before.clone()) == 0.0
+    assert relative_movement(torch.zeros(2), torch.zeros(2)) == 0.0
+    assert relative_movement(torch.zeros(2), before) == math.inf
+    assert math.isnan(relative_movement(before, torch.tensor([math.nan, 0.0])))
+    assert math.isnan(relative_movement(torch.zeros(2), torch.tensor([math.nan, 0.0])))
+
+
+def test_errors() -> None:
+    with pytest.raises(EvaluationError, match=r"shape \(1, 3\); collapse is judged on"):
+        collapse_report(torch.ones(1, 3))
+    with pytest.raises(EvaluationError, match=r"weights of shape \(2,\) and \(3,\)"):
+        relative_movement(torch.ones(2), torch.ones(3))

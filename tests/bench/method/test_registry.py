@@ -1,0 +1,151 @@
+"""The registry: what may be registered, how specs are read, how fields are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from fedbench.bench.method import AddOn, Method, Needs, registry
+from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
+from fedbench.methods.simclr import SimCLR
+from fedbench.methods.supervised import Supervised
+from fedbench.methods.uv import UV
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+
+
+def test_entries_serve_listing_and_construction() -> None:
+    entry = registry.entries()["uv"]
+    assert (entry.name, entry.cls, entry.is_addon) == ("uv", UV, True)
+    assert entry.summary == (UV.__doc__ or "").splitlines()[0]
+    assert entry.source.endswith("uv.py")
+    assert list(registry.entries()) == sorted(registry.entries())
+    assert registry.specs() == sorted(registry.specs())
+    assert "simclr+uv" in registry.specs()
+    assert "supervised+uv" not in registry.specs()
+    for spec in registry.specs():
+        assert registry.canonical_spec(spec) == spec
+
+
+def test_aliases_stand_for_specs() -> None:
+    assert registry.canonical_spec("local-simclr") == "simclr"
+    assert registry.canonical_spec("fed-simclr") == "simclr+uv"
+    assert registry.canonical_spec("local-simclr+uv") == "simclr+uv"
+    assert registry.create("fed-simclr", {}) == registry.create("simclr+uv", {})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("simcrl", "unknown method 'simcrl'; did you mean 'simclr'"),
+        ("", "unknown method ''"),
+        ("uv", r"'uv' is an add-on: write METHOD\+uv"),
+        ("simclr+", r"unknown add-on '' in 'simclr\+'"),
+        ("simclr+vu", r"unknown add-on 'vu' in 'simclr\+vu' .*uv"),
+        ("simclr+supervised", "unknown add-on 'supervised'"),
+        (
+            "supervised+uv",
+            r"'uv' does not go with 'supervised' .it goes with cbafed, semifed, simclr",
+        ),
+        ("simclr+uv+uv", "'uv' stands twice"),
+        ("fed-simclr+uv", "'uv' stands twice"),
+    ],
+)
+def test_bad_specs_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        registry.parse_spec(spec)
+
+
+def test_unknown_methods_are_of_their_own_kind() -> None:
+    with pytest.raises(UnknownNameError):
+        registry.parse_spec("byool")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temprature": 0.1}, "method.temprature is not a field; did you mean 'temperature'"),
+        ({"temperature": 0}, r"method.temperature: input should be greater than 0 \(got 0\)"),
+        ({"temperature": float("nan")}, "method.temperature: input should be a finite number"),
+        ({"variant": "xent"}, "method.variant: input should be 'nt-xent' or 'info-nce'"),
+        ({"uv": {"wieght": 1}}, "method.uv.wieght is not a field; did you mean 'weight'"),
+        ({"uv": {"weight": -1}}, "method.uv.weight: input should be greater than or equal to 0"),
+        ({"uv": 3}, "method.uv: must hold the add-on's fields .got 3"),
+        ({"uv": {"base": {}}}, "method.uv.base is given by the spec"),
+    ],
+)
+def test_bad_fields_are_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        registry.create("simclr+uv", fields)
+
+
+def test_an_add_ons_fields_do_not_fit_the_bare_method() -> None:
+    with pytest.raises(ConfigError, match=r"method\.uv is not a field"):
+        registry.create("simclr", {"uv": {}})
+
+
+def test_writing_down_and_reading_back_is_the_identity() -> None:
+    method = UV(base=SimCLR(temperature=0.3), weight=2.0)
+    assert registry.create("simclr+uv", registry.dump(method)) == method
+    written = registry.dump(method)
+    assert written["temperature"] == 0.3
+    assert written["uv"]["weight"] == 2.0
+    assert "base" not in written["uv"]
+
+
+def test_methods_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        SimCLR().temperature = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["Simclr2", "my method", "my+method", "my_method", ""])
+def test_names_are_lower_case_words(name: str) -> None:
+    with pytest.raises(PluginError, match="must be lower-case words"):
+        registry.register(name)(Supervised)
+
+
+def test_names_are_taken_once() -> None:
+    with pytest.raises(PluginError, match=r"'simclr' is registered twice: .*simclr\.py and .*"):
+        registry.register("simclr")(Supervised)
+    with pytest.raises(PluginError, match=r"'fed-simclr' is an alias of 'simclr\+uv'"):
+        registry.register("fed-simclr")(Supervised)
+
+
+def test_a_third_partys_method_is_as_good_as_any() -> None:
+    @registry.register("their-method")
+    class Theirs(Supervised):
+        """Theirs in one line."""
+
+        strength: float = Field(1.0, gt=0)
+
+        def needs(self) -> Needs:
+            return Needs(views=("plain",))
+
+    @registry.register("anywhere")
+    class Anywhere(AddOn):
+        """Goes with everything."""
+
+    assert registry.create("their-method", {"strength": 2.0}) == Theirs(strength=2.0)
+    assert registry.entries()["their-method"].summary == "Theirs in one line."
+    assert {"their-method+anywhere", "simclr+anywhere"} <= set(registry.specs())
+    both = registry.create("simclr+uv+anywhere", {"anywhere": {}})
+    assert isinstance(both, AddOn)
+    assert registry.dump(both).keys() >= {"temperature", "uv", "anywhere"}
+
+
+def test_add_ons_pass_every_hook_on() -> None:
+    """A hook that an add-on forgot would silently be the default one."""
+    hooks = {
+        name
+        for name, value in vars(Method).items()
+        if callable(value) and not name.startswith("_") and name not in vars(Method.__base__)
+    }
+    hooks -= {"model_post_init"}
+    assert hooks == {name for name in hooks if name in vars(AddOn)}
+    assert {"loss", "server_step", "embed"} <= hooks

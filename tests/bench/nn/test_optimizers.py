@@ -1,0 +1,85 @@
+"""Optimizers without torch's compiler: the bits and the states of torch.optim."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.nn import optimizers
+
+Make = Callable[[Any, list[torch.Tensor]], Any]
+CASES: dict[str, Make] = {
+    "sgd": lambda module, p: module.SGD(p, lr=0.1),
+    "momentum": lambda module, p: module.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda module, p: module.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda module, p: module.Adam(p, lr=0.01, weight_decay=0.1),
+}
+
+
+def train(make: Make, modules: list[Any]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Three steps under each module in turn, the state handed on; the second tensor rests once."""
+    rng = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(n, generator=rng).requires_grad_() for n in (5, 3)]
+    state = None
+    for turn, module in enumerate(modules):
+        optimizer = make(module, tensors)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        for step in range(3):
+            optimizer.zero_grad()
+            assert all(each.grad is None for each in tensors)
+            for each in tensors[: 1 if turn == step == 0 else 2]:
+                (each**3).sum().backward()
+            optimizer.param_groups[0]["lr"] *= 0.9
+            optimizer.step()
+        state = optimizer.state_dict()
+    assert state is not None
+    return [each.detach() for each in tensors], state
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bits_and_states_are_those_of_torch(case: str) -> None:
+    make, ours, torchs = CASES[case], optimizers, torch.optim
+    weights, state = train(make, [torchs, torchs])
+    for modules in ([ours, ours], [ours, torchs], [torchs, ours]):
+        other, found = train(make, modules)
+        assert all(map(torch.equal, weights, other)), modules
+        assert [g["lr"] for g in found["param_groups"]] == [state["param_groups"][0]["lr"]]
+        assert found["param_groups"][0]["params"] == [0, 1]
+        expected = {
+            (i, name): value
+            for i, values in state["state"].items()
+            for name, value in values.items()
+            if value is not None
+        }
+        own = {
+            (i, name): value
+            for i, values in found["state"].items()
+            for name, value in values.items()
+            if value is not None
+        }
+        assert own.keys() == expected.keys()
+        assert all(torch.equal(own[key], expected[key]) for key in own)
+
+
+def test_training_does_not_start_the_compiler() -> None:
+    """Two to three seconds in every process, for nothing."""
+    code = (
+        "import sys, torch\n"
+        "from fedbench.bench import api\n"
+        "from fedbench.bench.runs import execute\n"
+        "from fedbench.bench.training import client, workers\n"
+        "from fedbench.bench.nn.optimizers import SGD, Adam\n"
+        "for make in (SGD, Adam):\n"
+        "    p = torch.ones(2, requires_grad=True)\n"
+        "    p.sum().backward()\n"
+        "    make([p], lr=0.1).step()\n"
+        "print(sorted({'torch._dynamo', 'scipy', 'pandas', 'sklearn', 'ray'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,272 @@
+"""The best set of a class, methods over several classes, and what curves say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
+from fedbench.bench.config.schema import FederationConfig
+from fedbench.bench.results.leaderboard.curves import Curve, area, curve_of, load_curves, reached
+from fedbench.bench.results.leaderboard.formats import across_table
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+
+MakeRow = Callable[..., Row]
+BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
+
+
+def seeds(make_row: MakeRow, spec: str, values: list[float], alpha: float = 0.1) -> list[Row]:
+    return [
+        make_row(RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)), linear_acc=value)
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_best_is_whatever_cannot_be_told_from_the_first(make_row: MakeRow) -> None:
+    close = (BASE - [0.01, -0.02, 0.02, -0.01, 0.02]).tolist()
+    far = (BASE - [0.10, 0.11, 0.09, 0.12, 0.10]).tolist()
+    rows = [
+        *seeds(make_row, "first", BASE.tolist()),
+        *seeds(make_row, "close", close),
+        *seeds(make_row, "far", far),
+        *seeds(make_row, "two-seeds", [0.4, 0.4]),
+    ]
+    lines = {line.method: line for line in leaderboard(rows).lines}
+    assert {name: line.best for name, line in lines.items()} == {
+        "first": True,
+        "close": True,
+        "far": False,
+        "two-seeds": None,
+    }
+    # Two tests; Holm doubles the smaller p-value and leaves the other.
+    assert lines["far"].p_best == pytest.approx(2 * stats.ttest_rel(BASE, far).pvalue)
+    assert lines["close"].p_best == pytest.approx(stats.ttest_rel(BASE, close).pvalue)
+    assert lines["first"].p_best is None
+
+
+def test_nothing_is_best_without_a_test(make_row: MakeRow) -> None:
+    rows = [*seeds(make_row, "a", [0.5, 0.6]), *seeds(make_row, "b", [0.1, 0.1])]
+    assert {line.best for line in leaderboard(rows).lines} == {None}
+    alone = seeds(make_row, "a", [0.5, 0.6, 0.7])
+    assert leaderboard(alone).lines[0].best is None
+
+
+def test_only_common_seeds_are_paired(make_row: MakeRow) -> None:
+    rows = [*seeds(make_row, "a", BASE.tolist()), *seeds(make_row, "b", (BASE - 0.1).tolist())]
+    half = [row for row in rows if row.method == "a" or row.seed >= 3]
+    assert {line.best for line in leaderboard(half).lines} == {None}
+
+
+ALPHAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+def grid(make_row: MakeRow) -> list[Row]:
+    """a > b > c at six alphas, a rising by 2 points per tenfold; d at two of them."""
+    means = {
+        "a": [0.50 + 0.02 * i for i in range(6)],
+        "b": [0.40] * 6,
+        "c": [0.30, 0.30, 0.25, 0.30, 0.30, 0.30],
+        "d": [0.9, 0.9],
+    }
+    return [
+        row
+        for spec, values in means.items()
+        for alpha, value in zip(ALPHAS, values, strict=False)
+        for row in seeds(make_row, spec, [value], alpha)
+    ]
+
+
+def test_methods_over_alpha(make_row: MakeRow) -> None:
+    (found,) = leaderboard(grid(make_row)).across()
+    assert (found.axis, found.values, found.num_common) == ("alpha", ALPHAS, 6)
+    entrants = {entrant.method: entrant for entrant in found.entrants}
+    a, c, d = entrants["a"], entrants["c"], entrants["d"]
+    assert (a.worst, a.coverage, a.mean_rank) == (0.5, 1.0, 1.0)
+    assert a.slope == pytest.approx(0.02)
+    assert entrants["b"].slope == pytest.approx(0)
+    assert (c.worst, c.mean_rank) == (0.25, 3.0)
+    assert (d.mean_rank, d.best) == (None, None)
+    assert d.coverage == pytest.approx(1 / 3)
+    # Six tasks that all agree on three methods: chi² = 12 * 6 / (3 * 4) * (1 + 4 + 9) - 3*6*4 = 12.
+    assert found.friedman_p == pytest.approx(stats.chi2.sf(12, 2))
+    # q(0.05, 3) = 2.343 (Demšar 2006, table 5); CD = 2.343 * sqrt(3 * 4 / (6 * 6)) = 1.353.
+    assert found.critical_difference == pytest.approx(1.353, abs=1e-3)
+    assert (a.best, entrants["b"].best, c.best) == (True, True, False)
+    table = across_table(found)
+    assert list(table.rows[0]) == [
+        *("a", "50.0", "52.0", "54.0", "56.0", "58.0", "60.0"),
+        *("50.0", "+2.0", "6/6", "1.00", "*"),
+    ]
+    assert "Friedman p = 0.0025, Nemenyi critical difference 1.35" in table.footer
+
+
+def test_few_cells_are_only_described(make_row: MakeRow) -> None:
+    rows = [row for row in grid(make_row) if row.alpha in ALPHAS[:3] and row.method != "d"]
+    (found,) = leaderboard(rows).across()
+    assert [entrant.mean_rank for entrant in found.entrants] == [1, 2, 3]
+    assert (found.friedman_p, found.critical_difference) == (None, None)
+    assert {entrant.best for entrant in found.entrants} == {None}
+    assert "descriptive" in across_table(found).footer
+    (single,) = {row.alpha for row in rows[:1]}
+    assert leaderboard([row for row in rows if row.alpha == single]).across() == ()
+
+
+def test_missing_cells_shrink_the_common_ones(make_row: MakeRow) -> None:
+    rows = [
+        row
+        for row in grid(make_row)
+        if row.method != "d" and (row.method, row.alpha) not in {("a", 0.1), ("b", 1.0)}
+    ]
+    (found,) = leaderboard(rows).across()
+    assert found.num_common == 4
+    coverage = {entrant.method: entrant.coverage for entrant in found.entrants}
+    assert coverage == {"a": 5 / 6, "b": 5 / 6, "c": 1.0}
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) -> None:
+    def gone(row: Row) -> bool:
+        return (row.method, row.alpha, row.seed >= survivors) == ("a", 0.1, True)
+
+    # Where a seed survives, its value is the highest of the cell.
+    values = {"a": [0.9, 0.9], "b": [0.5, 0.5], "c": [0.4, 0.4]}
+    rows = [
+        row.model_copy(update={"status": "diverged", "linear_acc": None}) if gone(row) else row
+        for spec, accs in values.items()
+        for alpha in (0.1, 1.0)
+        for row in seeds(make_row, spec, accs, alpha)
+    ]
+    (found,) = leaderboard(rows).across()
+    assert found.num_common == 2
+    # a: last of three, then first; b: first, then second; c: second, then last.
+    ranks = {entrant.method: entrant.mean_rank for entrant in found.entrants}
+    assert ranks == {"a": 2.0, "b": 1.5, "c": 2.5}
+    (a,) = (entrant for entrant in found.entrants if entrant.method == "a")
+    assert (a.means, a.diverged, a.worst) == ((None, 0.9), (True, False), None)
+    assert a.coverage == 1.0
+    (shown,) = (row for row in across_table(found).rows if row[0] == "a")
+    assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2/2", "2.00"]
+
+
+def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
+    rows = [
+        make_row(RunConfig(spec=spec, data=DataConfig(alpha=alpha)), final_loss=loss)
+        for spec, losses in {"a": (1.0, 2.0), "b": (3.0, 4.0)}.items()
+        for alpha, loss in zip((0.1, 1.0), losses, strict=True)
+    ]
+    (found,) = leaderboard(rows, metric="final_loss").across()
+    assert [(e.method, e.worst, e.mean_rank) for e in found.entrants] == [
+        ("a", 2.0, 1.0),
+        ("b", 4.0, 2.0),
+    ]
+
+
+def test_axes_are_kept_apart_and_followers_follow(make_row: MakeRow) -> None:
+    def row(spec: str, alpha: float, clients: int, value: float) -> Row:
+        config = RunConfig(
+            spec=spec,
+            data=DataConfig(alpha=alpha, num_clients=clients),
+            client=ClientConfig(local_epochs=clients // 4),
+        )
+        return make_row(config, linear_acc=value)
+
+    rows = [
+        row(spec, alpha, clients, 0.5 - 0.1 * index)
+        for index, spec in enumerate("ab")
+        for alpha, clients in ((0.1, 4), (1.0, 4), (1.0, 8), (1.0, 16))
+    ]
+    found = {each.axis: each for each in leaderboard(rows).across()}
+    assert {axis: len(each.values) for axis, each in found.items()} == {
+        "alpha": 2,
+        "num_clients": 3,
+        None: 4,
+    }
+    assert found["num_clients"].values == (4, 8, 16)
+
+
+def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
+    rows = [
+        make_row(
+            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr)), linear_acc=acc
+        )
+        for alpha in (0.1, 1.0)
+        for lr, acc in ((0.03, 0.5), (0.3, 0.4))
+    ]
+    (found,) = leaderboard(rows).across()
+    assert [(e.variant, e.mean_rank) for e in found.entrants] == [
+        ("client.lr=0.03", 1.0),
+        ("client.lr=0.3", 2.0),
+    ]
+
+
+def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: MakeRow) -> None:
+    rows = [
+        make_row(
+            RunConfig(data=DataConfig(alpha=alpha), evaluation=EvaluationConfig(every=every)),
+            linear_acc=acc,
+        )
+        for alpha in (0.1, 1.0)
+        for every, acc in ((2, 0.5), (4, 0.4))
+    ]
+    (found,) = leaderboard(rows).across()
+    assert {(e.variant, e.means) for e in found.entrants} == {
+        ("evaluation.every=2", (0.5, 0.5)),
+        ("evaluation.every=4", (0.4, 0.4)),
+    }
+
+
+def run_row(make_row: MakeRow) -> Row:
+    config = RunConfig(
+        federation=FederationConfig(num_rounds=4), evaluation=EvaluationConfig(every=2)
+    )
+    return make_row(
+        config,
+        linear_acc=0.9,
+        knn_acc=0.7,
+        untrained_knn_acc=0.3,
+        bytes_up=400,
+        bytes_down=400,
+        rounds_done=4,
+    )
+
+
+POINTS = [
+    {
+        "round_index": i,
+        "bytes_up": 100,
+        "bytes_down": 100,
+        "metrics.knn_acc": 0.5 if i == 1 else None,
+    }
+    for i in range(4)
+]
+
+
+def test_curves(make_row: MakeRow) -> None:
+    curve = curve_of(run_row(make_row), POINTS)
+    assert curve == Curve((0, 2, 4), (0, 400, 800), (0.3, 0.5, 0.7), (None, None, 0.9))
+    assert area(curve) == pytest.approx(0.5)
+    assert reached(curve, 0.5) == (2, 400)
+    assert reached(curve, 0.31) == (2, 400)
+    assert reached(curve, 0.71) is None
+    assert area(curve_of(make_row(), [])) is None
+
+
+def test_rounds_and_bytes_to_an_accuracy(make_row: MakeRow, store: Store) -> None:
+    row = run_row(make_row)
+    store.write_row(row)
+    store.write_curve(row.row_id, POINTS)
+    curves, problems = load_curves(store, store.rows())
+    assert problems == []
+    line = leaderboard(store.rows(), curves=curves, reach=0.5).lines[0]
+    assert (line.rounds_to_reach, line.gb_to_reach, line.num_reached) == (2, 4e-7, 1)
+    line = leaderboard(store.rows(), curves=curves, reach=0.8).lines[0]
+    assert (line.rounds_to_reach, line.num_reached) == (None, 0)
+    Path(store.cell_dir(row.row_id) / "curve.parquet").write_bytes(b"torn")
+    _, problems = load_curves(store, store.rows())
+    assert "curve.parquet" in problems[0]

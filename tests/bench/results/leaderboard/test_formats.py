@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+
+from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.results.leaderboard.formats import (
+    Ranking,
+    plain_cells,
+    to_csv,
+    to_frame,
+    to_latex,
+    to_markdown,
+)
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.leaderboard.lines import Spent
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.terminal.show_results import show
+
+MakeRow = Callable[..., Row]
+
+
+@pytest.fixture
+def board(make_row: MakeRow) -> Leaderboard:
+    accuracies = {"simclr": (0.390, 0.394, 0.398), "simclr+uv": (0.40, 0.41), "byol": (0.2,)}
+    rows = [
+        make_row(
+            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
+            linear_acc=accuracy,
+            untrained_linear_acc=0.35,
+            objective=0.81234,
+            bytes_up=1_500_000,
+            bytes_down=500_000,
+            wall_seconds=45.0,
+        )
+        for spec, values in accuracies.items()
+        for seed, accuracy in enumerate(values)
+        for alpha in (0.1, 10.0)
+    ]
+    return leaderboard(rows)
+
+
+def test_cells_for_people(board: Leaderboard) -> None:
+    cells = {line.method: plain_cells(line) for line in board.groups[0].lines}
+    # std 0.4 points, t(0.975, 2) = 4.303: half = 4.303 * 0.4 / sqrt(3) = 0.99
+    assert cells["simclr"]["linear %"] == "39.4 ± 1.0"
+    assert cells["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
+    assert cells["byol"]["linear %"] == "20.0"
+    assert cells["simclr"]["gain"] == "+4.4"
+    assert (cells["simclr"]["MB up"], cells["simclr"]["MB down"]) == ("1.5", "0.5")
+    assert cells["simclr"]["% / GB"] == "19,700"  # 39.4 % for 2 MB
+    assert cells["simclr"]["minutes"] == "0.8"
+    assert cells["simclr"]["objective"] == "0.812"
+    assert (cells["simclr"]["notes"], cells["byol"]["notes"]) == ("", "descriptive")
+
+
+def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
+    make_row: MakeRow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two seeds: 0.6 and 0.7 over clients, with deviations 0.02 and 0.04."""
+    local = {
+        seed: {
+            "mlp_acc": 0.5, "mlp_local_acc": mean, "mlp_local_acc_std": sd,
+            "untrained_mlp_acc": 0.4,
+        }
+        for seed, mean, sd in ((0, 0.6, 0.02), (1, 0.7, 0.04))
+    }  # fmt: skip
+    rows = [
+        make_row(RunConfig(spec="simclr", seed=seed), linear_acc=0.3, metrics_json=json.dumps(each))
+        for seed, each in local.items()
+    ]
+    board = leaderboard(rows, metric="mlp")
+    (line,) = board.lines
+    assert (line.local_acc_mean, line.local_acc_std) == pytest.approx((0.65, 0.03))
+    assert line.gain == pytest.approx(0.1)  # before training the metric is in the same place
+    assert plain_cells(line)["MLP %"] == "50.0 (50.0, 50.0)"
+    assert plain_cells(line)["local %"] == "65.0 (sd 3.0)"
+    show(Ranking(board, ()), "table")
+    assert "local: on each client's own test images" in capsys.readouterr().out
+    (local_line,) = leaderboard(rows, metric="mlp-local").lines
+    assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
+    assert plain_cells(leaderboard(rows).lines[0])["local %"] == ""
+
+
+def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFixture[str]) -> None:
+    studies = {"simclr": "s-24", "byol": "b-4", "simsiam": "gone", "supervised": None}
+    rows = [
+        make_row(RunConfig(spec=spec), linear_acc=0.4, tuned=study is not None, study_id=study)
+        for spec, study in studies.items()
+    ]
+
+    def shown(budgets: dict[str, int]) -> tuple[dict[str, str], str]:
+        studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
+        board = leaderboard(rows, studies=studies)
+        show(Ranking(board, ()), "table")
+        notes = {line.method: plain_cells(line)["notes"] for line in board.lines}
+        said = capsys.readouterr()
+        return notes, said.out + said.err
+
+    notes, legend = shown({"s-24": 24, "b-4": 4})
+    assert notes["simclr"] == "tuned in 24 runs, descriptive"
+    assert notes["byol"] == "tuned in 4 runs, descriptive"
+    assert notes["simsiam"] == "tuned, descriptive"
+    assert notes["supervised"] == "descriptive"
+    assert "were tuned with different budgets" in legend
+    assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
+    spent = {"s-24": Spent(24, "digits"), "b-4": Spent(4, "digits")}
+    board = leaderboard(rows, studies=spent)
+    for text in (to_markdown(board), to_latex(board)):
+        assert "were tuned with different budgets" in text
+
+
+def test_values_that_were_found_on_other_data_say_so(make_row: MakeRow) -> None:
+    data = DataConfig(name="hub:/some/where/cifar10")
+    config = RunConfig(spec="byol", data=data)
+    (line,) = leaderboard(
+        [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "digits")}
+    ).lines
+    assert plain_cells(line)["notes"].startswith("tuned in 4 runs on digits")
+    assert line.record()["tuned_on"] == "digits"
+    (same,) = leaderboard(
+        [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "cifar10")}
+    ).lines
+    assert same.tuned_on is None
+
+
+def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
+    values = (0.39400, 0.39401, 0.39402)
+    rows = [make_row(RunConfig(seed=s), linear_acc=v, objective=v) for s, v in enumerate(values)]
+    assert plain_cells(leaderboard(rows).lines[0])["linear %"] == "39.401 ± 0.002"
+    by_objective = plain_cells(leaderboard(rows, metric="objective").lines[0])
+    assert by_objective["objective"] == "0.394 ± 0.000"
+    same = [make_row(RunConfig(seed=s), linear_acc=0.5) for s in range(3)]
+    assert plain_cells(leaderboard(same).lines[0])["linear %"] == "50.0 ± 0.0"
+
+
+def test_markdown(board: Leaderboard) -> None:
+    lines = to_markdown(board).splitlines()
+    assert lines[0] == "### digits · preset demo · alpha 0.1"
+    assert lines[2].startswith(
+        "| rank | method | linear % | seeds | gain | objective | MB up | MB down | % / GB |"
+    )
+    assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) | 2 |")
+    assert "published" not in lines[2]  # empty throughout
+    groups = lines[: lines.index("### over alpha · digits · preset demo · linear % · 2 cells")]
+    assert len({line.count("|") for line in groups if line.startswith("|")}) == 1
+    assert lines[-3].startswith("| byol | 20.0 | 20.0 | 20.0 | +0.0 | 2/2 | 3.00 |")
+
+
+def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
+    records = list(csv.DictReader(io.StringIO(to_csv(board))))
+    assert len(records) == 6
+    assert float(records[1]["mean"]) == board.lines[1].mean
+    assert records[1]["seeds"] == "0 1 2"
+    assert records[1]["published"] == records[1]["published_source"] == ""
+    assert to_csv(leaderboard([])).startswith("rank,method")
+
+
+def test_dictionary_and_frame_agree(board: Leaderboard) -> None:
+    rows = board.to_dict()["rows"]
+    frame = to_frame(board)
+    assert frame["mean"].tolist() == [row["mean"] for row in rows]
+    assert frame["alpha"].tolist() == [0.1, 0.1, 0.1, 10.0, 10.0, 10.0]
+    assert frame["seeds"][1] == [0, 1, 2]
+    assert to_frame(leaderboard([])).empty
+
+
+def test_latex_is_escaped(make_row: MakeRow) -> None:
+    configs = [RunConfig(client=ClientConfig(lr=lr, batch_size=8)) for lr in (0.1, 0.2)]
+    rows = [make_row(c, linear_acc=0.5, preset="a_b&c") for c in configs]
+    text = to_latex(leaderboard(rows, metric="linear_acc"))
+    assert r"linear \%" in text
+    assert text.count(r"\begin{tabular}{rlrrl}") == 1
+    assert text.count(r" \\") == 3
+    assert "%" not in text.replace(r"\%", "")
+
+
+def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
+    def texts(order: int, seconds: float) -> list[list[str]]:
+        rows = [
+            make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s, wall_seconds=seconds)
+            for s in range(4)
+        ][::order]
+        board = leaderboard(rows)
+        return [
+            [cell for name, cell in plain_cells(line).items() if name != "minutes"]
+            for line in board.lines
+        ]
+
+    assert texts(1, 10) == texts(-1, 600)
+    rows = [make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s) for s in range(4)]
+    for render in (to_csv, to_markdown, to_latex):
+        assert render(leaderboard(rows)) == render(leaderboard(rows[::-1]))

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import DataConfig, EvaluationConfig, RunConfig
+from fedbench.bench.results.leaderboard.formats import plain_cells
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.system.errors import UnknownNameError
+
+MakeRow = Callable[..., Row]
+ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "byol": [0.2, 0.2]}
+
+
+@pytest.fixture
+def rows(make_row: MakeRow) -> list[Row]:
+    """Three methods at two alphas; cost and untrained values that are easy to check."""
+    return [
+        make_row(
+            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
+            linear_acc=accuracy + (0.1 if alpha == 1.0 else 0.0),
+            untrained_linear_acc=0.25 + seed / 100,
+            objective=0.8,
+            bytes_up=1_500_000,
+            bytes_down=500_000,
+            wall_seconds=30.0 * (1 + seed),
+            grid="heterogeneity" if alpha == 0.1 else None,
+        )
+        for alpha in (1.0, 0.1)
+        for spec, accuracies in ACCURACIES.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def only(lines: tuple[Line, ...], method: str) -> Line:
+    (line,) = [line for line in lines if line.method == method]
+    return line
+
+
+def test_ranks_within_each_alpha(rows: list[Row]) -> None:
+    board = leaderboard(rows)
+    assert [group.title for group in board.groups] == [
+        "digits · preset demo · alpha 0.1",
+        "digits · preset demo · alpha 1",
+    ]
+    for group in board.groups:
+        ranked = [(line.rank, line.method) for line in group.lines]
+        assert ranked == [(1, "simclr+uv"), (2, "simclr"), (3, "byol")]
+
+
+def test_a_line_sums_up_its_seeds(rows: list[Row]) -> None:
+    line = only(leaderboard(rows).groups[0].lines, "simclr")
+    assert line.mean == pytest.approx(0.32)
+    assert line.std == pytest.approx(0.02)
+    # t(0.975, 2) = 4.302653; half = 4.302653 * 0.02 / sqrt(3)
+    assert line.ci95_high == pytest.approx(0.32 + 0.0496828, abs=1e-6)
+    assert (line.n_seeds, line.seeds) == (3, (0, 1, 2))
+    assert line.untrained_mean == pytest.approx(0.26)
+    assert line.gain == pytest.approx(0.06)
+    assert line.mb_up_down == pytest.approx(2.0)
+    assert line.mb_up == pytest.approx(1.5)
+    assert line.mb_down == pytest.approx(0.5)
+    assert line.per_gb == pytest.approx(0.32 / 0.002)
+    assert line.minutes == pytest.approx(1.0)  # (30 + 60 + 90) / 3 s
+    assert line.objective_mean == pytest.approx(0.8)
+    assert (line.published, line.difference) == (None, None)
+    assert only(leaderboard(rows).groups[0].lines, "byol").ci95_low is None
+
+
+def test_the_order_of_rows_does_not_matter(rows: list[Row]) -> None:
+    shuffled = list(rows)
+    random.Random(0).shuffle(shuffled)
+    assert leaderboard(shuffled) == leaderboard(rows)
+
+
+def test_filters(rows: list[Row], make_row: MakeRow) -> None:
+    assert [g.keys["alpha"] for g in leaderboard(rows, grid="heterogeneity").groups] == [0.1]
+    some = {row.row_id for row in rows if row.alpha == 1.0}
+    assert [g.keys["alpha"] for g in leaderboard(rows, row_ids=some).groups] == [1.0]
+    hub = make_row(RunConfig(data=DataConfig(name="hub:some/folder/cifar10")), linear_acc=0.3)
+    assert len(leaderboard([*rows, hub], dataset="CIFAR-10").lines) == 1
+    assert leaderboard(rows, dataset="svhn").groups == ()
+    assert leaderboard([]).to_dict() == {"metric": "linear_acc", "rows": []}
+
+
+def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
+    base = RunConfig()
+    others: list[dict[str, Any]] = [
+        {"data": DataConfig(num_clients=9)},
+        {"data": DataConfig(legacy=True)},
+        {"evaluation": EvaluationConfig(linear_l2=1e-3)},
+    ]
+    configs = [base, *(base.model_copy(update=other) for other in others)]
+    made = [make_row(config, linear_acc=0.5) for config in configs]
+    made.append(make_row(base, linear_acc=0.5, dataset_revision="fedcba9876543210"))
+    board = leaderboard(made)
+    assert len(board.groups) == 5
+    assert all(line.rank == 1 for line in board.lines)
+    titles = " / ".join(group.title for group in board.groups)
+    assert "9 clients" in titles
+    assert "legacy true" in titles
+    assert "revision fedcba98" in titles
+    assert "resnet" not in titles
+
+
+def test_titles_are_words(make_row: MakeRow) -> None:
+    """Data and preset first, then what else differs; revisions only where nothing else tells."""
+    part = DataConfig(name="hub:some/folder/cifar10", train_subset=10_000)
+    iid = DataConfig(partition="iid")
+    made = [
+        make_row(RunConfig(data=part), preset="laptop", dataset_revision="a" * 16),
+        make_row(RunConfig(data=iid), alpha=None, dataset_revision="b" * 16),
+    ]
+    assert [group.title for group in leaderboard(made).groups] == [
+        "digits · all images · preset demo · iid partition",
+        "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1 · dirichlet-balanced partition",
+    ]
+    assert [group.title for group in leaderboard(made[:1]).groups] == [
+        "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1"
+    ]
+
+
+def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> None:
+    slow = RunConfig(method={"temperature": 0.5})
+    fast = slow.model_copy(update={"client": slow.client.model_copy(update={"lr": 0.3})})
+    made = [make_row(slow, linear_acc=0.3), make_row(fast, linear_acc=0.4)]
+    lines = leaderboard(made).groups[0].lines
+    assert [line.variant for line in lines] == ["client.lr=0.3", "client.lr=0.03"]
+    assert leaderboard(made[:1]).lines[0].variant == ""
+
+
+def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow) -> None:
+    def run(spec: str, seed: int, **fields: Any) -> Row:
+        return make_row(RunConfig(spec=spec, seed=seed), **fields)
+
+    made = [
+        run("shaky", 0, linear_acc=0.9),
+        run("shaky", 1, status="diverged"),
+        run("dead", 0, status="diverged"),
+        run("good", 0, linear_acc=0.3),
+        run("good", 1, status="error", error="worker died"),
+        run("even", 0, linear_acc=0.3),
+        run("label-tuned", 0, linear_acc=0.99, selection="oracle"),
+        run("not-measured", 0, knn_acc=0.5),
+    ]
+    lines = leaderboard(made).lines
+    assert [(line.rank, line.method) for line in lines] == [
+        (1, "even"),
+        (1, "good"),
+        (3, "shaky"),
+        (4, "dead"),
+        (None, "label-tuned"),
+        (None, "not-measured"),
+    ]
+    assert only(lines, "good").num_failed == 1
+    assert only(lines, "dead").num_diverged == 1
+    assert only(lines, "dead").mean is None
+
+
+def test_collapse_is_marked(make_row: MakeRow) -> None:
+    def marked(**fields: bool) -> bool:
+        return leaderboard([make_row(linear_acc=0.1, **fields)]).lines[0].collapsed
+
+    assert marked(collapsed=True)
+    assert not marked(collapsed=False)
+    assert not marked()
+
+
+def test_metrics_by_name(make_row: MakeRow) -> None:
+    made = [
+        make_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, metrics_json='{"mlp_acc":0.7}'),
+        make_row(RunConfig(spec="b"), knn_acc=0.3, final_loss=2.0),
+    ]
+    assert leaderboard(made, metric="knn").lines[0].method == "b"
+    assert leaderboard(made, metric="final_loss").lines[0].method == "a"
+    assert leaderboard(made, metric="mlp_acc").lines[0].mean == 0.7
+    with pytest.raises(UnknownNameError, match="did you mean 'knn_acc'"):
+        leaderboard(made, metric="knn_accc")
+
+
+def test_json_is_flat_and_complete(rows: list[Row]) -> None:
+    document = json.loads(json.dumps(leaderboard(rows).to_dict(), allow_nan=False))
+    assert len(document["rows"]) == 6
+    first = document["rows"][0]
+    assert {"rank", "method", "mean", "std", "n_seeds", "published", "alpha", "dataset"} <= set(
+        first
+    )
+    assert (first["alpha"], first["dataset"], first["seeds"]) == (0.1, "digits", [0, 1, 2])
+
+
+def test_importing_it_loads_no_heavy_package() -> None:
+    code = (
+        "import sys\n"
+        "import fedbench.bench.results.leaderboard.leaderboard\n"
+        "import fedbench.bench.results.leaderboard.formats\n"
+        "print({'torch', 'pandas', 'scipy', 'numpy', 'pyarrow', 'ray', 'rich'} & set(sys.modules))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    assert out.strip() == "set()"
+
+
+def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:
+    of = "an image, in centroids only"
+    given = [("private", 5.0, 0), ("private", 6.5, 0), ("memory", None, 12), ("memory", None, 9)]
+    rows = [
+        make_row(
+            RunConfig(spec="orchestra", seed=seed, method={"representations": what}),
+            linear_acc=0.3,
+            epsilon=epsilon,
+            delta=None if epsilon is None else 1e-3,
+            epsilon_of=None if epsilon is None else of,
+            revealing_messages=revealing,
+        )
+        for seed, (what, epsilon, revealing) in enumerate(given)
+    ]
+    lines = {line.variant.partition("=")[2]: line for line in leaderboard(rows).lines}
+    assert (lines["private"].epsilon, lines["private"].epsilon_of) == (6.5, of)
+    assert (lines["memory"].epsilon, lines["memory"].epsilon_of) == (None, None)
+    assert [lines[name].revealing_messages for name in ("private", "memory")] == [0, 12]
+    found = {name: plain_cells(line)["notes"] for name, line in lines.items()}
+    assert found["private"] == f"ε 6.5 for {of}, descriptive"
+    assert found["memory"] == "shows single images, descriptive"
+    half = [rows[0], rows[1].model_copy(update={"epsilon": None, "epsilon_of": None})]
+    assert leaderboard(half).lines[0].epsilon is None

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedbench.bench.results.leaderboard.statistics import (
+    friedman_p,
+    holm,
+    mean,
+    nemenyi_difference,
+    paired_p,
+    pearson,
+    pearson_interval,
+    ranks,
+    sample_std,
+    slope,
+    spearman,
+    spearman_interval,
+    summarize,
+    t_interval,
+)
+
+
+def test_against_closed_forms() -> None:
+    # 1, 2, 3: mean 2, squared deviations 1 + 0 + 1 over n - 1 = 2, so std 1. With 2 degrees of
+    # freedom t has the quantile function t(p) = (2p - 1) sqrt(2 / (4p(1 - p))).
+    assert mean([1, 2, 3]) == 2
+    assert sample_std([1, 2, 3]) == 1
+    p = 0.975
+    half = (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p))) / math.sqrt(3)
+    assert t_interval([1, 2, 3]) == pytest.approx((2 - half, 2 + half))
+    assert summarize([1, 2, 3]).half_width == pytest.approx(half)
+
+
+def test_against_scipy() -> None:
+    values = np.random.default_rng(0).normal(0.4, 0.01, size=7).tolist()
+    expected = stats.t.interval(0.9, 6, loc=np.mean(values), scale=stats.sem(values))
+    assert t_interval(values, 0.9) == pytest.approx(expected)
+    assert sample_std(values) == pytest.approx(np.std(values, ddof=1))
+
+
+def test_small_samples_claim_nothing() -> None:
+    assert (mean([]), sample_std([]), t_interval([])) == (None, None, None)
+    assert (mean([0.5]), sample_std([0.5])) == (0.5, None)
+    two = summarize([0.1, 0.3])
+    assert two.descriptive
+    assert two.std == pytest.approx(math.sqrt(0.02))
+    assert (two.ci95_low, two.ci95_high, two.half_width) == (None, None, None)
+    assert not summarize([1, 1, 1]).descriptive
+    assert t_interval([1, 1, 1]) == (1, 1)
+
+
+def test_the_mean_does_not_depend_on_order() -> None:
+    values = [1e16, 1.0, -1e16, 3.0]
+    assert mean(values) == mean(values[::-1]) == 1.0
+
+
+def test_correlations() -> None:
+    x, y = [1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]
+    # cov = sum dx dy = (-1.5)(-6.5) + (-.5)(-3.5) + .5*1.5 + 1.5*8.5 = 25; |dx|² = 5, |dy|² = 129
+    assert pearson(x, y) == pytest.approx(25 / math.sqrt(5 * 129))
+    assert spearman(x, y) == pytest.approx(1)
+    # Ranks with a tie: (1, 2.5, 2.5, 4) against (1, 2, 3, 4) gives cov 4.5, norms 4.5 and 5.
+    assert spearman([1, 2, 2, 3], x) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    assert pearson([1, 2], [1, 2]) is None
+    assert pearson([1, 1, 1], [1, 2, 3]) is None
+    assert spearman([1, 2, 3], [2, 2, 2]) is None
+    with pytest.raises(ValueError, match="pairs, got 3 and 2 values"):
+        pearson([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="pairs"):
+        spearman([1], [1, 2])
+
+
+def test_intervals_of_correlations() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=12)
+    y = x + rng.normal(size=12)
+    found = stats.pearsonr(x, y)
+    expected = found.confidence_interval(0.95)
+    assert pearson_interval(float(found.statistic), 12) == pytest.approx(tuple(expected))
+    # Bonett and Wright: z = 0.5493, se = sqrt(1.125 / 9) = 0.35355, so tanh(0.5493 ± 0.6930).
+    low, high = math.tanh(0.549306 - 0.692951), math.tanh(0.549306 + 0.692951)
+    assert spearman_interval(0.5, 12) == pytest.approx((low, high), abs=1e-5)
+    assert pearson_interval(0.5, 3) is None
+    assert pearson_interval(1.0, 9) is None
+    assert spearman_interval(None, 9) is None
+
+
+def test_paired_test_against_scipy() -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(2, 5)).tolist()
+    assert paired_p(x, y) == pytest.approx(stats.ttest_rel(x, y).pvalue)
+    assert paired_p([1, 2], [3, 4]) is None
+    assert paired_p([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]) == 1
+    assert paired_p([0.11, 0.21, 0.31], [0.1, 0.2, 0.3]) == 0
+    with pytest.raises(ValueError, match="shorter"):
+        paired_p([1, 2, 3], [1, 2])
+
+
+def test_holm_by_hand() -> None:
+    # Sorted 0.01, 0.03, 0.04 times 3, 2, 1 is 0.03, 0.06, 0.04; the last is lifted to 0.06.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_many_tasks() -> None:
+    assert ranks([0.5, 0.9, 0.5]) == [2.5, 1, 2.5]
+    # Demšar 2006, JMLR 7, table 5: q = 2.343, 2.569, 3.164 for 3, 4, 10 methods; with four on 14
+    # sets his critical difference is 1.25.
+    for methods, q in ((3, 2.343), (4, 2.569), (10, 3.164)):
+        expected = q * math.sqrt(methods * (methods + 1) / (6 * 14))
+        assert nemenyi_difference(methods, 14) == pytest.approx(expected, abs=1e-3)
+    assert nemenyi_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
+    # Tasks that agree: chi² = 12 * 5 / (4 * 5) * (1 + 4 + 9 + 16) - 3 * 5 * 5 = 15.
+    agree = [[0.9, 0.5, 0.4, 0.1]] * 5
+    assert friedman_p(agree) == pytest.approx(stats.chi2.sf(15, 3))
+    table = np.random.default_rng(3).normal(size=(8, 4)).tolist()
+    reference = stats.friedmanchisquare(*zip(*table, strict=True))
+    assert friedman_p(table) == pytest.approx(reference.pvalue)
+    tied = np.random.default_rng(4).integers(0, 3, size=(7, 4)).astype(float).tolist()
+    with_ties = stats.friedmanchisquare(*zip(*tied, strict=True))
+    assert friedman_p(tied) == pytest.approx(with_ties.pvalue)
+    assert [ranks(row) for row in tied] == [stats.rankdata([-v for v in r]).tolist() for r in tied]
+    assert friedman_p(table[:2]) is None
+    assert friedman_p([[1, 1, 1]] * 5) is None
+
+
+def test_slope() -> None:
+    assert slope([-1, 0, 2], [0.1, 0.2, 0.4]) == pytest.approx(0.1)
+    assert slope([1, 1], [0.1, 0.2]) is None
+    x, y = [-3.0, -1.0, 5.0], [0.3, 0.35, 0.5]
+    assert slope(x, y) == pytest.approx(np.polyfit(x, y, 1)[0])

@@ -1,0 +1,194 @@
+"""The page: its numbers are the store's, it needs nothing else, and it works in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbench
+from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.results.leaderboard.formats import UNEQUAL_BUDGETS
+from fedbench.bench.results.report.series import columns
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ConfigError, StoreError
+
+MakeRow = Callable[..., Row]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+EVIL = "</script><script>document.title='taken'</script><b>&amp;"
+
+
+def fill(store: Store, make_row: MakeRow) -> None:
+    """Three methods, three alphas, three seeds, curves, a study, a failed and a diverged run."""
+    for alpha in (0.1, 1.0, 100.0):
+        for index, spec in enumerate(("simclr", "byol", "supervised")):
+            for seed in range(3):
+                accuracy = 0.3 + 0.1 * index + 0.013 * seed**2 + alpha / 1e4
+                config = RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha))
+                row = make_row(
+                    config,
+                    linear_acc=accuracy,
+                    knn_acc=accuracy - 0.05,
+                    objective=accuracy / 3,
+                    untrained_knn_acc=0.2,
+                    bytes_up=1_234_567,
+                    bytes_down=2_345_678,
+                    wall_seconds=12.34 + seed,
+                    rounds_done=10,
+                    hardware="x86_64, 2 cores",
+                    device="cpu",
+                )
+                store.write_row(row)
+                point = {"round_index": 4, "bytes_up": 5, "bytes_down": 6, "metrics.knn_acc": 0.25}
+                store.write_curve(row.row_id, [point])
+    store.write_row(make_row(RunConfig(spec="shaky"), status="diverged"))
+    store.write_row(make_row(RunConfig(spec="broken"), status="error", error=EVIL))
+    folder = store.cell_dir(row.row_id)
+    (folder / "geometry.json").write_text(json.dumps(geometry(row)))
+    for number in range(5):
+        record = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.1}, "seconds": 2.0}
+        watched = {"knn_acc": 0.5 + 0.01 * number**2}
+        store.write_trial("study", number, {**record, "objective": number / 10, "watched": watched})
+    store.write_study("study", {"spec": "simclr", "preset": "demo", "sampler": "tpe"})
+
+
+def page_of(make_row: MakeRow, root: Path) -> tuple[Store, Path]:
+    """A filled store and its page."""
+    store, file = Store(root / "störe"), root / "page.html"
+    fill(store, make_row)
+    assert fedbench.report(file, store).num_rows == 29
+    return store, file
+
+
+@pytest.fixture(scope="module")
+def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
+    return page_of(make_row, tmp_path_factory.mktemp("rep ort"))
+
+
+def data_of(file: Path) -> dict[str, Any]:
+    text = file.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    data: dict[str, Any] = json.loads(found)
+    return data
+
+
+def unpack(column: Any) -> list[Any]:
+    return column if isinstance(column, list) else [column["d"][place] for place in column["i"]]
+
+
+def test_every_run_is_on_the_page_with_the_stores_numbers(written: tuple[Store, Path]) -> None:
+    store, file = written
+    runs = {name: unpack(column) for name, column in data_of(file)["runs"].items()}
+    rows = store.rows()
+    for name, values in runs.items():
+        if name != "started_at":
+            assert values == [getattr(row, name) for row in rows]
+
+
+def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
+    store, file = written
+    data = data_of(file)
+    for metric in ("linear_acc", "knn_acc", "objective"):
+        board = fedbench.leaderboard(store, metric=metric).board
+        shown = data["boards"][metric]["groups"]
+        assert [group["title"] for group in shown] == [group.title for group in board.groups]
+        for group, expected in zip(shown, board.groups, strict=True):
+            title = {"linear_acc": "linear %", "knn_acc": "k-NN %", "objective": "objective"}
+            place = group["header"].index(title[metric])
+            cells = [row[place] for row in group["rows"]]
+            assert [c[1] for c in cells] == [line.mean for line in expected.lines]
+            assert group["best"] == [bool(line.best) for line in expected.lines]
+    (sweep,) = data["sweeps"]["linear_acc"]
+    assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
+
+
+def test_curves_and_studies(written: tuple[Store, Path]) -> None:
+    data = data_of(written[1])
+    curves = [{k: unpack(v) for k, v in c.items()} for c in data["curves"].values()]
+    knn = [i for i, m in enumerate(curves[0]["metric"]) if m == "knn_acc"]
+    assert [curves[0]["round"][i] for i in knn][:3] == [0, 5, 10]
+    assert [curves[0]["mean"][i] for i in knn][:2] == pytest.approx([0.2, 0.25])
+    (study,) = data["studies"]
+    assert (study["best"], study["best_objective"], study["seconds"]) == (4, 0.4, 10.0)
+    assert study["correlations"][0]["n"] == 5
+    assert study["correlations"][0]["spearman"] == pytest.approx(1.0)
+    assert len(unpack(data["papers"]["printed"])) == 499
+
+
+def test_the_page_needs_nothing_else(written: tuple[Store, Path]) -> None:
+    store, file = written
+    text = file.read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", text)
+    assert len(text) < 1_000_000
+    assert EVIL not in text
+    assert f"{store.root}" not in text
+    before = file.read_bytes()
+    fedbench.report(file, store)
+    assert file.read_bytes() == before
+
+
+def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    store.write_row(make_row(linear_acc=0.5))
+    (store.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
+    assert len(fedbench.report(file, store).problems) == 1
+    assert "not a whole Parquet file" in data_of(file)["problems"][0]
+
+
+def test_the_page_says_that_tuning_budgets_differ(
+    store: Store, make_row: MakeRow, tmp_path: Path
+) -> None:
+    for spec, trials in (("simclr", 24), ("byol", 4)):
+        config = RunConfig(spec=spec)
+        store.write_row(make_row(config, linear_acc=0.5, tuned=True, study_id=spec))
+        study = {"spec": spec, "trials": trials, "seeds_per_trial": 2, "finished_at": "2026-01-02"}
+        study["config"] = config.model_dump(mode="json")
+        store.write_study(spec, study)
+    fedbench.report(tmp_path / "page.html", store)
+    (group,) = data_of(tmp_path / "page.html")["boards"]["linear_acc"]["groups"]
+    notes = [row[group["header"].index("notes")] for row in group["rows"]]
+    assert sorted(notes) == ["tuned in 48 runs, descriptive", "tuned in 8 runs, descriptive"]
+    assert group["note"] == UNEQUAL_BUDGETS
+
+
+def geometry(row: Row) -> dict[str, Any]:
+    histogram = {"median": 80.0, "mean": 81.0, "edges": [0.0, 90.0, 180.0], "counts": [3, 1]}
+    points = {"points": [[0.5, 1.5], [2.0, 3.0]], "labels": [0, 1], "class_names": ["a", "b"]}
+    kinds = {"plain": histogram, "centred": histogram}
+    named = {"run_id": row.row_id, "title": row.method, "setting": "demo", "clients": []}
+    return {**named, "angles": kinds, "map": points}
+
+
+def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    for seed in range(2):
+        row = make_row(RunConfig(seed=seed), linear_acc=0.5)
+        store.write_row(row)
+        text = json.dumps(geometry(row)) if seed == 0 else "{}"
+        store.cell_dir(row.row_id).mkdir(parents=True)
+        (store.cell_dir(row.row_id) / "geometry.json").write_text(text)
+    (problem,) = fedbench.report(file, store).problems
+    assert "geometry.json" in problem
+    (found,) = data_of(file)["geometry"]
+    assert found["angles"]["plain"]["counts"] == [3, 1]
+    assert found["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
+
+
+def test_wrong_use(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        fedbench.report(tmp_path / "page.html", store)
+    store.root.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"ends in \.html"):
+        fedbench.report(tmp_path / "page.pdf", store)
+    assert fedbench.report(tmp_path / "empty.html", store).num_rows == 0
+
+
+def test_columns_store_texts_once() -> None:
+    found = columns([{"a": "x", "b": 1.5}, {"a": "x", "b": None}, {"a": "x", "b": 2}], ["a", "b"])
+    assert found == {"a": {"d": ["x"], "i": [0, 0, 0]}, "b": [1.5, None, 2]}

@@ -1,0 +1,77 @@
+"""Stores of many rows: an index stands for files that have not changed, and for no others."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store import reader
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.store import Store
+
+MakeRow = Callable[..., Row]
+
+
+def test_many_rows_are_read_through_an_index(
+    store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store.root / "rows"
+    folder.mkdir(parents=True)
+    rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(70)]
+    for row in rows:
+        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+    store.refresh()
+    index = folder / ".index.parquet"
+    assert index.exists()
+    whole = index.read_bytes()
+
+    opened: list[str] = []
+    parse = reader._parse
+
+    def counted(path: Path, data: bytes, model: Any) -> Any:
+        opened.append(path.stem)
+        return parse(path, data, model)
+
+    monkeypatch.setattr(reader, "_parse", counted)
+
+    def read() -> list[Row]:
+        opened.clear()
+        return sorted(Store(store.root).rows(), key=lambda row: row.seed)
+
+    assert read() == rows
+    assert opened == []
+    # A file that is not the one that was indexed is read itself, and so is a new one.
+    changed = rows[3].model_copy(update={"linear_acc": 0.5})
+    (folder / f"{rows[3].row_id}.parquet").write_bytes(encode([changed], Row))
+    new = make_row(RunConfig(seed=70))
+    (folder / f"{new.row_id}.parquet").write_bytes(encode([new], Row))
+    (folder / f"{rows[4].row_id}.parquet").unlink()
+    found = read()
+    assert found == [*rows[:3], changed, *rows[5:], new]
+    assert sorted(opened) == sorted([changed.row_id, new.row_id])
+    # Few new files are not worth another index; a torn one is as good as none.
+    Store(store.root).refresh()
+    assert index.read_bytes() == whole
+    index.write_bytes(whole[:-40])
+    assert read() == found
+    assert len(opened) == 70
+
+
+def test_the_index_of_a_copied_store_is_renewed(
+    store: Store, make_row: MakeRow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store.root / "rows"
+    folder.mkdir(parents=True)
+    for row in (make_row(RunConfig(seed=seed)) for seed in range(64)):
+        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+    store.refresh()
+    copied = shutil.copytree(store.root, tmp_path / "copy")
+    Store(copied).refresh()
+    monkeypatch.setattr(reader, "_parse", lambda *_: "read again")
+    assert len(Store(copied).rows()) == 64

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.merge import differences, merge
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.reproduce import _round_differences
+from fedbench.bench.system.errors import StoreError
+
+MakeRow = Callable[..., Row]
+META = {"spec": "simclr", "seed": 0, "space": {}, "sampler": "tpe", "data": "revision"}
+
+
+def trial(objective: float = 0.5) -> dict[str, Any]:
+    return {
+        "status": "ok",
+        "seeds": [0],
+        "params": {"client.lr": 0.1},
+        "objective": objective,
+        "watched": {},
+        "seconds": 1.0,
+    }
+
+
+@pytest.fixture
+def stores(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store]:
+    """Anna has seeds 0 and 1, Ben 1 and 2; both have the same run of seed 1, made apart."""
+    anna, ben = Store(tmp_path / "anna"), Store(tmp_path / "b e n")
+    for store, seeds, hardware in ((anna, (0, 1), "laptop"), (ben, (1, 2), "cluster")):
+        for seed in seeds:
+            row = make_row(RunConfig(seed=seed), linear_acc=0.5 + seed / 10, hardware=hardware)
+            store.write_row(row)
+            store.write_curve(row.row_id, [{"round_index": 0, "loss": 1.0}])
+            (store.cell_dir(row.row_id) / "lock").write_text("theirs")
+    return anna, ben
+
+
+def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    anna, ben = stores
+    target = Store(tmp_path / "both")
+    dry = merge(target, [anna, ben], dry_run=True)
+    assert not target.root.exists()
+    done = merge(target, [anna, ben])
+    assert (done.rows_added, done.rows_same, done.problems) == (3, 1, [])
+    assert done == dry
+    assert [row.seed for row in target.rows()] == [0, 1, 2]
+    assert [row.hardware for row in target.rows()] == ["laptop", "laptop", "cluster"]
+    for row in target.rows():
+        assert target.curve(row.row_id) == [{"round_index": 0, "loss": 1.0}]
+        assert (target.cell_dir(row.row_id) / "lock").read_bytes() == b""  # the target's own
+    assert (target.root / "leaderboard.parquet").exists()
+    again = merge(target, [anna, ben])
+    assert (again.rows_added, again.rows_same) == (0, 4)
+
+
+def test_a_contradiction_is_refused_and_nothing_written(
+    stores: tuple[Store, Store], make_row: MakeRow
+) -> None:
+    anna, ben = stores
+    row = make_row(RunConfig(seed=3), linear_acc=0.5)
+    anna.write_row(row)
+    ben.write_row(row.model_copy(update={"linear_acc": 0.5 + 1e-16 * 2}))
+    before = sorted(path.name for path in anna.root.rglob("*"))
+    with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.5 and 0.5000"):
+        merge(anna, [ben])
+    assert sorted(path.name for path in anna.root.rglob("*")) == before
+
+
+def test_failed_rows_give_way(tmp_path: Path, make_row: MakeRow) -> None:
+    failed, fine = Store(tmp_path / "failed"), Store(tmp_path / "fine")
+    failed.write_row(make_row(status="error", error="worker died"))
+    fine.write_row(make_row(linear_acc=0.5))
+    assert merge(fine, [failed]).rows_same == 1
+    assert merge(failed, [fine]).rows_replaced == 1
+    assert failed.rows()[0].linear_acc == 0.5
+
+
+def test_checkpoints_come_with_finished_runs_only(tmp_path: Path, make_row: MakeRow) -> None:
+    failed, fine, target = (Store(tmp_path / name) for name in ("failed", "fine", "target"))
+    for store, name, status in ((failed, "round-00000002-a", "error"), (fine, "round-7-b", "ok")):
+        row = make_row(status=status, error="died" if status == "error" else None)
+        store.write_row(row)
+        store.cell_dir(row.row_id).mkdir(parents=True)
+        (store.cell_dir(row.row_id) / f"{name}.safetensors").write_bytes(b"weights")
+    cell = target.cell_dir(row.row_id)
+    merge(target, [failed])
+    assert [path.name for path in cell.iterdir()] == ["lock"]
+    merge(failed, [fine])  # in place of what the failed attempt left
+    assert sorted(p.name for p in failed.cell_dir(row.row_id).iterdir()) == [
+        "lock",
+        "round-7-b.safetensors",
+    ]
+
+
+def test_a_run_or_a_study_at_work_is_left_alone(
+    stores: tuple[Store, Store], tmp_path: Path
+) -> None:
+    anna, ben = stores
+    (row,) = [row for row in ben.rows() if row.seed == 2]
+    ben.write_trial("study", 0, trial())
+    ben.write_study("study", META)
+    for name in ("study", row.row_id):  # studies are merged first
+        with anna.lock(name) as mine:
+            assert mine
+            with pytest.raises(StoreError, match=rf"{name} is being worked on .* merge again"):
+                merge(anna, [ben])
+    assert (merge(anna, [ben]).rows_added, anna.studies()) == (1, ["study"])
+
+
+def test_what_is_finished_meanwhile_is_compared(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anna, ben = stores
+    (row,) = [row for row in ben.rows() if row.seed == 2]
+    anna.write_row(row.model_copy(update={"linear_acc": 0.1}))
+    rows = anna.rows()[:2]
+    monkeypatch.setattr(anna, "rows", lambda: rows)  # as they were a moment ago
+    with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.1 and 0.7 .*just"):
+        merge(anna, [ben])
+
+
+def test_unreadable_files_are_named_and_left_out(stores: tuple[Store, Store]) -> None:
+    anna, ben = stores
+    (ben.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
+    done = merge(anna, [ben])
+    assert done.rows_added == 1
+    assert "000.parquet" in done.problems[0]
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        merge(Store(tmp_path / "target"), [Store(tmp_path / "nowhere")])
+
+
+def test_studies_grow_together(tmp_path: Path) -> None:
+    short, long = Store(tmp_path / "short"), Store(tmp_path / "long")
+    for store, count in ((short, 1), (long, 3)):
+        for number in range(count):
+            store.write_trial("study", number, trial(number / 10))
+        store.write_study("study", {**META, "trials": count, "best": {"number": count - 1}})
+    done = merge(short, [long])
+    assert (done.trials_added, done.trials_same) == (2, 1)
+    assert [t["objective"] for t in short.trials("study")] == [0.0, 0.1, 0.2]
+    assert (short.study("study") or {})["trials"] == 3
+    assert merge(long, [short]).trials_added == 0
+
+
+def test_studies_that_contradict(tmp_path: Path) -> None:
+    one, other, third = (Store(tmp_path / name) for name in ("one", "other", "third"))
+    for store, objective, seed in ((one, 0.1, 0), (other, 0.2, 0), (third, 0.1, 1)):
+        store.write_trial("study", 0, trial(objective))
+        store.write_study("study", {**META, "seed": seed})
+    with pytest.raises(StoreError, match="trial 0 of study differs"):
+        merge(one, [other])
+    with pytest.raises(StoreError, match="trial 0 of study differs"):
+        merge(Store(tmp_path / "new"), [one, other])
+    with pytest.raises(StoreError, match="study study has other settings"):
+        merge(one, [third])
+
+
+def test_only_results_are_compared(make_row: MakeRow) -> None:
+    row = make_row(linear_acc=0.5, metrics_json='{"mlp_acc":0.5}')
+    assert differences(row, row.model_copy(update={"wall_seconds": 3.0, "argv": "x"})) == []
+    (found,) = differences(row, row.model_copy(update={"metrics_json": '{"mlp_acc":0.6}'}))
+    assert (found.name, found.first, found.second) == ("mlp_acc", 0.5, 0.6)
+    (found,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
+    assert found.name == "partition_hash"
+
+
+def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) -> None:
+    new = make_row(bytes_up=5, revealing_messages=3, knn_acc=0.5)
+    old = new.model_copy(update={"schema_version": 1, "revealing_messages": None})
+    assert differences(old, new) == differences(new, old) == []
+    # What the older row has is compared, and so is a null of a row of the same schema.
+    (found,) = differences(old.model_copy(update={"bytes_up": 4}), new)
+    assert str(found) == "bytes_up 4 and 5"
+    (found,) = differences(old, new.model_copy(update={"knn_acc": None}))
+    assert found.name == "knn_acc"
+    (found,) = differences(new.model_copy(update={"revealing_messages": None}), new)
+    assert found.name == "revealing_messages"
+
+
+def test_traffic_of_rounds_that_older_curves_lack_is_not_compared() -> None:
+    old, new = [{"loss": 1.0}], [{"loss": 1.0, "traffic.up.model.bytes": 8}]
+    assert _round_differences(old, new, same_schema=False) == []
+    (found,) = _round_differences(old, new, same_schema=True)
+    assert found.name == "round 1 traffic.up.model.bytes"
+    (found,) = _round_differences(new, old, same_schema=False)
+    assert (found.first, found.second) == (8, None)
+
+
+def test_missing_rounds_are_a_difference_where_there_is_a_curve() -> None:
+    point = {"round_index": 0, "loss": 1.0}
+    assert _round_differences([], [point], same_schema=True) == []  # a trial has none
+    (found,) = _round_differences([point], [point, {"round_index": 1}], same_schema=True)
+    assert str(found) == "rounds 1 and 2"
+    (found,) = _round_differences([point], [], same_schema=True)
+    assert str(found) == "rounds 1 and 0"

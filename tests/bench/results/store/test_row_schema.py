@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from fedbench.bench.results.store.row import FINAL_METRICS, SCHEMA_VERSION, Row
+from fedbench.bench.results.store.schema import (
+    ROW_SCHEMA,
+    TRIAL_SCHEMA,
+    decode,
+    encode,
+    read_table,
+    table_bytes,
+)
+from fedbench.bench.system.errors import StoreError
+
+# What version 2 is, written out by hand: `!` marks columns that are never null. A change here is a
+# change of every store on earth: add nullable columns only, and raise SCHEMA_VERSION.
+GOLDEN_ROW = """
+row_id string ! | config_id string ! | schema_version int32 ! number | benchmark_version string !
+status string ! | error string
+preset string ! | dataset string ! | dataset_revision string ! | partition string ! | alpha double
+num_clients int32 ! count | participation double ! fraction | num_rounds int32 ! count
+local_epochs int32 ! count | partition_hash string !
+method string ! | backbone string ! | norm string ! | num_parameters int64 parameters
+config_json string ! json | tuned bool ! | study_id string | selection string !
+seed int32 ! number
+objective double score | align double score | unif double score
+knn_acc double fraction | linear_acc double fraction | linear_paper_acc double fraction
+untrained_objective double score | untrained_knn_acc double fraction
+untrained_linear_acc double fraction
+std_ratio double score | collapsed bool | effective_rank double score | final_loss double score
+metrics_json string json
+wall_seconds double s | train_seconds double s | bytes_up int64 bytes | bytes_down int64 bytes
+peak_memory_bytes int64 bytes | rounds_done int32 count | resumes int32 count
+traffic_json string json | revealing_messages int32 count | smallest_group int32 count
+secure_sum bool | epsilon double | delta double | epsilon_of string | privacy_json string json
+started_at timestamp[us, tz=UTC] ! | finished_at timestamp[us, tz=UTC] ! | git_sha string
+package_version string ! | env_json string json | hardware string | device string | argv string
+grid string
+"""
+GOLDEN_TRIAL = """
+study_id string ! | number int32 ! number | schema_version int32 ! number | status string !
+seeds list<element: int32> ! number | params_json string ! json | objective double score
+watched_json string ! json | seconds double s | error string | extra_json string ! json
+"""
+
+
+def spelled(schema: pa.Schema) -> list[str]:
+    lines = []
+    for field in schema:
+        unit = (field.metadata or {}).get(b"unit", b"").decode()
+        kind = str(field.type).replace("list<item:", "list<element:")
+        parts = [field.name, kind, "" if field.nullable else "!", unit]
+        lines.append(" ".join(part for part in parts if part))
+    return lines
+
+
+def golden(text: str) -> list[str]:
+    return [part.strip() for line in text.strip().splitlines() for part in line.split("|")]
+
+
+def test_the_schema_is_the_golden_one() -> None:
+    assert SCHEMA_VERSION == 2
+    assert spelled(ROW_SCHEMA) == golden(GOLDEN_ROW)
+    assert spelled(TRIAL_SCHEMA) == golden(GOLDEN_TRIAL)
+
+
+def test_every_column_says_what_it_means() -> None:
+    for field in [*ROW_SCHEMA, *TRIAL_SCHEMA]:
+        assert (field.metadata or {}).get(b"doc"), field.name
+    assert set(FINAL_METRICS) <= set(ROW_SCHEMA.names)
+
+
+def test_a_row_survives_the_round_trip_to_the_microsecond(make_row: Callable[..., Row]) -> None:
+    row = make_row(linear_acc=1 / 3, bytes_up=2**40, tuned=True, study_id="ü s", final_loss=-1e-300)
+    (back,) = decode(encode([row], Row), Row)
+    assert back == row
+    assert back.started_at.microsecond == 678901
+    assert encode([row], Row) == encode([back], Row)
+
+
+def test_units_are_in_the_files(make_row: Callable[..., Row]) -> None:
+    table = read_table(encode([make_row()], Row))
+    assert (table.schema.field("bytes_up").metadata or {})[b"unit"] == b"bytes"
+    assert (table.schema.metadata or {})[b"fedbench.schema_version"] == b"2"
+
+
+def test_times_are_stored_in_utc(make_row: Callable[..., Row]) -> None:
+    east = datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
+    assert make_row(started_at=east).started_at == datetime(2026, 1, 2, 1, tzinfo=UTC)
+    with pytest.raises(ValidationError, match="time zone"):
+        make_row(started_at=datetime(2026, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"objective": math.nan}, "finite"),
+        ({"final_loss": math.inf}, "finite"),
+        ({"linear_acc": 34.7}, "less than or equal to 1"),
+        ({"num_rounds": 1.5}, "integer"),
+        ({"num_rounds": "3"}, "integer"),
+        ({"n_clients": 3}, "Extra inputs"),
+        ({"status": "timeout"}, "'ok', 'error' or 'diverged'"),
+        ({"status": "diverged", "knn_acc": 0.1}, "'diverged' has no knn_acc"),
+        ({"status": "error"}, "error is the text"),
+        ({"error": "out of memory"}, "error is the text"),
+        ({"row_id": "../../etc"}, "pattern"),
+    ],
+)
+def test_a_row_refuses(fields: dict[str, Any], message: str, make_row: Callable[..., Row]) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make_row(**fields)
+
+
+def test_columns_an_older_version_lacked_are_null(make_row: Callable[..., Row]) -> None:
+    row = make_row(linear_acc=0.5, resumes=2, grid="g")
+    old = read_table(encode([row], Row)).drop_columns(["resumes", "grid"])
+    (back,) = decode(table_bytes(old), Row)
+    assert (back.linear_acc, back.resumes, back.grid) == (0.5, None, None)
+
+
+def test_a_newer_or_foreign_file_is_refused_not_truncated(make_row: Callable[..., Row]) -> None:
+    table = read_table(encode([make_row()], Row))
+    more = table.append_column("future", pa.array([1.0]))
+    with pytest.raises(StoreError, match="unknown columns future"):
+        decode(table_bytes(more), Row)
+    index = table.schema.names.index("schema_version")
+    newer = more.set_column(index, "schema_version", pa.array([3], pa.int32()))
+    with pytest.raises(StoreError, match=r"newer fedbench \(schema 3, this one knows 2"):
+        decode(table_bytes(newer), Row)
+    with pytest.raises(StoreError, match="config_id: Field required"):
+        decode(table_bytes(table.select(["row_id"])), Row)
+
+
+def test_a_torn_or_altered_file_is_seen(make_row: Callable[..., Row]) -> None:
+    data = encode([make_row(argv="fedbench run simclr")], Row)
+    for torn in (b"", data[:200], data[:-1], b"not parquet at all"):
+        with pytest.raises(StoreError, match="not a whole Parquet file"):
+            decode(torn, Row)
+    place = data.index(b"fedbench run simclr")
+    flipped = data[:place] + b"F" + data[place + 1 :]  # still a valid string, other bits
+    with pytest.raises(StoreError, match="not a whole Parquet file"):
+        decode(flipped, Row)

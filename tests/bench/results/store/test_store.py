@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import decode, encode
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import StoreError
+
+MakeRow = Callable[..., Row]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory, make_row: MakeRow) -> Path:
+    """1,000 row files, written without the flush to disk that takes most of the time."""
+    root = tmp_path_factory.mktemp("many")
+    (root / "rows").mkdir()
+    for seed in range(1000):
+        row = make_row(RunConfig(seed=seed), linear_acc=0.5)
+        (root / "rows" / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+    return root
+
+
+def test_an_absent_store_is_empty_and_stays_absent(store: Store) -> None:
+    assert store.rows() == []
+    assert store.row("0" * 20) is None
+    assert store.finished("0" * 20) is None
+    assert store.problems() == store.studies() == []
+    assert store.trials("s") == store.curve("c") == []
+    assert store.study("s") is None
+    assert store.refresh() is None
+    store.check_writable()
+    assert not store.root.parent.exists()
+
+
+def test_rows_are_kept_sorted_and_found(store: Store, make_row: MakeRow) -> None:
+    rows = [make_row(RunConfig(seed=seed), linear_acc=0.1 * seed) for seed in (2, 0, 1)]
+    assert all(store.write_row(row) for row in rows)
+    assert [row.seed for row in store.rows()] == [0, 1, 2]
+    assert store.row(rows[0].row_id) == rows[0]
+    assert Store(store.root).rows() == store.rows()
+    assert sorted(p.name for p in store.root.iterdir()) == ["rows"]
+
+
+def test_a_finished_row_stays_and_a_failed_one_gives_way(store: Store, make_row: MakeRow) -> None:
+    failed = make_row(status="error", error="worker died")
+    good, other = make_row(linear_acc=0.5), make_row(linear_acc=0.6)
+    assert store.write_row(failed)
+    assert (store.row(failed.row_id), store.finished(failed.row_id)) == (failed, None)
+    assert store.write_row(good)
+    assert not store.write_row(other)
+    assert not store.write_row(failed)
+    assert store.row(good.row_id) == store.finished(good.row_id) == good
+
+
+def test_diverged_rows_are_finished(store: Store, make_row: MakeRow) -> None:
+    row = make_row(status="diverged", untrained_knn_acc=0.2)
+    store.write_row(row)
+    assert store.finished(row.row_id) == row
+
+
+def test_unreadable_files_are_skipped_and_named(
+    store: Store, make_row: MakeRow, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, torn, copied = (make_row(RunConfig(seed=seed)) for seed in range(3))
+    for row in (good, torn, copied):
+        store.write_row(row)
+    folder = store.root / "rows"
+    path = folder / f"{torn.row_id}.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    (folder / f"{copied.row_id}.parquet").rename(folder / "copy.parquet")
+    (folder / "notes.txt").write_text("not ours, not read")
+    assert store.rows() == [good]
+    first, second = sorted(store.problems(), key=lambda text: "copy" in text)
+    assert str(path) in first
+    assert "not a whole Parquet file" in first
+    assert f"is that of {copied.row_id!r}" in second
+    with pytest.raises(StoreError, match="delete the file to run this cell again"):
+        store.row(torn.row_id)
+    assert store.finished(torn.row_id) is None
+    assert not caplog.messages
+    assert store.write_row(torn)  # an unreadable file gives way
+    assert store.rows() == [good, torn]
+    assert [str(path) in message for message in caplog.messages] == [True]
+
+
+def test_a_killed_writer_leaves_nothing_that_is_read(store: Store, make_row: MakeRow) -> None:
+    store.write_row(make_row())
+    folder = store.root / "rows"
+    fresh, stale = folder / ".x.parquet.1234abcd.tmp", folder / ".y.parquet.1234abcd.tmp"
+    for path in (fresh, stale):
+        path.write_bytes(b"PAR1 half a row")
+    os.utime(stale, (time.time() - 7200,) * 2)
+    later = Store(store.root)
+    assert len(later.rows()) == 1
+    assert later.problems() == []
+    later.write_row(make_row(RunConfig(seed=1)))
+    assert fresh.exists()  # perhaps a living writer's
+    assert not stale.exists()
+
+
+def _write_rows(root: Path, rows: list[Row]) -> None:
+    store = Store(root)
+    for number, row in enumerate(rows):
+        store.write_row(row)
+        if number % 10 == 9:
+            store.refresh()
+
+
+def test_two_processes_write_at_once(store: Store, make_row: MakeRow) -> None:
+    rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(75)]
+    spawn = multiprocessing.get_context("spawn")
+    parts = (rows[:50], rows[25:])  # 25 rows are written by both
+    writers = [spawn.Process(target=_write_rows, args=(store.root, part)) for part in parts]
+    for writer in writers:
+        writer.start()
+    seen = 0
+    while any(writer.is_alive() for writer in writers):
+        reader = Store(store.root)
+        assert len(reader.rows()) >= seen
+        assert reader.problems() == []
+        seen = len(reader.rows())
+        time.sleep(0.02)
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert store.rows() == rows
+    assert not list(store.root.rglob("*.tmp"))
+
+
+def test_refresh_is_deterministic_and_touches_nothing_without_need(
+    tmp_path: Path, make_row: MakeRow
+) -> None:
+    rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 10) for seed in range(5)]
+    contents = []
+    for name, order in (("a", rows), ("b", rows[::-1])):
+        store = Store(tmp_path / name)
+        for row in order:
+            store.write_row(row)
+        path = store.refresh()
+        assert path is not None
+        before = path.stat().st_mtime_ns
+        assert Store(store.root).refresh() == path
+        assert path.stat().st_mtime_ns == before
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1]
+
+
+def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
+    store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (make_row(RunConfig(seed=seed)) for seed in range(2))
+    store.write_row(first)
+    write, other = Store._write, Store(store.root)
+
+    def overtaken(self: Store, path: Path, data: bytes) -> None:
+        if self is store and other.finished(second.row_id) is None:
+            other.write_row(second)
+            other.refresh()
+        write(self, path, data)
+
+    monkeypatch.setattr(Store, "_write", overtaken)
+    path = store.refresh()
+    assert path is not None
+    assert decode(path.read_bytes(), Row) == [first, second]
+
+
+def test_a_thousand_rows_are_read_quickly(many: Path) -> None:
+    store = Store(many)
+    started = time.process_time()
+    assert len(store.rows()) == 1000
+    # 1.3 s on an idle machine: the bound is loose and catches what is worse than linear
+    assert time.process_time() - started < 15.0
+    started = time.perf_counter()
+    assert len(store.rows()) == 1000
+    assert time.perf_counter() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "permission is denied"),
+        (errno.EIO, "check the disk"),
+    ],
+)
+def test_a_failed_write_leaves_the_old_file_and_no_rest(
+    number: int, message: str, store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = make_row(status="error", error="worker died")
+    store.write_row(old)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(StoreError, match=message) as caught:
+            store.write_row(make_row(linear_acc=0.9))
+        with pytest.raises(StoreError, match=message):
+            store.check_writable()
+    assert "\n" not in str(caught.value)
+    assert store.row(old.row_id) == old
+    assert not list(store.root.rglob("*.tmp"))
+
+
+def _write_beyond_limit(root: Path, row: Row) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    with pytest.raises(StoreError, match="disk is full"):
+        Store(root).write_row(row)
+    if list(root.rglob("*.tmp")):
+        raise SystemExit(7)
+
+
+def test_a_file_cut_short_by_the_system_is_no_row(store: Store, make_row: MakeRow) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_write_beyond_limit, args=(store.root, make_row())
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert store.rows() == []
+
+
+def test_a_path_that_is_a_file(tmp_path: Path, make_row: MakeRow) -> None:
+    (tmp_path / "file").write_text("")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        store = Store(root)
+        with pytest.raises(StoreError, match="is a file, not a folder"):
+            store.write_row(make_row())
+        with pytest.raises(StoreError, match="is a file, not a folder"):
+            store.check_writable()
+        with pytest.raises(StoreError, match="cannot read"):
+            store.rows()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_store_can_be_read(store: Store, make_row: MakeRow) -> None:
+    store.write_row(make_row())
+    folder = store.root / "rows"
+    folder.chmod(0o555)
+    try:
+        with pytest.raises(StoreError, match="permission is denied"):
+            store.write_row(make_row(RunConfig(seed=1)))
+        assert len(Store(store.root).rows()) == 1
+    finally:
+        folder.chmod(0o755)
+
+
+def _hold(root: Path, name: str, ready: str) -> None:
+    with Store(root).lock(name) as mine:
+        Path(ready).write_text(str(mine))
+        time.sleep(60)
+
+
+def test_a_lock_is_held_by_one_and_freed_by_a_kill(store: Store, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    spawn = multiprocessing.get_context("spawn")
+    holder = spawn.Process(target=_hold, args=(store.root, "cell", str(ready)))
+    holder.start()
+    while not ready.exists() or not ready.read_text():
+        time.sleep(0.01)
+    assert ready.read_text() == "True"
+    with store.lock("cell") as mine, store.lock("another") as also:
+        assert (mine, also) == (False, True)
+    holder.kill()
+    holder.join()
+    with store.lock("cell") as mine, store.lock("cell") as twice:
+        assert (mine, twice) == (True, False)

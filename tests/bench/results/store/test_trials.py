@@ -1,0 +1,80 @@
+"""Trials, studies and curves in the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import StoreError
+
+
+def test_trials_come_back_as_they_went_in(store: Store) -> None:
+    record = {
+        "status": "ok",
+        "seeds": [0, 1],
+        "params": {"client.lr": 0.003, "method.temperature": 0.5},
+        "objective": 0.8125,
+        "watched": {"knn_acc": 0.25},
+        "seconds": 1.5,
+        "objectives": [0.8, 0.825],
+    }
+    for number in (10, 9, 0):
+        assert store.write_trial("simclr-ab12", number, record)
+    trials = store.trials("simclr-ab12")
+    assert [trial["number"] for trial in trials] == [0, 9, 10]
+    assert record.items() <= trials[0].items()
+    assert trials[0]["params_json"] == '{"client.lr":0.003,"method.temperature":0.5}'
+    assert trials[0]["error"] is None
+    assert not store.write_trial("simclr-ab12", 0, record | {"objective": 0.1})
+    store.write_trial("simclr-ab12", 3, {"status": "error", "objective": None, "error": "boom"})
+    assert store.write_trial("simclr-ab12", 3, record)
+    assert store.trials("simclr-ab12")[1]["objective"] == 0.8125
+
+
+def test_trials_that_do_not_fit_are_refused(store: Store) -> None:
+    with pytest.raises(StoreError, match="trial 1 of 's': objective: Input should be a finite"):
+        store.write_trial("s", 1, {"status": "ok", "objective": float("nan")})
+    with pytest.raises(StoreError, match="trial 1 of 's': not JSON"):
+        store.write_trial("s", 1, {"status": "ok", "params": {"x": object()}})
+    with pytest.raises(StoreError, match="trial 1 of 's': status: Field required"):
+        store.write_trial("s", 1, {})
+    with pytest.raises(StoreError, match="cannot name a file"):
+        store.write_trial("../s", 1, {"status": "ok"})
+
+
+def test_studies(store: Store) -> None:
+    store.write_study("b", {"spec": "simclr+uv", "name": "Größe", "trials": 12})
+    store.write_study("b", {"spec": "simclr+uv", "trials": 13})
+    store.write_trial("a", 0, {"status": "ok"})
+    assert store.studies() == ["a", "b"]
+    assert store.study("b") == {"spec": "simclr+uv", "trials": 13}
+    with pytest.raises(StoreError, match="not JSON"):
+        store.write_study("b", {"x": float("inf")})
+    (store.root / "trials" / "b" / "study.json").write_text("{")
+    (store.root / "trials" / "a" / "0.parquet").write_bytes(b"")
+    with pytest.raises(StoreError, match="is not JSON"):
+        store.study("b")
+    assert len(store.problems()) == 2
+
+
+def test_curves(store: Store) -> None:
+    points: list[dict[str, Any]] = [
+        {"round_index": 0, "loss": 5, "note": "first"},
+        {"round_index": 1, "loss": 4.5, "knn_acc": 0.3},
+        {"round_index": 2, "loss": float("inf")},
+    ]
+    store.write_curve("cell", points)
+    assert store.curve("cell") == [
+        {"round_index": 0, "loss": 5.0, "note": "first", "knn_acc": None},
+        {"round_index": 1, "loss": 4.5, "note": None, "knn_acc": 0.3},
+        {"round_index": 2, "loss": None, "note": None, "knn_acc": None},
+    ]
+    store.write_curve("cell", [])
+    assert store.curve("cell") == []
+    with pytest.raises(StoreError, match="mixed kinds"):
+        store.write_curve("cell", [{"loss": 1.0}, {"loss": "high"}])
+    (store.cell_dir("cell") / "curve.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"curve\.parquet.*not a whole Parquet file"):
+        store.curve("cell")

@@ -1,0 +1,160 @@
+"""What viewers get: TensorBoard event files read back, and the calls that W&B sees."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedbench
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.trackers import Tracking, rounds
+from fedbench.bench.system.errors import ResourceError, UnknownNameError
+
+CHEAP = {"federation.num_rounds": 2, "data.train_subset": 160, "model.width": 4}
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str]:
+    store = Store(tmp_path_factory.mktemp("träck ed"))
+    cheap = {**CHEAP, "evaluation.protocols": ["knn"]}
+    result = fedbench.run("simclr", set=cheap, store=store, workers=1, track=["tensorboard"])
+    return store, result.run_id
+
+
+def events(folder: Path) -> Iterator[Any]:
+    """TFRecords: length, its checksum, the event, its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (file,) = folder.rglob("events.out.tfevents.*")
+    data = file.read_bytes()
+    place = 0
+    while place < len(data):
+        (length,) = struct.unpack_from("<Q", data, place)
+        yield Event.FromString(data[place + 12 : place + 12 + length])
+        place += length + 16
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for event in events(folder):
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                found.setdefault(value.tag, {})[event.step] = value.simple_value
+    return found
+
+
+def test_event_files_hold_the_rows_numbers(tracked: tuple[Store, str]) -> None:
+    store, run_id = tracked
+    row, points = store.row(run_id), store.curve(run_id)
+    assert row is not None
+    found = scalars(store.root / "tensorboard")
+    assert found["round/loss"] == {i + 1: np.float32(p["loss"]) for i, p in enumerate(points)}
+    assert found["final/knn_acc"] == {2: np.float32(row.knn_acc)}
+    sent = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9
+    assert found["round/gigabytes"][2] == pytest.approx(sent)
+    texts = [v for e in events(store.root / "tensorboard") for v in e.summary.value if v.tensor]
+    assert any(b"client.lr" in b"".join(v.tensor.string_val) for v in texts)
+
+
+def test_a_second_time_replaces_the_first(tracked: tuple[Store, str]) -> None:
+    store, run_id = tracked
+    before = scalars(store.root / "tensorboard")
+    Tracking(["tensorboard"], store)(run_id)
+    assert scalars(store.root / "tensorboard") == before
+
+
+def test_rounds_add_up_bytes_and_time() -> None:
+    point = {
+        "bytes_up": 10**9,
+        "bytes_down": 10**9,
+        "seconds": 2.0,
+        "loss": None,
+        "collapsed": True,
+    }
+    found = list(rounds([{"round_index": 0, **point}, {"round_index": 1, **point}]))
+    assert [(done, seconds) for done, seconds, _ in found] == [(1, 2.0), (2, 4.0)]
+    assert [values["gigabytes"] for _, _, values in found] == [2.0, 4.0]
+    assert found[0][2]["collapsed"] == 1.0
+    assert "loss" not in found[0][2]
+
+
+class FakeRun:
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.summary: dict[str, Any] = {}
+        self.exit_code: int | None = None
+        self.step = 0
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        assert step >= self.step, "W&B drops it"
+        self.logged.append((step, values))
+        self.step = step
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+def fake_wandb(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+    module = types.ModuleType("wandb")
+    module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+
+    def init(**given: Any) -> FakeRun:
+        calls.append(given)
+        return run
+
+    module.init = init  # type: ignore[attr-defined]
+    module.Settings = dict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return calls
+
+
+def test_wandb_sees_the_row(tracked: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, run_id = tracked
+    run = FakeRun()
+    calls = fake_wandb(monkeypatch, run)
+    Tracking(["wandb"], store)(run_id)
+    row, points = store.row(run_id), store.curve(run_id)
+    assert row is not None
+    (call,) = calls
+    assert (call["project"], call["id"], call["dir"]) == ("fedbench", run_id, str(store.root))
+    assert call["config"]["federation.num_rounds"] == 2
+    assert [(step, values["loss"]) for step, values in run.logged] == [
+        (1, points[0]["loss"]),
+        (2, points[1]["loss"]),
+    ]
+    assert run.summary["knn_acc"] == row.knn_acc
+    assert (run.summary["status"], run.exit_code) == ("ok", 0)
+    run.step = 3  # as W&B resumes a run of two steps
+    Tracking(["wandb"], store)(run_id)
+    assert len(run.logged) == 2
+    assert calls[1]["resume"] == "allow"
+
+
+def test_a_service_that_fails_costs_no_result(
+    tracked: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run_id = tracked
+    run = FakeRun()
+    fake_wandb(monkeypatch, run)
+    monkeypatch.setattr(run, "log", lambda *_, **__: 1 / 0)
+    with pytest.warns(UserWarning, match=f"wandb did not take run {run_id}: ZeroDivisionError"):
+        Tracking(["wandb"], store)(run_id)
+
+
+def test_what_cannot_track_says_so_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'wandb'"):
+        fedbench.run("simclr", store=tmp_path, track=["wandbb"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match=r"pip install 'fedbench\[wandb\]'"):
+        fedbench.run("simclr", store=tmp_path, track=["wandb"])
+    assert list(tmp_path.iterdir()) == []

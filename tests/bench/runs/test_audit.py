@@ -1,0 +1,188 @@
+"""The audit stops plugins that leak, by name, and lets those pass that say what they send."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedbench.bench.data.batches import Batch, ClientData
+from fedbench.bench.method import Client, DataSpec, Extra, Loss, Needs, Net, Sharing, registry
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.runs.audit import audit, single_samples
+from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.setup import Setup
+from fedbench.methods.simclr import SimCLR
+
+
+class Sends(SimCLR):
+    """What all plugins here share: they declare `declares` of what they send."""
+
+    declares: dict[str, bool] = Field(default_factory=dict)
+
+    def needs(self) -> Needs:
+        extras = {name: Extra(per_sample=single) for name, single in self.declares.items()}
+        return dataclasses.replace(super().needs(), extras=extras)
+
+
+class Latents(Sends):
+    """A row for each image."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        return {
+            "latents": torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
+        }
+
+
+class Mean(Sends):
+    """One row for all images."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        rows = [net(x, "encoder") for x in data.ordered("plain", client.rng)]
+        return {"mean": torch.cat(rows).mean(dim=0)}
+
+
+class Labels(Sends):
+    """Twice the pixel sums of each image, in an order of their own and of fixed length."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        out = torch.zeros(100)
+        some = torch.randperm(len(data), generator=client.rng)[:100]
+        out[: len(some)] = data.images[some].float().sum(dim=(1, 2, 3))
+        return {"sums": out}
+
+
+class Centred(Sends):
+    """Rows of which each has a share in all others."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        rows = torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
+        return {"centred": rows - rows.mean(dim=0)}
+
+
+class Classes(Sends):
+    """The likeliest feature of each image: numbers that hardly ever change."""
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        rows = torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
+        return {"classes": rows.argmax(dim=1)}
+
+
+class Memory(Sends):
+    """Keeps single projections in a buffer that is averaged with everything else."""
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        net = super().build(backbone, data)
+        net.register_buffer("memory", torch.zeros(128, 16))
+        return net
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        out = super().loss(net, batch, client)
+        rows = net(out.features[0], "projector")
+        return dataclasses.replace(out, keep={"rows": rows.detach()})
+
+    def after_step(self, net: Net, out: Loss, client: Client) -> None:
+        rows, memory = out.keep["rows"], net.tensor("memory")
+        memory.copy_(torch.cat([rows, memory])[: len(memory)])
+
+
+class Split(Sends):
+    """Computes through a part that only the server has."""
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        net = super().build(backbone, data)
+        net["far"] = nn.Linear(backbone.dim, 16)
+        return net
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        return {
+            "far.*": Sharing.SERVER_ONLY,
+            "projector.*": Sharing.PERSONAL,
+            "*": Sharing.AVERAGED,
+        }
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        h = net(batch.views[0], "encoder")
+        return Loss(net(h, "far").square().mean(), features=(h,))
+
+
+def setup_of(cls: type[Sends], **declares: bool) -> Setup:
+    method = cls(hidden_dim=16, projection_dim=16, declares=declares)
+    return dataclasses.replace(tiny_setup(tiny_config("simclr")), method=method)
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Latents, "latents"), (Labels, "sums"), (Mean, "mean")])
+def test_an_undeclared_extra_stops_the_run_by_name(
+    cls: type[Sends], name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PluginError, match=f"'simclr' sends '{name}' up.* does not declare"):
+        train(setup_of(cls), tmp_path)
+    train(setup_of(cls, **{name: True}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(Latents, "latents"), (Labels, "sums"), (Memory, "memory")]
+)
+def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name: str) -> None:
+    found = single_samples(setup_of(cls, **{name: False}))
+    assert found.pop(name) == 8  # every image has numbers of its own
+    assert set(found.values()) == {0}  # and none in a weight
+    match = f"method 'simclr' uploads '{name}', in which 8 of 8 images .* single samples"
+    with pytest.raises(PluginError, match=match):
+        audit(setup_of(cls, **{name: False}))
+    audit(setup_of(cls, **{name: True}))
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Centred, "centred"), (Classes, "classes")])
+def test_a_row_for_each_image_is_found_by_its_length(cls: type[Sends], name: str) -> None:
+    match = f"uploads '{name}', .*(length follows the number of images|numbers of their own)"
+    with pytest.raises(PluginError, match=match):
+        audit(setup_of(cls, **{name: False}))
+    audit(setup_of(cls, **{name: True}))
+
+
+def test_aggregates_pass() -> None:
+    assert set(single_samples(setup_of(Mean, mean=False)).values()) == {0}
+    audit(setup_of(Mean, mean=False))
+
+
+def test_activations_are_single_samples(tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"server-only parts.*activations.*per_sample=True"):
+        train(setup_of(Split), tmp_path / "a")
+    with pytest.raises(PluginError, match="activations"):
+        train(setup_of(Split, activations=False), tmp_path / "b")
+    trainer = train(setup_of(Split, activations=True), tmp_path / "c")
+    images, dim = 80 * 2, 4 * 2**2  # 2 rounds; 16 features: up, and their gradients back
+    flow = trainer.ledger.flows["up"]["activations"]
+    assert flow.numbers == images * (dim + 16)  # features, and gradients of what came down
+    assert flow.revealing == flow.messages == 2 * 4
+    assert trainer.ledger.smallest == 1
+
+
+def test_a_declared_group_size_must_be_sent(tmp_path: Path) -> None:
+    class Sizeless(Mean):
+        def needs(self) -> Needs:
+            extra = {"mean": Extra(group_size="least"), "least": Extra()}
+            return dataclasses.replace(super().needs(), extras=extra)
+
+    with pytest.raises(PluginError, match="'mean' without its group size 'least'"):
+        train(setup_of(Sizeless), tmp_path)
+
+
+def test_a_run_is_stopped_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leaky(Memory):
+        declares: dict[str, bool] = Field(default_factory=lambda: {"memory": False})
+
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    registry.register("leaky")(Leaky)
+    config = tiny_config("leaky")
+    with pytest.raises(PluginError, match="method 'leaky' uploads 'memory'"):
+        execute(config, Origin(), Place(tmp_path))
+    assert not list(tmp_path.glob("round-*"))

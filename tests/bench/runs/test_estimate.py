@@ -1,0 +1,115 @@
+"""Estimates: bytes and steps are those of the run, time is positive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.runs import estimate
+from fedbench.bench.runs.estimate import Estimator
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.setup import Setup
+
+
+@pytest.mark.parametrize(
+    ("spec", "keep_last", "fields"),
+    [
+        ("simclr+uv", True, {}), ("simclr+uv", False, {}), ("orchestra", True, {}),
+        ("pfedae", True, {}), ("pfedae", False, {}), ("central-ae", True, {}),
+        ("pfedae", True, {"method__gradient": "ship"}),
+        ("pfedae", True, {"method__gradient": "ste"}),
+    ],
+)  # fmt: skip
+def test_bytes_and_steps_are_those_of_the_run(
+    tmp_path: Path, spec: str, keep_last: bool, fields: dict[str, str]
+) -> None:
+    """Also what clients send beside weights, preparatory rounds, and what crosses in training."""
+    config = tiny_config(
+        spec,
+        **fields,
+        federation__participation=0.5,
+        client__local_epochs=2,
+        client__keep_last_batch=keep_last,
+    )
+    found = Estimator()(config)
+    trainer = train(tiny_setup(config), tmp_path)
+    assert found.bytes_up == trainer.ledger.bytes_up
+    assert found.bytes_down == trainer.ledger.bytes_down
+    assert found.num_steps == sum(record.num_steps for record in trainer.history)
+    assert found.seconds == pytest.approx(
+        found.train_seconds + found.evaluation_seconds + found.start_seconds
+    )
+    assert min(found.train_seconds, found.evaluation_seconds, found.start_seconds) > 0
+    stored = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    assert found.disk_bytes >= stored * 0.5
+
+
+@pytest.mark.parametrize("spec", ["supervised", "simclr+uv", "semifed+uv", "central-ae"])
+def test_images_without_a_label_count_where_they_are_trained_on(tmp_path: Path, spec: str) -> None:
+    """SemiFed starts on labelled images, the centralised autoencoder ends on them."""
+    given: dict[str, Any] = {
+        "semifed+uv": {"warmup_rounds": 1},
+        "central-ae": {"pretrain_rounds": 2},
+    }
+    config = tiny_config(
+        spec,
+        data__label_fraction=0.25,
+        federation__num_rounds=3,
+        client__batch_size=4,
+        **{f"method__{name}": value for name, value in given.get(spec, {}).items()},
+    )
+    found = Estimator()(config)
+    trainer = train(tiny_setup(config), tmp_path)
+    assert found.num_steps == sum(record.num_steps for record in trainer.history)
+    assert found.bytes_up == trainer.ledger.bytes_up
+
+
+def test_pseudo_labels_may_be_given_to_every_image() -> None:
+    config = tiny_config("cbafed+uv", data__label_fraction=0.25)
+    assert Estimator()(config).num_steps == Estimator()(tiny_config("simclr")).num_steps
+
+
+def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator = Estimator()
+    first = estimator(tiny_config("simclr", federation__num_rounds=2))
+    monkeypatch.setattr(Estimator, "_measure", None)  # measuring again would fail
+    doubled = estimator(tiny_config("simclr", federation__num_rounds=4, seed=3))
+    assert doubled.bytes_up == 2 * first.bytes_up
+    assert doubled.num_steps == 2 * first.num_steps
+
+
+def test_a_bad_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--device"):
+        Estimator(device="tpu")
+
+
+def test_workers_share_the_clients_and_start_once_more() -> None:
+    """Six clients on four workers: the busiest trains two, so a third of one worker's time."""
+    config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
+    alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
+    alone(config)
+    shared._known = alone._known
+    for found in alone._known.values():
+        found.round = 0.0
+    one, four = alone(config), shared(config)
+    assert (one.workers, four.workers) == (1, 4)
+    assert four.train_seconds == pytest.approx(one.train_seconds / 3)
+    assert four.start_seconds == pytest.approx(2 * one.start_seconds)
+    assert four.evaluation_seconds == one.evaluation_seconds
+
+
+def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("supervised")
+    seen: list[int] = []
+
+    def evaluated(setup: Setup, *rest: object) -> dict[str, float]:
+        seen.append(len(setup.images) + len(setup.dataset.test_images))
+        return {}
+
+    monkeypatch.setattr(estimate, "evaluate", evaluated)
+    monkeypatch.setattr(estimate, "_EVALUATED", (20, 10))
+    Estimator(device="cpu")(config)
+    assert seen == [30, 30]

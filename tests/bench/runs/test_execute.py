@@ -1,0 +1,190 @@
+"""A run from configuration to row, and the store around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from fedbench.bench.config.schema import Protocol
+from fedbench.bench.evaluation.finetune import FRACTIONS, FinetuneSettings
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.runs.run import forget_cell, run
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.history import RoundRecord
+
+ACROSS_TIME = {
+    "started_at",
+    "finished_at",
+    "wall_seconds",
+    "train_seconds",
+    "peak_memory_bytes",
+    "resumes",
+    "argv",
+}
+
+
+def result(row: Row) -> dict[str, Any]:
+    return row.model_dump(exclude=ACROSS_TIME)
+
+
+def metrics(row: Row) -> dict[str, float]:
+    assert row.metrics_json is not None
+    found: dict[str, float] = json.loads(row.metrics_json)
+    return found
+
+
+def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
+    store, seen = Store(tmp_path / "store"), []
+    config = tiny_config("simclr+uv")
+
+    def watch(record: RoundRecord, total: int) -> None:
+        seen.append((record.round_index, total))
+
+    first = run(config, store=store, workers=1, on_round=watch)
+    row = first.row
+    assert not first.stored_before
+    assert seen == [(0, 2), (1, 2)]
+    assert (row.status, row.method, row.rounds_done, row.resumes) == ("ok", "simclr+uv", 2, 0)
+    for name in (
+        *FINAL_METRICS,
+        "untrained_objective",
+        "untrained_knn_acc",
+        "untrained_linear_acc",
+    ):
+        if name != "linear_paper_acc":
+            assert getattr(row, name) is not None, name
+    assert metrics(row)["relative_movement"] > 0
+    again = run(config, store=store, workers=1, on_round=watch)
+    assert again.stored_before
+    assert again.row == row
+    assert len(seen) == 2
+    assert len(list(first.folder.glob("round-*"))) == 1  # what export reads
+    assert (first.folder / "curve.parquet").exists()
+    forget_cell(store, row.row_id)
+    assert not first.folder.exists()
+
+
+@pytest.mark.parametrize("spec", ["simclr", "pfedae"])
+def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: str) -> None:
+    """And with the same files of every client's own tensors and optimizer."""
+    config = tiny_config(spec, federation__num_rounds=3, evaluation__every=1)
+    whole = execute(config, Origin(), Place(tmp_path / "whole"))
+
+    class StopError(Exception):
+        pass
+
+    def stop(record: RoundRecord, total: int) -> None:
+        raise StopError
+
+    for _ in range(2):
+        with pytest.raises(StopError):
+            execute(config, Origin(), Place(tmp_path / "cut"), stop)
+    resumed = execute(config, Origin(), Place(tmp_path / "cut"))
+    assert resumed.resumes == 2
+    assert result(resumed) == result(whole)
+    files = [
+        {path.name: path.read_bytes() for path in (tmp_path / name).glob("clients/*")}
+        for name in ("whole", "cut")
+    ]
+    assert files[0] == files[1]
+    assert len(files[0]) == (4 if spec == "pfedae" else 0)  # one for each client
+
+
+def test_a_run_that_diverges_is_a_row_without_metrics(tmp_path: Path) -> None:
+    config = tiny_config("simclr", client__lr=1e30, federation__num_rounds=4)
+    store = Store(tmp_path)
+    row = run(config, store=store, workers=1).row
+    assert row.status == "diverged"
+    assert row.error is None
+    assert row.rounds_done is not None
+    assert row.rounds_done < 4
+    assert [name for name in FINAL_METRICS if getattr(row, name) is not None] == []
+    assert run(config, store=store, workers=1).stored_before
+
+
+def test_no_round_at_all_measures_the_untrained_encoder(tmp_path: Path) -> None:
+    row = execute(tiny_config("simclr", federation__num_rounds=0), Origin(), Place(tmp_path))
+    assert (row.status, row.final_loss, row.bytes_up) == ("ok", None, 0)
+    assert row.objective == row.untrained_objective
+    assert metrics(row)["relative_movement"] == 0
+
+
+def test_encoders_of_clients_are_evaluated_one_by_one(tmp_path: Path) -> None:
+    config = tiny_config("simclr", model__norm="batch-local", evaluation__num_clients=3)
+    row = execute(config, Origin(), Place(tmp_path))
+    assert row.status == "ok"
+    assert metrics(row)["objective_std"] > 0
+    assert metrics(row)["knn_acc_std"] >= 0
+    shared = execute(tiny_config("simclr"), Origin(), Place(tmp_path / "shared"))
+    assert "objective_std" not in metrics(shared)
+
+
+def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_path: Path) -> None:
+    config = tiny_config("single-ae", evaluation__protocols=["mlp", "local"])
+    row = execute(config, Origin(), Place(tmp_path))
+    found = metrics(row)
+    assert found["relative_movement"] > 0
+    names = {"linear_local_acc", "mlp_acc", "mlp_local_acc"}
+    assert names | {f"{name}_std" for name in names} | {f"untrained_{n}" for n in names} < set(
+        found
+    )
+    assert row.linear_acc is not None
+    assert row.knn_acc is None
+
+
+def test_the_objective_reads_no_label(tmp_path: Path) -> None:
+    """Without protocols, other labels in the data set give the same numbers."""
+    config = tiny_config("simclr")
+    setup = tiny_setup(config)
+    swapped = (np.array(setup.dataset.train_labels) + 1) % 10
+    found = []
+    for index, other in enumerate((setup, tiny_setup(config, train_labels=swapped))):
+        trainer = train(other, tmp_path / str(index))
+        found.append(evaluate(other, trainer.binding, lambda k: None, (), torch.device("cpu")))
+    assert found[0] == found[1]
+    assert not [name for name in found[0] if name.endswith("_acc")]
+
+
+def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other labels in place of the hidden ones change no weight and no metric of any protocol."""
+    for fraction in FRACTIONS:
+        monkeypatch.setitem(FRACTIONS, fraction, FinetuneSettings(epochs=2, batch_size=8))
+    config = tiny_config("simclr", data__label_fraction=0.25)
+    setup = tiny_setup(config)
+    labels = np.array(setup.dataset.train_labels)
+    hidden = setup.known_labels < 0
+    assert hidden.sum() == 60
+    labels[hidden] = (labels[hidden] + 1 + np.arange(60) % 8) % 10
+    protocols = [name for name in get_args(Protocol) if name != "local"]  # it deals test images
+    found = []
+    for index, other in enumerate((setup, tiny_setup(config, train_labels=labels))):
+        trainer = train(other, tmp_path / str(index), rounds=1)
+        binding = trainer.binding
+        found.append(evaluate(other, binding, lambda k: None, protocols, torch.device("cpu")))
+    assert found[0] == found[1]
+    assert {"knn_acc", "linear_acc", "linear_paper_acc", "finetune_1pct_acc"} <= set(found[0])
+
+
+def test_a_run_that_somebody_else_is_at_is_refused(tmp_path: Path) -> None:
+    config, store = tiny_config("simclr"), Store(tmp_path)
+    done = run(config, store=store, workers=1).row
+    (tmp_path / "rows" / f"{done.row_id}.parquet").unlink()
+    with store.lock(done.row_id) as mine:
+        assert mine
+        with pytest.raises(StoreError, match=r"another process.*choose another --store"):
+            run(config, store=Store(tmp_path), workers=1)
+
+
+def test_bad_devices_are_refused(tmp_path: Path) -> None:
+    config = tiny_config("simclr")
+    with pytest.raises(ConfigError, match="--device: must be auto, cpu or cuda"):
+        execute(config, Origin(), Place(tmp_path, device="gpu"))

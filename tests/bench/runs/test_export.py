@@ -1,0 +1,76 @@
+"""An exported encoder gives the run's features, to the bit, and says what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from fedbench.bench.evaluation.features import extract
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.export import export_encoder, load_encoder
+from fedbench.bench.runs.run import run
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+
+
+@pytest.mark.parametrize(
+    ("spec", "norm"), [("simclr+uv", "group"), ("simclr+uv", "batch"), ("fedavg-ae", "group")]
+)
+def test_features_are_the_runs(tmp_path: Path, spec: str, norm: Literal["group", "batch"]) -> None:
+    own = {"method__latent_dim": 5} if spec == "fedavg-ae" else {}
+    config = tiny_config(spec, model__norm=norm, **own)
+    store = Store(tmp_path / "store")
+    row = run(config, store=store, workers=1).row
+    exported = export_encoder(store, row.row_id, tmp_path / "out" / "encoder.safetensors")
+    encoder = load_encoder(exported.file)
+
+    setup = tiny_setup(config)
+    trainer = train(setup, tmp_path / "again")
+    net = trainer.binding.net.eval()
+    images = torch.from_numpy(setup.dataset.test_images.copy())
+    with single_thread(), torch.no_grad():
+        expected = extract(lambda x: setup.method.encode(net, x), images, device="cpu")
+        assert torch.equal(encoder(images), expected)
+    assert not encoder.training
+
+    card = json.loads(exported.card.read_text())
+    assert card == encoder.card
+    assert card["run_id"] == row.row_id
+    assert card["feature_dim"] == expected.shape[1]
+    assert card["metrics"]["knn_acc"] == row.knn_acc
+    assert exported.sha256 == hashlib.sha256(exported.file.read_bytes()).hexdigest()
+    with pytest.raises(TypeError, match="images must be uint8"):
+        encoder(images.float())
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.root.mkdir()
+    out = tmp_path / "encoder.safetensors"
+    with pytest.raises(ConfigError, match=r"must end in \.safetensors"):
+        export_encoder(store, "0" * 20, tmp_path / "encoder.pt")
+    with pytest.raises(StoreError, match=r"no run '0+' in store.*lists row ids"):
+        export_encoder(store, "0" * 20, out)
+    local = run(tiny_config("simclr", model__norm="batch-local"), store=store, workers=1)
+    with pytest.raises(StoreError, match="one encoder per client"):
+        export_encoder(store, local.row.row_id, out)
+    for path in local.folder.glob("round-*"):
+        path.unlink()
+    with pytest.raises(StoreError, match=r"has no checkpoint.*run it again"):
+        export_encoder(store, local.row.row_id, out)
+    assert not out.exists()
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(DataError, match="is not an encoder exported by fedbench"):
+        load_encoder(path)
+    path.write_bytes(b"something else")
+    with pytest.raises(DataError, match="is not an encoder exported by fedbench"):
+        load_encoder(path)

@@ -1,0 +1,173 @@
+"""Pictures of finished runs: what is on them, and which files come out."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedbench.bench.api import figures
+from fedbench.bench.evaluation.angles import class_angles
+from fedbench.bench.evaluation.features import extract
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs import figures as draw
+from fedbench.bench.runs.geometry import Geometry, measure, project
+from fedbench.bench.runs.load import open_run
+from fedbench.bench.runs.run import run
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import tiny_config
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def ids(store: Store) -> dict[str, str]:
+    """One run of each kind: shared, personal, pooled encoders."""
+    values = {
+        "data__test_subset": 100,
+        "federation__num_rounds": 1,
+        "evaluation__num_clients": 3,
+        "evaluation__protocols": ("angles",),
+    }
+    return {
+        spec: run(tiny_config(spec, **values), store=store, workers=1).row.row_id
+        for spec in ("simclr", "pfedae", "central-ae")
+    }
+
+
+def test_angles_are_those_of_every_evaluated_client(store: Store, ids: dict[str, str]) -> None:
+    opened = open_run(store, ids["pfedae"])
+    found = measure(opened, num_images=30)
+    assert len(found.clients) == 3
+    assert len(found.plain) == len(found.centred) == 3 * 45
+    dataset, net = opened.setup.dataset, opened.binding.net
+    for index, k in enumerate(found.clients):
+        opened.select(k)
+        features = extract(
+            lambda x: opened.setup.method.encode(net, x), dataset.test_images, device="cpu"
+        )
+        wanted = class_angles(features, dataset.test_labels, 10)
+        torch.testing.assert_close(found.plain[45 * index : 45 * (index + 1)], wanted)
+    assert found.title == f"pfedae, client {found.clients[0]}"
+    assert found.points.shape == (30, 2)
+    assert np.isfinite(found.points).all()
+    outsider = next(k for k in range(4) if k not in found.clients)
+    other = measure(opened, num_images=30, client_id=outsider)
+    assert other.title == f"pfedae, client {outsider}"
+    torch.testing.assert_close(other.plain, found.plain)
+    assert not np.allclose(other.points, found.points)
+
+
+def test_maps_keep_neighbours_together() -> None:
+    """Three far clusters: the nearest neighbour on the map is always one of the own."""
+    labels = np.arange(3).repeat(20)
+    centres = torch.eye(3).repeat_interleave(20, dim=0) * 50
+    points = project(centres + torch.randn(60, 3, generator=generator(0, "x")), 0)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(60)
+    assert (labels[distances.argmin(axis=1)] == labels).all()
+    assert np.array_equal(project(torch.ones(9, 3), 0), np.zeros((9, 2)))  # collapsed
+
+
+def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
+    made = figures(list(ids.values()), tmp_path / "out", store=store, num_images=40)
+    names = [file.name for file in made.files]
+    assert names == ["angles.png", "angles.svg", "tsne.png", "tsne.svg", "geometry.json"]
+    for file in made.files:
+        if file.suffix == ".png":
+            image = np.asarray(Image.open(file).convert("RGB"))
+            assert min(image.shape[:2]) > 500
+            assert len(np.unique(image.reshape(-1, 3), axis=0)) > 10
+    svg = (tmp_path / "out" / "tsne.svg").read_text(encoding="utf-8")
+    texts = {"".join(each.itertext()).strip() for each in ElementTree.fromstring(svg).iter()}
+    assert {"simclr", "central-ae", made.runs[1]["title"], "class", "9"} <= texts
+    record = json.loads((tmp_path / "out" / "geometry.json").read_text())[1]
+    assert record["clients"] == made.runs[1]["clients"]
+    assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
+    row = store.row(ids["pfedae"])
+    assert row is not None
+    assert row.metrics_json is not None
+    metrics = json.loads(row.metrics_json)
+    for name, kind in (("angle", "plain"), ("angle_centred", "centred")):  # of all pairs together
+        for which in ("mean", "median"):
+            drawn = record["angles"][kind][which]
+            assert drawn == pytest.approx(metrics[f"{name}_{which}"], rel=1e-6)
+    assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 40
+    assert "map" not in made.as_dict()["runs"][1]
+    kept = json.loads((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
+    assert kept == record
+    again = figures(
+        [ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40
+    )
+    before = [file.read_bytes() for file in again.files]
+    figures([ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40)
+    assert before == [file.read_bytes() for file in again.files]
+
+
+@pytest.mark.parametrize("count", [1, 4, 25])
+def test_pictures_of_many_runs_and_classes(count: int) -> None:
+    runs = [
+        Geometry(
+            run_id=str(index),
+            title=f"method-{index}",
+            setting="x" if index else "y",
+            clients=(),
+            plain=torch.tensor([10.0 * index]) if index else torch.tensor([]),
+            centred=torch.tensor([90.0]),
+            points=np.arange(2.0 * count).reshape(count, 2),
+            labels=np.arange(count),
+            class_names=tuple(f"class {k}" for k in range(count)),
+        )
+        for index in range(min(count, 4))
+    ]
+    for picture in (draw.angles, draw.maps):
+        assert Image.open(io.BytesIO(picture(runs, "png"))).size[0] > 500
+
+
+def test_errors(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
+    def refused(error: type[Exception], match: str, *run_ids: str, **rest: object) -> None:
+        with pytest.raises(error, match=match):
+            figures(run_ids, tmp_path / "none", store=store, **rest)  # type: ignore[arg-type]
+        assert not (tmp_path / "none").exists()
+
+    refused(StoreError, "no run 'f{20}' in store", "f" * 20)
+    refused(ConfigError, "no run given")
+    refused(ConfigError, "'pdf' is no form of a picture", ids["simclr"], forms=("pdf",))
+    refused(ConfigError, r"--client: must be in 0..3 .*\(got 4\)", ids["pfedae"], client_id=4)
+    refused(ConfigError, "has one encoder for all clients", ids["central-ae"], client_id=0)
+
+
+def test_pictures_say_in_what_runs_differ() -> None:
+    def one(seed: int) -> Geometry:
+        return Geometry(
+            run_id=str(seed),
+            title="pfedae, client 2",
+            setting=f"demo, iid, 8 clients, seed {seed}",
+            clients=(2, 3),
+            plain=torch.tensor([10.0, 20.0]),
+            centred=torch.tensor([90.0, 91.0]),
+            points=np.arange(4.0).reshape(2, 2),
+            labels=np.arange(2),
+            class_names=("a", "b"),
+        )
+
+    def texts(picture: bytes) -> set[str]:
+        return {"".join(each.itertext()).strip() for each in ElementTree.fromstring(picture).iter()}
+
+    both, alone = [one(0), one(1)], [one(0)]
+    histograms, maps = texts(draw.angles(both, "svg")), texts(draw.maps(both, "svg"))
+    assert "demo, iid, 8 clients" in histograms & maps
+    for found in (histograms, maps):
+        assert any("seed 0" in text for text in found)
+        assert any("seed 1" in text for text in found)
+    assert any(text.startswith("pfedae, 2 encoders, median 15°") for text in histograms)
+    assert "demo, iid, 8 clients, seed 0" in texts(draw.maps(alone, "svg"))

@@ -1,0 +1,195 @@
+"""Presets hold what their sources say, for every registered spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.method import registry
+from fedbench.bench.runs.fields import known_keys
+from fedbench.bench.runs.presets import load_preset, parse_preset, preset_names, preset_records
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.system.errors import ConfigError
+
+
+def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
+    flat = {key.replace("__", "."): value for key, value in overrides.items()}
+    return resolve(spec, preset=preset, overrides=flat, environ={}).config
+
+
+def test_names() -> None:
+    shipped = {"demo", "laptop", "cross-device", "cross-silo", "mi", "mi-semi", "pfedae"}
+    assert shipped <= set(preset_names())
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("spec", registry.specs())
+def test_every_preset_resolves_for_every_spec(name: str, spec: str) -> None:
+    config = settle(spec, name)
+    assert config.spec == spec
+    assert config.cohort_size >= 1
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_decide_what_makes_results_comparable(name: str) -> None:
+    decided = set(load_preset(name).values)
+    sections = ("client.", "federation.")
+    needed = {key for key in known_keys("simclr") if key.startswith(sections)} | {
+        "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
+        "data.alpha", "model.backbone", "model.width", "model.norm", "server.optimizer",
+        "server.lr", "server.weighting", "evaluation.protocols",
+    }  # fmt: skip
+    assert needed <= decided
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "hub:/some/where/cifar100"])
+def test_cross_device(data: str) -> None:
+    """Orchestra's device setting: 100 clients, half per round, batches of 16, E=10, T=100."""
+    config = settle("simclr", "cross-device", data__name=data)
+    assert (config.data.num_clients, config.cohort_size, config.data.alpha) == (100, 50, 0.1)
+    assert (config.client.batch_size, config.client.local_epochs) == (16, 10)
+    assert (config.federation.num_rounds, config.model.norm) == (100, "batch")
+    assert (config.client.lr, config.method["temperature"]) == (0.003, 0.1)
+    assert not config.client.keep_last_batch
+    assert settle("supervised", "cross-device").client.lr == 0.01
+
+
+def test_mi_semi_is_mi_with_a_tenth_of_the_labels() -> None:
+    for spec in registry.specs():
+        mi, semi = settle(spec, "mi"), settle(spec, "mi-semi")
+        assert semi.data.label_fraction == 0.1
+        same = semi.model_copy(update={"data": mi.data, "method": mi.method})
+        assert same == mi
+    assert settle("semifed", "mi") == settle("semifed", "mi-semi")
+    config = settle("simclr+uv", "mi-semi", data__name="cifar100", data__partition="joint")
+    assert (config.data.num_clients, config.cohort_size, config.data.label_fraction) == (
+        500,
+        10,
+        0.1,
+    )
+
+
+def test_methods_that_need_labels_get_some_everywhere() -> None:
+    for name in preset_names():
+        for spec in ("semifed", "cbafed+uv"):
+            assert settle(spec, name).data.label_fraction == 0.1
+    with pytest.raises(ConfigError, match=r"label_fraction: must be above 0 for 'semifed'.*--set"):
+        settle("semifed", "demo", data__label_fraction=0)
+
+
+def test_cross_silo() -> None:
+    config = settle("simclr", "cross-silo")
+    assert (config.data.num_clients, config.cohort_size) == (10, 10)
+    assert (config.client.batch_size, config.client.lr) == (256, 0.03)
+
+
+def test_mi() -> None:
+    config = settle("simclr+uv", "mi")
+    assert (config.data.partition, config.data.num_clients, config.cohort_size) == ("hsu", 100, 10)
+    client = config.client
+    assert (client.lr, client.momentum, client.weight_decay) == (0.1, 0.0, 0.0)
+    assert (config.server.optimizer, config.server.lr) == ("adam", 0.001)
+    assert config.method == {
+        "temperature": 0.5, "variant": "nt-xent", "augmentation": "simclr-m",
+        "hidden_dim": 2048, "projection_dim": 128, "projector_norm": False,
+        "uv": {
+            "weight": 1.0, "temperature": 1.0, "rows": "mean", "uv_on": "all",
+            "hidden_dim": 2048, "code_dim": 128,
+        },
+    }  # fmt: skip
+    supervised = settle("supervised", "mi").method
+    assert supervised == {"augmentation": "simclr-m", "num_views": 2}
+
+
+@pytest.mark.parametrize("data", ["cifar100", "hub:/some/where/cifar100", "folder:cifar100"])
+def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
+    config = settle("simclr", "mi", data__name=data)
+    assert (config.data.num_clients, config.cohort_size) == (500, 10)
+    own = settle("simclr", "mi", data__name=data, data__num_clients=50)
+    assert own.data.num_clients == 50
+
+
+@pytest.mark.parametrize("data", ["tiny-imagenet", "tiny-imagenet:/some/tiny-imagenet-200"])
+def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
+    config = settle("simclr", "mi", data__name=data)
+    assert (config.model.backbone, config.model.width) == ("cct-4-3x2", None)
+    assert (config.data.num_clients, config.cohort_size) == (100, 10)
+    assert config.federation.num_rounds == 50_000
+
+
+def test_laptop_trains_on_150_000_images() -> None:
+    config = settle("simclr", "laptop")
+    data, rounds = config.data, config.federation.num_rounds
+    per_client = (data.train_subset or 0) / data.num_clients
+    assert config.cohort_size * per_client * config.client.local_epochs * rounds == 150_000
+
+
+def test_sources_tell_paper_from_decision() -> None:
+    found = resolve("simclr", preset="mi", environ={})
+    assert found.sources["client.batch_size"] == "preset mi (paper)"
+    assert found.sources["model.norm_groups"] == "preset mi (ours)"
+    assert found.sources["method.hidden_dim"] == "preset mi (paper)"
+    assert found.sources["evaluation.every"] == "default"
+
+
+def test_records() -> None:
+    record = next(each for each in preset_records() if each["name"] == "mi")
+    assert record["values"]["client.lr"] == {"value": 0.1, "from": "paper", "note": ""}
+    assert record["rules"][0]["when"] == {"data.name": "cifar100"}
+    assert record["source"].startswith("Louizos")
+
+
+HEAD = "preset: x\ndescription: d\nsource: s\n"
+
+
+def test_rules_apply_in_order_and_see_earlier_rules() -> None:
+    preset = parse_preset(
+        HEAD + "values: {client.lr: {value: 1.0, from: ours}}\n"
+        "rules:\n"
+        "- {when: {method: simclr}, values: {client.lr: {value: 2.0, from: ours}}}\n"
+        "- {when: {client.lr: 2, addon: [uv]}, values: {server.lr: {value: 3.0, from: paper}}}\n",
+        "x",
+    )
+    assert set(preset.values_for("simclr", {})) == {"client.lr"}
+    assert preset.values_for("simclr+uv", {})["server.lr"].value == 3.0
+    assert set(preset.values_for("simclr+uv", {"client.lr": 9.0})) == {"client.lr"}
+    assert preset.values_for("supervised", {})["client.lr"].value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("values: {method.temperature: {value: 1.0, from: ours}}", "outside a rule with 'method'"),
+        (
+            "values: {}\nrules: [{when: {addon: uv},"
+            " values: {method.temperature: {value: 1.0, from: ours}}}]",
+            "without the condition 'method'",
+        ),
+        (
+            "values: {}\nrules: [{when: {method: simclr},"
+            " values: {method.uv.weight: {value: 1.0, from: ours}}}]",
+            "without the condition 'addon'",
+        ),
+        (
+            "values: {}\nrules: [{when: {method: supervised},"
+            " values: {method.temperature: {value: 1.0, from: ours}}}]",
+            "'method.temperature' is not a field of supervised",
+        ),
+        ("values: {client.lrr: {value: 1.0, from: ours}}", "'client.lrr' is not a field"),
+        ("values: {client.lr: {value: 1e-3, from: ours}}", r"write 1\.0e-3"),
+        ("values: {client.lr: {value: 1.0, from: us}}", "from: input should be 'paper'"),
+        ("values: {client.lr: {value: 1.0}}", "field required"),
+        ("values: {}\nrules: [{when: {method: byoll}, values: {}}]", "unknown method 'byoll'"),
+        ("values: {}\nrules: [{when: {data.nam: x}, values: {}}]", "'data.nam' is not a field"),
+        (
+            "values: {}\nrules: [{when: {method: supervised, addon: uv}, values: {}}]",
+            "no registered method meets",
+        ),
+    ],
+)
+def test_bad_files_are_refused_at_load(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_preset(HEAD + text, "x.yaml")
+    assert str(caught.value).startswith("x.yaml")

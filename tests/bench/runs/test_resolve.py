@@ -1,0 +1,275 @@
+"""Precedence, sources, overrides, and the errors of configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.config import config_id
+from fedbench.bench.config.dotted import flatten, unflatten
+from fedbench.bench.config.overrides import parse_override
+from fedbench.bench.config.yaml_files import load_yaml, parse_yaml
+from fedbench.bench.method import registry
+from fedbench.bench.runs.fields import flat_config, get, known_keys
+from fedbench.bench.runs.presets import load_preset
+from fedbench.bench.runs.resolve import Resolved, resolve
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
+
+
+def settle(spec: str = "simclr", **given: Any) -> Resolved:
+    return resolve(spec, **{"environ": {}, **given})
+
+
+def write(folder: Path, text: str, name: str = "x.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
+    file = write(tmp_path, "client: {lr: 0.04}\n")
+    environ = {"FEDBENCH__CLIENT__LR": "5e-2", "FEDBENCH_STORE": "/somewhere"}
+    steps: list[tuple[dict[str, Any], Any, str]] = [
+        ({}, load_preset("demo").values["client.lr"].value, "preset demo (ours)"),
+        ({"tuned": {"client.lr": 0.035}, "study": "s1"}, 0.035, "tuned study s1"),
+        ({"files": [file]}, 0.04, f"file {file}"),
+        ({"environ": environ}, 0.05, "environment FEDBENCH__CLIENT__LR"),
+        ({"overrides": {"client.lr": 0.06}}, 0.06, "--set"),
+    ]
+    given: dict[str, Any] = {}
+    for step, lr, source in steps:
+        given |= step
+        found = settle(**given)
+        assert (found.config.client.lr, found.sources["client.lr"]) == (lr, source)
+    assert found.study == "s1"
+
+
+def test_seed_wins_over_set() -> None:
+    found = settle(overrides={"seed": 4}, seed=7)
+    assert (found.config.seed, found.sources["seed"]) == (7, "--seed")
+    assert settle(overrides={"seed": 4}).config.seed == 4
+
+
+def test_later_file_wins_and_names_the_preset(tmp_path: Path) -> None:
+    first = write(tmp_path, "preset: laptop\nclient.lr: 0.5\nstudy: s9\n", "a.yaml")
+    second = write(tmp_path, "client.lr: 0.6\n", "b.yaml")
+    found = settle(files=[first, second])
+    assert (found.preset, found.config.client.lr, found.study) == ("laptop", 0.6, "s9")
+    assert found.config.data.num_clients == 20
+    assert settle(files=[first], preset="demo").preset == "demo"
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+def test_every_key_has_a_source_and_the_method_is_complete(spec: str) -> None:
+    found = settle(spec)
+    assert set(found.sources) == set(known_keys(spec))
+    assert {key: get(found.config, key) for key in known_keys(spec)} == flat_config(found.config)
+    dumped = registry.dump(registry.create(spec, found.config.method))
+    assert found.config.method == dumped
+
+
+def test_equal_configurations_hash_equally() -> None:
+    one = settle("fed-simclr", overrides={"data.alpha": 1, "method.temperature": 1})
+    other = settle("simclr+uv", overrides={"data": {"alpha": 1.0}, "method.temperature": 1.0})
+    assert one.config.spec == "simclr+uv"
+    assert config_id(one.config, "r") == config_id(other.config, "r")
+
+
+def test_environment_ignores_case_and_reaches_add_ons() -> None:
+    found = settle("simclr+uv", environ={"fedbench__method__uv__Rows": "mean"})
+    assert get(found.config, "method.uv.rows") == "mean"
+    found = settle(environ={"FEDBENCH__DATA__NAME": "hub:/a_b/c=d"})
+    assert found.config.data.name == "hub:/a_b/c=d"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("client.lr=1e-3", ("client.lr", 0.001)),
+        ("client.lr=.5", ("client.lr", 0.5)),
+        ("client.batch_size=16", ("client.batch_size", 16)),
+        ("data.train_subset=null", ("data.train_subset", None)),
+        ("data.legacy=True", ("data.legacy", True)),
+        ("evaluation.protocols=[knn, linear]", ("evaluation.protocols", ["knn", "linear"])),
+        ("evaluation.protocols=[]", ("evaluation.protocols", [])),
+        ("data.name=hub:/x", ("data.name", "hub:/x")),
+        ("data.name='7'", ("data.name", "7")),
+        ("data.name=off", ("data.name", "off")),
+        ("data.name=hub:/a=b", ("data.name", "hub:/a=b")),
+        ("data.name=007", ("data.name", 7.0)),
+    ],
+)
+def test_parse_override(text: str, expected: tuple[str, Any]) -> None:
+    key, value = parse_override(text)
+    assert (key, value) == expected
+    assert type(value) is type(expected[1])
+
+
+@pytest.mark.parametrize("text", ["client.lr", "=3", ""])
+def test_parse_override_names_the_form(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write KEY=VALUE, for example client\.lr=0\.01"):
+        parse_override(text)
+
+
+def test_flatten_and_unflatten_are_inverse() -> None:
+    nested = {"a": {"b": {"c": 1}, "d": [1, 2]}, "e": None}
+    assert flatten(nested) == {"a.b.c": 1, "a.d": [1, 2], "e": None}
+    assert unflatten(flatten(nested)) == nested
+    assert flatten(nested, keep=["a.b"])["a.b"] == {"c": 1}
+    with pytest.raises(ConfigError, match="given twice"):
+        flatten({"a": {"b": 1}, "a.b": 2})
+    with pytest.raises(ConfigError, match="holds a value and cannot hold fields"):
+        unflatten({"a": 1, "a.b": 2})
+    with pytest.raises(ConfigError, match="holds fields and cannot hold a value"):
+        unflatten({"a.b": 2, "a": 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("client.lrr", 1, r"'client\.lrr' is not a field of RunConfig \(did you mean 'client\.lr'"),
+        ("client", 1, "'client' is not a field of RunConfig"),
+        ("spec", "simclr", "'spec' cannot be set"),
+        ("method.temprature", 1, r"not a field of simclr \(did you mean 'method\.temperature'\?\)"),
+        ("method.uv.weight", 1, "belongs to the add-on 'uv', which is not in 'simclr'"),
+        ("client.lr", -1, r"^client\.lr: must be greater than 0 \(got -1\) \[--set\]$"),
+        ("client.lr", "1e-3", r"^client\.lr: '1e-3' is text in YAML; write 1\.0e-3"),
+        ("client.lr", "2.5E6", r"write 2\.5e\+6"),
+        ("client.lr", "0.1", r"write 0\.1"),
+        ("client.lr", "fast", r"must be a number \(got fast\)"),
+        ("client.lr", True, r"must be a number \(got true\)"),
+        ("client.lr", None, r"must be a number \(got null\)"),
+        ("client.lr", float("nan"), r"^client\.lr: must be a finite number"),
+        ("client.batch_size", 1.5, r"^client\.batch_size: must be a valid integer"),
+        ("client.keep_last_batch", 1, r"must be true or false \(got 1\)"),
+        ("client.keep_last_batch", "no", r"must be true or false \(got 'no'\)"),
+        ("data.name", 7, r"must be text \(got 7\); write it in quotes"),
+        ("client.optimizer", "sdg", r"unknown client\.optimizer 'sdg'; did you mean 'sgd'"),
+        ("evaluation.protocols", ["linaer"], "unknown evaluation.protocols 'linaer'; did you mean"),
+        ("evaluation.protocols", "knn", r"must be a list \(got knn\)"),
+        ("method.temperature", 0, r"^method\.temperature: must be greater than 0 \(got 0\)"),
+        ("data.label_fraction", 1.1, "must be less than or equal to 1"),
+        ("evaluation.labels_from", "held-out", "data.held_out: must be above 0, for example"),
+    ],
+)
+def test_bad_overrides(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        settle(overrides={key: value})
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("[--set]")
+    assert caught.value.exit_code == 2
+
+
+def test_errors_name_their_source(tmp_path: Path) -> None:
+    file = write(tmp_path, "client:\n  lr: 1e-3\n")
+    with pytest.raises(ConfigError, match=r"write 1\.0e-3 \[file .*x\.yaml\]"):
+        settle(files=[file])
+    with pytest.raises(ConfigError, match=r"\[environment FEDBENCH__CLIENT__LRR\]"):
+        settle(environ={"FEDBENCH__CLIENT__LRR": "1"})
+    with pytest.raises(ConfigError, match=r"\[environment FEDBENCH__SERVER__LR\]"):
+        settle(environ={"FEDBENCH__SERVER__LR": "-1"})
+    with pytest.raises(ConfigError, match=r"\[tuned study s\]"):
+        settle(tuned={"client.lr": -1.0}, study="s")
+
+
+def test_a_file_for_another_method_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, "spec: local-simclr\nclient.lr: 0.5\n")
+    assert settle("simclr", files=[file]).config.client.lr == 0.5
+    with pytest.raises(ConfigError, match="is for 'local-simclr' and cannot be used with 'superv"):
+        settle("supervised", files=[file])
+    with pytest.raises(ConfigError, match=r"preset: must be text \(got 3\)"):
+        settle(files=[write(tmp_path, "preset: 3\n")])
+
+
+def test_supervised_may_see_a_share_of_the_labels() -> None:
+    found = settle("supervised", overrides={"data.label_fraction": 0.1})
+    assert found.config.data.label_fraction == 0.1
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownNameError, match="unknown preset 'dmeo'; did you mean 'demo'"):
+        settle(preset="dmeo")
+    with pytest.raises(UnknownNameError, match="unknown method 'simcrl'; did you mean 'simclr'"):
+        settle("simcrl")
+    with pytest.raises(ConfigError, match=r"'client\.lrr' is not a field"):
+        get(settle().config, "client.lrr")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: off\n", r"^f\.yaml:2: off is a boolean in YAML 1\.1; write false"),
+        ("a: Yes", "write true, or 'Yes' as text"),
+        ("no: 1", "no is a boolean"),
+        ("7: 1", "the key '7' is not text"),
+        ("a: 010", "010 is not decimal"),
+        ("a: 1:30", "1:30 is not decimal"),
+        ("a: 1:30.5", "counts in sixties"),
+        ("a: 2020-01-01", "is a date"),
+        ("a: 1\nb: 2\na: 3", r"^f\.yaml:3: 'a' stands twice"),
+        ("x: {a: 1, a: 2}", "'a' stands twice"),
+        ("a: [1", r"^f\.yaml:1: expected"),
+        ("- 1", "must be a mapping"),
+        ("a: !!python/name:os.system x", "could not determine a constructor"),
+        ("a: \x00", r"^f\.yaml: "),
+    ],
+)
+def test_yaml_refuses_what_it_would_misread(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_yaml(text, "f.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_reads_the_rest() -> None:
+    text = "a: 1.0e-3\nb: -0\nc: [true, 'off', null]\nd: 1e-3\ne: 0.5\n"
+    assert parse_yaml(text, "f") == {
+        "a": 0.001, "b": 0, "c": [True, "off", None], "d": "1e-3", "e": 0.5
+    }  # fmt: skip
+    assert parse_yaml("", "f") == {}
+
+
+def test_yaml_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: no such file"):
+        load_yaml(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_yaml(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load_yaml(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "bound"),
+    [
+        ("client.lr", 3.5e38, "at most 1e\\+37"),
+        ("client.lr", 1e38, "at most 1e\\+37"),  # Adam divides it by 1 - 0.9 in its first step
+        ("server.epsilon", 1e-60, "at least 1e-45"),
+        ("method.temperature", 1e300, "at most 1e\\+37"),
+    ],
+)
+def test_numbers_that_float32_cannot_hold_are_refused(key: str, value: float, bound: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}: must be {bound} in size.* \[--set\]"):
+        resolve("simclr", overrides={key: value}, environ={})
+
+
+def test_the_largest_rate_that_is_allowed_is_one_that_torch_takes() -> None:
+    lr = resolve("simclr", overrides={"client.lr": 1e37}, environ={}).config.client.lr
+    weight = torch.nn.Parameter(torch.ones(2))
+    for optimizer in (torch.optim.SGD([weight], lr=lr), torch.optim.Adam([weight], lr=lr)):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+
+
+def test_a_phase_that_would_never_come_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must be at least 4 for 'cbafed'.*\(got 3\) \[--set\]"):
+        settle("cbafed", overrides={"method.warmup_rounds": 3, "federation.num_rounds": 3})
+    settle("cbafed", overrides={"method.warmup_rounds": 2, "federation.num_rounds": 3})
+
+
+def test_a_term_on_what_is_never_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cbafed leaves no image unlabelled; uv_on must be all"):
+        settle("cbafed+uv", overrides={"method.uv.uv_on": "unlabelled"})
+    settle("semifed+uv", overrides={"method.uv.uv_on": "unlabelled"})

@@ -1,0 +1,85 @@
+"""A run and the store: what is there is not computed again, and spelling does not matter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.run import canonical, run
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.testing import tiny_config
+
+
+def test_an_alias_and_left_out_fields_are_the_same_run() -> None:
+    full = tiny_config("simclr+uv")
+    short = full.model_copy(update={"spec": "fed-simclr"})
+    assert canonical(short) == canonical(full) == full
+    partial = full.model_copy(update={"method": {"temperature": 0.5}})
+    assert canonical(partial).method["temperature"] == 0.5
+    assert canonical(partial).method.keys() == full.method.keys()
+
+
+def test_the_second_call_reads_the_store(tmp_path: Path) -> None:
+    config = tiny_config("supervised", federation__num_rounds=1)
+    store = Store(tmp_path / "störe with space")
+    first = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
+    second = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
+    assert (first.stored_before, second.stored_before) == (False, True)
+    assert first.row == second.row
+    assert [point["round_index"] for point in store.curve(first.row.row_id)] == [0]
+
+
+def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
+    config = tiny_config("supervised", federation__num_rounds=1)
+    store = Store(tmp_path / "store")
+    finished = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
+    other = Store(tmp_path / "other")
+    with other.lock(finished.row.row_id) as mine:
+        assert mine
+        with pytest.raises(StoreError, match="another process"):
+            run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
+
+
+def test_torn_files_of_a_run_are_made_again(tmp_path: Path) -> None:
+    config = tiny_config("supervised", federation__num_rounds=1)
+    whole = run(config, store=Store(tmp_path / "whole"), data_dir=tmp_path, workers=1, device="cpu")
+    store = Store(tmp_path / "torn")
+    folder = store.cell_dir(whole.row.row_id)
+    folder.mkdir(parents=True)
+    (folder / "partition.safetensors").write_bytes(b"torn")
+    (folder / "untrained.json").write_text("")
+    again = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
+    assert again.row.linear_acc == whole.row.linear_acc
+    assert again.row.untrained_linear_acc == whole.row.untrained_linear_acc
+
+
+def test_an_altered_rotated_image_is_noticed(tmp_path: Path) -> None:
+    config = tiny_config("supervised", federation__num_rounds=1, data__partition="rotation")
+    first = run(config, store=Store(tmp_path / "1"), data_dir=tmp_path, workers=1, device="cpu")
+    (cached,) = tmp_path.rglob("rotated-*.npy")
+    content = bytearray(cached.read_bytes())
+    content[-1000:] = bytes(1000)
+    cached.write_bytes(content)
+    second = run(config, store=Store(tmp_path / "2"), data_dir=tmp_path, workers=1, device="cpu")
+    assert second.row.linear_acc == first.row.linear_acc
+    assert second.row.objective == first.row.objective
+
+
+def test_a_full_disk_is_no_bug(tmp_path: Path) -> None:
+    command = (
+        "ulimit -f 2; exec fedbench run supervised --set federation.num_rounds=1"
+        f" --set data.train_subset=80 --workers 1 --store '{tmp_path}/s' --data-dir '{tmp_path}/d'"
+    )
+    load_dataset("digits", tmp_path / "d", train_subset=80)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command], env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 5, done.stderr
+    assert "the disk is full" in done.stderr

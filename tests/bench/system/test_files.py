@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.system.errors import DataError, StoreError
+from fedbench.bench.system.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    check_writable,
+    file_lock,
+    sweep_temporary,
+)
+
+
+def test_writes_create_folders_and_replace(tmp_path: Path) -> None:
+    path = tmp_path / "ü b" / "c" / "file.txt"
+    atomic_write_text(path, "first\n")
+    atomic_write_text(path, "zweite Größe\r\n")
+    assert path.read_bytes() == "zweite Größe\r\n".encode()
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_the_caller_chooses_the_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file, not a folder"):
+        atomic_write_bytes(tmp_path / "file" / "x", b"", error=DataError)
+
+
+def test_a_folder_that_cannot_be_flushed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+    calls = []
+
+    def only_files(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:  # the file comes first, then its folder
+            raise OSError(errno.EINVAL, "no")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    atomic_write_bytes(tmp_path / "x", b"data")
+    assert len(calls) == 2
+
+
+def test_a_kill_at_any_moment_leaves_an_old_or_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from fedbench.bench.system.files import atomic_write_bytes\n"
+        "for i in range(10**6):\n"
+        "    atomic_write_bytes(Path(sys.argv[1]), bytes([i % 256]) * 300_000)\n"
+    )
+    for delay in (0.01, 0.03, 0.07):
+        writer = subprocess.Popen([sys.executable, "-c", code, str(path)])
+        while not path.exists():
+            time.sleep(0.005)
+        time.sleep(delay)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        content = path.read_bytes()
+        assert len(content) == 300_000
+        assert len(set(content)) == 1
+        path.unlink()
+
+
+def test_sweeping_spares_the_young_and_the_rest(tmp_path: Path) -> None:
+    for name in (".old.tmp", ".young.tmp", "old.tmp", ".old.parquet"):
+        (tmp_path / name).write_text("")
+    for name in (".old.tmp", "old.tmp", ".old.parquet"):
+        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    assert sweep_temporary(tmp_path) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".old.parquet", ".young.tmp", "old.tmp"]
+    assert sweep_temporary(tmp_path / "absent") == 0
+
+
+def test_check_writable_leaves_no_trace(tmp_path: Path) -> None:
+    check_writable(tmp_path / "not" / "yet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_locks_say_no_at_once_and_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "cells" / "lock"
+    with file_lock(path) as first, file_lock(path) as second:
+        assert (first, second) == (True, False)
+    with file_lock(path) as again:
+        assert again
+    with pytest.raises(StoreError, match="cannot write"), file_lock(path / "below"):
+        pass
+
+
+def test_an_error_inside_a_lock_frees_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with pytest.raises(RuntimeError, match="inside"), file_lock(path):
+        raise RuntimeError("inside")
+    with file_lock(path) as mine:
+        assert mine

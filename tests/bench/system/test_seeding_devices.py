@@ -1,0 +1,105 @@
+"""Randomness by purpose, one thread on request, and the choice of compute."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import fedbench
+from fedbench.bench.system import compute
+from fedbench.bench.system.compute import choose_devices, physical_cores
+from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.system.seeding import derive, generator, numpy_generator, scope, single_thread
+
+
+def test_seeds_depend_on_every_part() -> None:
+    parts = [
+        (0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 0, 1), (0, "a", 1, 0),
+        (0, "a", 11), (0, "a", 1, 1), (11, "a"), (1, "a", 1),
+    ]  # fmt: skip
+    seeds = [derive(*each) for each in parts]  # type: ignore[arg-type]
+    assert len(set(seeds)) == len(parts)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_seeds_never_change() -> None:
+    # int(sha256("0/cohort/3")[:8], big-endian) >> 1: every stored row depends on it
+    assert derive(0, "cohort", 3) == 1_940_773_744_370_067_784
+
+
+def test_equal_names_give_equal_draws() -> None:
+    assert torch.equal(
+        torch.rand(4, generator=generator(3, "x", 1)), torch.rand(4, generator=generator(3, "x", 1))
+    )
+    np.testing.assert_array_equal(
+        numpy_generator(3, "x").random(4), numpy_generator(3, "x").random(4)
+    )
+
+
+def test_a_scope_seeds_and_restores_the_global_generator() -> None:
+    before = torch.random.get_rng_state()
+    with scope(0, "init"):
+        first = torch.rand(3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    with scope(0, "init"):
+        assert torch.equal(torch.rand(3), first)
+    with pytest.raises(KeyError), scope(0, "init"):
+        raise KeyError
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_threads_are_restored() -> None:
+    before = torch.get_num_threads()
+    with single_thread():
+        assert torch.get_num_threads() == 1
+    with pytest.raises(KeyError), single_thread():
+        raise KeyError
+    assert torch.get_num_threads() == before
+
+
+def test_nothing_else_touches_global_generators() -> None:
+    root = Path(fedbench.__file__).parent
+    forbidden = re.compile(
+        r"torch\.(random\.|cuda\.|default_generator\.)?(manual_seed|manual_seed_all|seed)\("
+        r"|np\.random\.seed\(|^import random"
+    )
+    files = [*root.glob("bench/**/*.py"), *root.glob("methods/**/*.py")]
+    assert len(files) > 30
+    found = {p.name for p in files if forbidden.search(p.read_text())}
+    assert found == {"seeding.py"}
+
+
+def test_devices_on_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_devices("auto", 3) == ["cpu"] * 3
+    assert choose_devices("cpu", None) == ["cpu"] * physical_cores()
+    with pytest.raises(ResourceError, match="torch sees no GPU here; use --device cpu"):
+        choose_devices("cuda", None)
+
+
+def test_devices_on_a_machine_with_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_devices("auto", None) == ["cuda:0", "cuda:1"]
+    assert choose_devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert choose_devices("cpu", 2) == ["cpu", "cpu"]
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--device: must be auto, cpu or cuda \(got 'gpu'\)"):
+        choose_devices("gpu", 1)
+    with pytest.raises(ConfigError, match=r"--workers: must be at least 1 \(got 0\)"):
+        choose_devices("cpu", 0)
+
+
+def test_cores_are_at_least_one_and_at_most_the_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None)
+    assert physical_cores() == 1
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 10_000)
+    assert physical_cores() < 10_000
+    assert compute.physical_cores() >= 1

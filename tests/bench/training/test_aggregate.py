@@ -1,0 +1,121 @@
+"""Aggregation by hand: means, weights, rows, and who is left untouched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.config import ServerConfig
+from fedbench.bench.method import Net, Sharing
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.training.aggregate import Aggregate, optimized_size
+from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.server_optimizer import ServerOptimizer
+
+
+def make_layout(rule: Sharing) -> Layout:
+    """Trained 2, a buffer of 1, rows 3 x 2, broadcast 1; an upload is 2 + 1 + 2 numbers."""
+    net = Net({"encoder": nn.Linear(2, 1, bias=False), "rows": nn.Linear(2, 3, bias=False)})
+    net.register_buffer("statistic", torch.zeros(1))
+    net.register_buffer("told", torch.zeros(1))
+    table = {"rows.*": rule, "told": Sharing.BROADCAST, "*": Sharing.AVERAGED}
+    return Layout.of(net, table)
+
+
+def aggregated(
+    rule: Sharing,
+    uploads: dict[int, tuple[float, list[float]]],
+    config: ServerConfig | None = None,
+) -> list[float]:
+    layout = make_layout(rule)
+    theta = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 99.0])
+    assert layout.server_size == len(theta)
+    aggregate = Aggregate(layout, "cpu")
+    scratch = torch.empty(layout.upload_size)
+    for client_id, (weight, upload) in uploads.items():
+        scratch.copy_(torch.tensor(upload))
+        aggregate.fold(client_id, weight, scratch)
+        scratch.fill_(torch.nan)  # as the trainer does, which hands the memory to the next client
+    optimizer = ServerOptimizer(config or ServerConfig(), optimized_size(layout), "cpu")
+    aggregate.apply(theta, optimizer)
+    return theta.tolist()
+
+
+UPLOADS = {
+    0: (1.0, [2.0, 4.0, 6.0, 11.0, 22.0]),
+    2: (3.0, [6.0, 0.0, 2.0, 5.0, 6.0]),
+}
+
+
+def test_own_rows_replace_and_the_rest_is_averaged() -> None:
+    # (1 * 2 + 3 * 6) / 4 = 5, (4 + 0) / 4 = 1, buffer (6 + 3 * 2) / 4 = 3
+    expected = [5.0, 1.0, 3.0, 11.0, 22.0, 30.0, 40.0, 5.0, 6.0, 99.0]
+    assert aggregated(Sharing.OWN_ROW, UPLOADS) == expected
+
+
+def test_mean_rows_move_by_their_share_of_the_change() -> None:
+    # row 0: 10 + (1/4) * (11 - 10) = 10.25, 20 + (22 - 20) / 4 = 20.5
+    # row 2: 50 + (3/4) * (5 - 50) = 16.25, 60 + (3/4) * (6 - 60) = 19.5; row 1 stays
+    expected = [5.0, 1.0, 3.0, 10.25, 20.5, 30.0, 40.0, 16.25, 19.5, 99.0]
+    assert aggregated(Sharing.MEAN_ROW, UPLOADS) == expected
+
+
+def test_mean_rows_go_through_the_server_optimizer_and_own_rows_do_not() -> None:
+    config = ServerConfig(lr=0.5)
+    mean = aggregated(Sharing.MEAN_ROW, UPLOADS, config)
+    # half of every change above; buffers are averaged as they are
+    assert mean == [3.0, 1.5, 3.0, 10.125, 20.25, 30.0, 40.0, 33.125, 39.75, 99.0]
+    own = aggregated(Sharing.OWN_ROW, UPLOADS, config)
+    assert own == [3.0, 1.5, 3.0, 11.0, 22.0, 30.0, 40.0, 5.0, 6.0, 99.0]
+
+
+def test_weight_zero_leaves_no_trace() -> None:
+    idle = {1: (0.0, [torch.nan] * 5)}
+    assert aggregated(Sharing.OWN_ROW, UPLOADS | idle) == aggregated(Sharing.OWN_ROW, UPLOADS)
+    unchanged = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 99.0]
+    assert aggregated(Sharing.MEAN_ROW, idle, ServerConfig(optimizer="adam")) == unchanged
+    assert aggregated(Sharing.OWN_ROW, {}) == unchanged
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 100])
+@pytest.mark.parametrize("weight", [1.0, 13.0, 500.0])
+def test_equal_clients_give_that_clients_weights_to_the_bit(count: int, weight: float) -> None:
+    net = Net({"encoder": nn.Linear(40, 40)})
+    layout = Layout.of(net, {"*": Sharing.AVERAGED})
+    theta, client = (_draw(layout.server_size, name) for name in ("theta", "client"))
+    aggregate = Aggregate(layout, "cpu")
+    for k in range(count):
+        aggregate.fold(k, weight, client)
+    aggregate.apply(theta, ServerOptimizer(ServerConfig(), layout.num_trained, "cpu"))
+    assert torch.equal(theta, client)
+
+
+def test_equal_clients_move_adam_as_one_does() -> None:
+    net = Net({"encoder": nn.Linear(5, 5)})
+    layout = Layout.of(net, {"*": Sharing.AVERAGED})
+    results = []
+    for count in (1, 4):
+        theta = _draw(layout.server_size, "theta")
+        optimizer = ServerOptimizer(ServerConfig(optimizer="adam"), layout.num_trained, "cpu")
+        for index in range(5):
+            aggregate = Aggregate(layout, "cpu")
+            for k in range(count):
+                aggregate.fold(k, 1.0, _draw(layout.server_size, f"client{index}"))
+            aggregate.apply(theta, optimizer)
+        results.append(theta)
+    assert torch.equal(*results)
+
+
+def test_memory_does_not_grow_with_the_cohort() -> None:
+    """Of each client only its own row is kept, not its model."""
+    layout = make_layout(Sharing.OWN_ROW)
+    aggregate = Aggregate(layout, "cpu")
+    for k in range(3):
+        aggregate.fold(k, 1.0, torch.zeros(layout.upload_size))
+    kept = [rows for _, rows in aggregate._rows.values()]
+    assert [rows.untyped_storage().nbytes() for rows in kept] == [2 * 4] * 3
+
+
+def _draw(size: int, purpose: str) -> Tensor:
+    return torch.randn(size, generator=generator(0, purpose)) * 0.05

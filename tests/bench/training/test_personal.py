@@ -1,0 +1,229 @@
+"""Clients' own files: what they hold, one per client, no bit lost however a run ends."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.run import run
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.ledger import Ledger
+from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.workers import InProcess
+
+CPU = torch.device("cpu")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
+    store = PersonalStore(tmp_path)
+    store.keep_latest()  # nothing there yet
+    for client, index in ((0, 0), (0, 1), (0, 10), (11, 1)):
+        store.save(client, index, torch.tensor([float(client), float(index)]))
+    assert store.load(0, 10).tolist() == [0.0, 10.0]
+    store.drop(0, 0)
+    store.drop(0, None)
+    assert names(tmp_path) == ["0-1.safetensors", "0-10.safetensors", "11-1.safetensors"]
+    store.keep_latest()
+    assert names(tmp_path) == ["0-10.safetensors", "11-1.safetensors"]
+    with pytest.raises(StoreError, match=r"cannot read the client's own tensors.*start the run"):
+        store.load(0, 0)
+    torn = tmp_path / "0-10.safetensors"
+    torn.write_bytes(torn.read_bytes()[:30])
+    for read in (store.load, store.handed_over):
+        with pytest.raises(StoreError, match="cannot read"):
+            read(0, 10)
+
+
+def test_an_optimizers_state_lies_beside_its_clients_tensors(tmp_path: Path) -> None:
+    store = PersonalStore(tmp_path)
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    adam = torch.optim.Adam([weight], lr=0.1)
+    for _ in range(3):
+        (weight**2).sum().backward()
+        adam.step()
+    store.save(4, 2, weight.detach(), adam)
+    assert torch.equal(store.load(4, 2), weight.detach())
+    again = torch.nn.Parameter(store.load(4, 2).clone())
+    other = torch.optim.Adam([again], lr=0.1)
+    groups = other.state_dict()["param_groups"]
+    other.load_state_dict({"state": store.load_optimizer(4, 2, "Adam"), "param_groups": groups})
+    for parameter, optimizer in ((weight, adam), (again, other)):
+        optimizer.zero_grad()
+        (parameter**2).sum().backward()
+        optimizer.step()
+    assert torch.equal(weight, again)
+    assert store.load_optimizer(4, 2, "SGD") == {}  # another optimizer begins afresh
+    store.save(4, 3, weight.detach(), torch.optim.SGD([weight], lr=0.1))
+    assert store.load_optimizer(4, 3, "SGD") == {}  # without momentum there is no state
+
+
+def test_what_a_client_handed_over_comes_back(tmp_path: Path) -> None:
+    store = PersonalStore(tmp_path)
+    assert store.handed_over(3, 1) is None
+    wire = Ledger()
+    wire.add("up", "activations", 6, smallest=1)
+    sent = {"activations": torch.randn(2, 3), "encoder.counts": torch.tensor([2**40])}
+    trained = Trained(3, 7, 2, 0.1 + 0.2, True, {"gap": math.pi}, sent, wire, stored_personal=True)
+    store.save(3, 1, torch.zeros(2), report=trained.report(), sent=sent)
+    found = store.handed_over(3, 1)
+    assert found is not None
+    again = Trained.of_report(*found)
+    assert again.report() == trained.report()
+    assert again.wire == wire
+    assert {name: value.tolist() for name, value in again.extras.items()} == {
+        name: value.tolist() for name, value in sent.items()
+    }
+
+
+class Dying:
+    """Breaks off in the second round as soon as some of its clients are done."""
+
+    def __init__(self, runner: ClientRunner, clients: int) -> None:
+        self.inner, self.clients = InProcess(runner), clients
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        for number, result in enumerate(self.inner.train(tasks, server), start=1):
+            if tasks[0].round_index == 1 and number == self.clients:
+                raise InterruptedError
+            yield result
+
+
+def cut_short(setup: Setup, folder: Path, clients: int) -> None:
+    trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    dying = Dying(ClientRunner(setup, CPU, folder / "clients"), clients)
+    with pytest.raises(InterruptedError), single_thread():
+        for _ in trainer.rounds(dying):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [
+        ("pfedae", {}),
+        ("pfedae", {"method__gradient": "ship"}),
+        ("byol", {"method__target": "personal"}),  # sends weights up as well
+        ("simclr+uv", {"model__norm": "batch-local"}),  # and a row
+    ],
+)
+def test_a_round_goes_on_behind_the_clients_that_it_had_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, values: dict[str, object]
+) -> None:
+    setup = tiny_setup(tiny_config(spec, federation__num_rounds=3, **values))
+    whole = train(setup, tmp_path / "whole")
+    cut_short(setup, tmp_path / "cut", clients=2)
+    own = tmp_path / "cut" / "clients"
+    assert len(names(own)) == 4  # one file a client, of whichever round
+    (own / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of the writer that was killed")
+    trained: list[tuple[int, int]] = []
+    real = ClientRunner._train
+
+    def noted(self: ClientRunner, task: Task, *rest: Tensor) -> Trained:
+        trained.append((task.round_index, task.client_id))
+        return real(self, task, *rest)
+
+    monkeypatch.setattr(ClientRunner, "_train", noted)
+    resumed = train(setup, tmp_path / "cut")
+    assert trained == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]
+    assert_same_run(whole, resumed)
+    assert hashes(own) == hashes(tmp_path / "whole" / "clients")
+
+
+def test_a_file_that_was_to_be_deleted_is_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when the new file had its name and the old one was still there."""
+    setup = tiny_setup(tiny_config("pfedae"))
+    with monkeypatch.context() as patch:
+        patch.setattr(PersonalStore, "drop", lambda *_: None)
+        cut_short(setup, tmp_path, clients=3)
+    assert len(names(tmp_path / "clients")) == 4 + 3
+    train(setup, tmp_path)
+    assert names(tmp_path / "clients") == [f"{k}-1.safetensors" for k in range(4)]
+
+
+def test_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
+    """24 clients keep 4.2 MB each; what is in memory grows by less than a third of their sum."""
+    config = tiny_config(
+        "pfedae",
+        data__num_clients=24,
+        data__train_subset=96,
+        method__latent_dim=8,
+        model__width=32,
+        client__optimizer="adam",
+        federation__num_rounds=1,
+    )
+    setup = tiny_setup(config)
+    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    executor = InProcess(ClientRunner(setup, CPU, tmp_path / "clients"))
+    sizes: list[int] = []
+
+    class Watched:
+        def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+            for result in executor.train(tasks, server):
+                sizes.append(psutil.Process().memory_info().rss)
+                yield result
+
+    with single_thread():
+        next(trainer.rounds(Watched()))
+    kept = sum(path.stat().st_size for path in (tmp_path / "clients").iterdir())
+    assert kept > 24 * 4.1e6
+    assert max(sizes) - sizes[2] < kept / 3
+
+
+RUN = """
+import sys
+from fedbench.bench.config.schema import RunConfig
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.run import run
+run(RunConfig.model_validate_json(sys.argv[1]), store=Store(sys.argv[2]), workers=1, device="cpu")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_every_clients_encoder_bit_for_bit(tmp_path: Path) -> None:
+    """SIGKILL in the middle of the second round; its files are those of an undisturbed run."""
+    config = tiny_config("pfedae", federation__num_rounds=3, evaluation__protocols=())
+    whole, killed = Store(tmp_path / "whole"), Store(tmp_path / "killed")
+    root = str(Path(__file__).resolve().parents[3])
+    command = [sys.executable, "-c", RUN, config.model_dump_json(), str(killed.root)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root}) as process:
+        while not list(killed.root.glob("cells/*/clients/1-1.safetensors")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    (cell,) = (killed.root / "cells").iterdir()
+    assert len(list((cell / "clients").glob("*.safetensors"))) <= 5  # one being replaced
+    (cell / "clients" / ".2-1.safetensors.1a2b3c4d.tmp").write_bytes(b"half a file")
+    a, b = (run(config, store=store, workers=1, device="cpu").row for store in (whole, killed))
+    assert (a.resumes, b.resumes) == (0, 1)
+    assert hashes(cell / "clients") == hashes(whole.cell_dir(a.row_id) / "clients")
+    assert len(hashes(cell / "clients")) == 4
+    assert (a.objective, a.bytes_up, a.metrics_json) == (b.objective, b.bytes_up, b.metrics_json)

@@ -1,0 +1,120 @@
+"""Server optimizers against scalar loops and against torch's Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.config import ServerConfig
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.training.server_optimizer import ServerOptimizer
+
+ROUNDS, SIZE = 5, 6
+
+
+def changes() -> list[Tensor]:
+    rng = generator(0, "changes")
+    drawn = [torch.randn(SIZE, generator=rng).double() for _ in range(ROUNDS)]
+    drawn[2][0] = 0.0  # a coordinate that nobody moved
+    return drawn
+
+
+def start() -> Tensor:
+    return torch.randn(SIZE, generator=generator(0, "theta"))
+
+
+def run(config: ServerConfig) -> Tensor:
+    theta, optimizer = start(), ServerOptimizer(config, SIZE, "cpu")
+    for change in changes():
+        optimizer.step(theta, change)
+    return theta
+
+
+def by_hand(rule: Callable[[float, float, dict[str, float]], float]) -> Tensor:
+    """Each coordinate on its own; `rule` maps (theta, change, its memory) to the next theta."""
+    result = []
+    for index, value in enumerate(start().tolist()):
+        memory = {"m": 0.0, "v": 0.0, "t": 0.0}
+        theta = value
+        for change in changes():
+            memory["t"] += 1
+            theta = rule(theta, change[index].item(), memory)
+        result.append(theta)
+    return torch.tensor(result)
+
+
+def momentum(theta: float, d: float, s: dict[str, float]) -> float:
+    s["m"] = 0.9 * s["m"] + d
+    return theta + 0.5 * s["m"]
+
+
+def adam_reddi(theta: float, d: float, s: dict[str, float]) -> float:
+    s["m"] = 0.9 * s["m"] + 0.1 * d
+    s["v"] = 0.99 * s["v"] + 0.01 * d * d
+    return theta + 0.5 * s["m"] / (math.sqrt(s["v"]) + 1e-3)
+
+
+def yogi(theta: float, d: float, s: dict[str, float]) -> float:
+    s["m"] = 0.9 * s["m"] + 0.1 * d
+    sign = (s["v"] > d * d) - (s["v"] < d * d)
+    s["v"] -= 0.01 * d * d * sign
+    return theta + 0.5 * s["m"] / (math.sqrt(s["v"]) + 1e-3)
+
+
+def adagrad(theta: float, d: float, s: dict[str, float]) -> float:
+    s["v"] += d * d
+    return theta + 0.5 * d / (math.sqrt(s["v"]) + 1e-3)
+
+
+def average(theta: float, d: float, s: dict[str, float]) -> float:
+    return theta + 0.5 * d
+
+
+@pytest.mark.parametrize("rule", [average, momentum, adam_reddi, yogi, adagrad])
+def test_rules_equal_scalar_loops(rule: Callable[[float, float, Any], float]) -> None:
+    name: Any = rule.__name__.replace("_", "-")
+    config = ServerConfig(optimizer=name, lr=0.5)
+    torch.testing.assert_close(run(config), by_hand(rule), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 0.1])
+def test_adam_is_torchs_on_the_negated_change(lr: float) -> None:
+    theta = torch.nn.Parameter(start())
+    theirs = torch.optim.Adam([theta], lr=lr)  # betas 0.9 and 0.999, epsilon 1e-8
+    for change in changes():
+        theta.grad = -change.float()
+        theirs.step()
+    torch.testing.assert_close(run(ServerConfig(optimizer="adam", lr=lr)), theta.detach())
+
+
+def test_given_constants_replace_the_rules_own() -> None:
+    given = ServerOptimizer(ServerConfig(optimizer="yogi", beta2=0.5, epsilon=0.1), 1, "cpu")
+    assert (given.beta2, given.epsilon) == (0.5, 0.1)
+    own = [ServerOptimizer(ServerConfig(optimizer=n), 1, "cpu") for n in ("adam", "adam-reddi")]
+    assert [(o.beta2, o.epsilon) for o in own] == [(0.999, 1e-8), (0.99, 1e-3)]
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adam-reddi", "yogi", "adagrad"])
+def test_state_can_be_carried_over(name: Any) -> None:
+    config = ServerConfig(optimizer=name, lr=0.1)
+    theta, first = start(), ServerOptimizer(config, SIZE, "cpu")
+    for change in changes()[:2]:
+        first.step(theta, change)
+    second = ServerOptimizer(config, SIZE, "cpu")
+    second.load({k: v.clone() for k, v in first.state().items()}, first.step_count)
+    for change in changes()[2:]:
+        second.step(theta, change)
+    assert torch.equal(theta, run(config))
+
+
+def test_a_step_of_one_lands_on_the_mean_exactly() -> None:
+    """The mean of equal weights is that weight, for changes of up to 2**28 times it."""
+    target = torch.tensor([1.0, 1e-7, -3.3e7, 1e30])
+    theta = torch.tensor([1e-12, 5.0, 0.1, -1.0])
+    ServerOptimizer(ServerConfig(), 4, "cpu").step(theta, target.double() - theta.double())
+    assert torch.equal(theta, target)

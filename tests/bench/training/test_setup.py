@@ -1,0 +1,147 @@
+"""What follows from configuration and data: weights, labels, pixels, norms, refused plugins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedbench.bench.method import DataSpec, Net, Sharing
+from fedbench.bench.method.registry import create, specs
+from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.training.setup import Setup
+from fedbench.methods.supervised import Supervised
+
+CPU = torch.device("cpu")
+
+
+def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any) -> Setup:
+    setup = setup or tiny_setup(tiny_config("supervised"))
+    return dataclasses.replace(setup, method=cls(**fields))
+
+
+def test_batch_local_norm_stays_with_its_client(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr", model__norm="batch-local"))
+    trainer = train(setup, tmp_path)
+    norms = {
+        f"{path}.{leaf}"
+        for path, module in setup.make_net().named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for leaf in module.state_dict()
+    }
+    norms = {name for name in norms if not name.endswith("num_batches_tracked")}
+    assert norms
+    assert {slot.name for slot in trainer.layout.personal} == norms
+    shared = sum(slot.stop - slot.start for slot in trainer.layout.server)
+    assert trainer.ledger.bytes_up == trainer.ledger.bytes_down == 4 * shared * 4 * 2
+    assert sorted(trainer.personal_rounds) == [0, 1, 2, 3]
+    assert setup.evaluate_on_clients
+
+
+def test_broken_plugins_are_named() -> None:
+    class NoEncoder(Supervised):
+        def build(self, backbone: Backbone, data: DataSpec) -> Net:
+            return Net({"encodr": backbone.make()})
+
+    class FewRows(Supervised):
+        def build(self, backbone: Backbone, data: DataSpec) -> Net:
+            net = super().build(backbone, data)
+            net["rows"] = nn.Linear(2, data.num_clients - 1, bias=False)
+            return net
+
+        def sharing(self) -> Mapping[str, Sharing]:
+            return {"rows.weight": Sharing.OWN_ROW, "*": Sharing.AVERAGED}
+
+    with pytest.raises(PluginError, match=r"build\(\) returned no part 'encoder'"):
+        with_method(NoEncoder).make_net()
+    setup = with_method(FewRows)
+    with pytest.raises(PluginError, match=r"'rows.weight' is own-row but has 3 rows for 4 clients"):
+        setup.layout(setup.make_net())
+
+
+def test_all_start_from_the_same_weights_whatever_the_global_generator_did() -> None:
+    setup = tiny_setup(tiny_config("simclr"))
+    first = setup.make_net().state_dict()
+    torch.rand(3)
+    for name, value in setup.make_net().state_dict().items():
+        assert torch.equal(value, first[name])
+    other = tiny_setup(tiny_config("simclr", seed=1)).make_net().state_dict()
+    assert any(not torch.equal(other[name], first[name]) for name in first)
+
+
+def test_labels_reach_a_method_as_far_as_it_asked() -> None:
+    for spec, fraction, visible in (
+        ("featarc", 0.0, 0),
+        ("featarc", 1.0, 0),
+        ("simclr", 0.0, 0),
+        ("simclr", 0.5, 40),
+        ("supervised", 0.0, 80),
+        ("supervised", 0.5, 40),
+    ):
+        setup = tiny_setup(tiny_config(spec, data__label_fraction=fraction))
+        assert int((setup.labels >= 0).sum()) == visible
+        given = torch.cat([setup.client_data(k, "cpu").labels for k in range(4)])
+        assert int((given >= 0).sum()) == visible
+        assert setup.spec.labelled == (visible > 0)
+        # What probes may use is the same for methods that see it and methods that do not.
+        assert int((setup.known_labels >= 0).sum()) == (80 if fraction == 0 else 80 * fraction)
+    assert create("simclr", {}).needs().min_batch == 2
+
+
+@pytest.mark.parametrize("source", ["hsu", "rotation", "joint"])
+def test_every_source_of_shift_leaves_each_client_its_share_of_labels(source: str) -> None:
+    setup = tiny_setup(tiny_config("simclr", data__partition=source, data__label_fraction=0.1))
+    truth = setup.dataset.train_labels
+    for k in range(4):
+        own = setup.partition.client(k)
+        data = setup.client_data(k, "cpu")
+        assert int((data.labels >= 0).sum()) == 2  # a tenth of 20
+        shown = data.labels.numpy() >= 0
+        np.testing.assert_array_equal(data.labels.numpy()[shown], truth[own][shown])
+        moved = (data.images.numpy() != setup.dataset.train_images[own]).any(axis=(1, 2, 3))
+        assert moved.any() == (source != "hsu")
+
+
+def test_rotated_images_are_turned_once_and_are_everyones() -> None:
+    values = {"data__partition": "rotation", "data__alpha": 0.1}
+    first = tiny_setup(tiny_config("simclr", **values))
+    (path,) = first.dataset.path.glob(f"rotated-{first.partition.hash}-*.npy")
+    written = path.stat().st_mtime_ns
+    other = tiny_setup(tiny_config("supervised", **values))
+    assert path.stat().st_mtime_ns == written
+    assert np.array_equal(first.images, other.images)
+    angles = first.partition.angles
+    assert angles is not None
+    turned = (first.images != first.dataset.train_images).any(axis=(1, 2, 3))
+    assert turned.mean() > 0.9
+    upright = tiny_setup(tiny_config("simclr"))
+    assert np.array_equal(first.dataset.test_images, upright.dataset.test_images)
+    for k in range(4):
+        chosen = first.partition.client(k)
+        assert torch.equal(
+            first.client_data(k, "cpu").images, torch.from_numpy(np.array(first.images[chosen]))
+        )
+
+
+@pytest.mark.parametrize("spec", specs())
+def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
+    """So a gain over the untrained encoder, and a difference of two methods, is paired by seed."""
+    labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}
+    seed = {"seed": 3}
+    setup = tiny_setup(tiny_config(spec, **labels, **seed))
+    encoder = setup.make_net()["encoder"].state_dict()
+    plain = tiny_setup(tiny_config("simclr", **seed)).make_net()["encoder"].state_dict()
+    shared = [name for name in encoder if name.removeprefix("backbone.") in plain]
+    assert len(shared) >= len(plain)
+    for name in shared:
+        torch.testing.assert_close(
+            encoder[name], plain[name.removeprefix("backbone.")], rtol=0, atol=0
+        )

@@ -1,0 +1,199 @@
+"""The round loop: what it computes, what survives interruption, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.method import RoundPlan
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.seeding import generator
+from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Diverged, Trainer
+from fedbench.methods.supervised import Supervised
+
+CPU = torch.device("cpu")
+
+
+def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any) -> Setup:
+    setup = setup or tiny_setup(tiny_config("supervised"))
+    return dataclasses.replace(setup, method=cls(**fields))
+
+
+def client_result(setup: Setup, client_id: int, server: Tensor) -> Tensor:
+    """The whole server-shaped vector after one client's round."""
+    runner = ClientRunner(setup, CPU, Path())
+    runner.run(Task(client_id, 0, 1, None), server, torch.empty(runner.layout.upload_size))
+    return runner.binding.server.data.clone()
+
+
+def test_one_full_batch_step_of_fedavg_is_one_step_of_central_sgd(tmp_path: Path) -> None:
+    """Equal clients that make one step each: the mean of their steps is the step of all data.
+
+    The supervised loss is a mean over examples, so equal shares give the pooled gradient; with
+    group norm no example sees another. Views are the plain images, so both see the same pixels.
+    """
+
+    class Plain(Supervised):
+        augmentation: Any = "plain"
+
+    config = tiny_config(
+        "supervised",
+        client__batch_size=20,
+        client__momentum=0.9,
+        client__weight_decay=1e-2,
+        federation__num_rounds=1,
+    )
+    setup = with_method(Plain, tiny_setup(config))
+    assert set(setup.partition.sizes.tolist()) == {20}
+    trainer = train(setup, tmp_path)
+    net = setup.make_net()
+    assert torch.equal(trainer.initial, setup.layout(net).bind(net).server.data)
+    images = torch.from_numpy(np.array(setup.images)).float() / 255
+    labels = torch.from_numpy(np.array(setup.dataset.train_labels))
+    logits = net((images - 0.5) / 0.5, "encoder", "classifier")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+    optimizer.zero_grad()
+    F.cross_entropy(logits, labels).backward()
+    optimizer.step()
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(trainer.binding.net.tensor(name), value, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(trainer.vector, trainer.initial)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_clients_count_equally_or_by_their_examples(tmp_path: Path, weighting: str) -> None:
+    shares = [range(10), range(10, 40)]
+    config = tiny_config(
+        "supervised", server__weighting=weighting, federation__num_rounds=1, data__num_clients=2
+    )
+    setup = tiny_setup(config, shares=shares)
+    trainer = train(setup, tmp_path)
+    each = [client_result(setup, k, trainer.initial).double() for k in range(2)]
+    first = 10 / 40 if weighting == "examples" else 1 / 2
+    expected = (first * each[0] + (1 - first) * each[1]).float()
+    torch.testing.assert_close(trainer.vector, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_foreign_rows_stay_untouched_even_under_weight_decay(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr+uv", client__weight_decay=0.5))
+    runner = ClientRunner(setup, CPU, tmp_path)
+    before = runner.binding.server.data.clone()
+    after = client_result(setup, 2, before)
+    (slot,) = runner.layout.rows
+    shape = slot.shape
+    rows = [v[slot.start : slot.stop].view(shape) for v in (before, after)]
+    changed = (rows[0] != rows[1]).any(dim=1).tolist()
+    assert changed == [False, False, True, False]
+
+
+def test_only_rows_of_the_cohort_change(tmp_path: Path) -> None:
+    config = tiny_config("simclr+uv", federation__participation=0.5, federation__num_rounds=1)
+    trainer = train(tiny_setup(config), tmp_path)
+    (slot,) = trainer.layout.rows
+    before, after = (
+        v[slot.start : slot.stop].view(slot.shape) for v in (trainer.initial, trainer.vector)
+    )
+    cohort = trainer._cohort(0, RoundPlan(1))
+    assert len(cohort) == 2
+    for k in range(4):
+        same = torch.allclose(before[k], after[k], atol=1e-6)  # rows are normalised again
+        assert same == (k not in cohort)
+    torch.testing.assert_close(after.norm(dim=1), torch.ones(4))
+
+
+def test_cohorts_are_drawn_without_replacement_from_those_with_data(tmp_path: Path) -> None:
+    shares: list[Sequence[int]] = [[], *([k] for k in range(10)), []]
+    config = tiny_config("simclr", federation__participation=0.5, data__num_clients=12)
+    setup = tiny_setup(config, shares=shares)
+    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    seen: set[int] = set()
+    for index in range(30):
+        cohort = trainer._cohort(index, RoundPlan(1))
+        assert len(cohort) == len(set(cohort)) == 6
+        assert cohort == sorted(cohort)
+        seen |= set(cohort)
+    assert seen == set(range(1, 11))
+    assert trainer._cohort(0, RoundPlan(1, "all")) == list(range(1, 11))
+    assert trainer._cohort(0, RoundPlan(1, "labelled")) == []  # SimCLR sees no label
+    assert trainer._cohort(3, RoundPlan(1)) == trainer._cohort(3, RoundPlan(5))
+
+
+@pytest.mark.parametrize("spec", ["simclr", "supervised"])
+def test_a_round_without_local_epochs_or_data_changes_no_weight(tmp_path: Path, spec: str) -> None:
+    idle = train(tiny_setup(tiny_config(spec, client__local_epochs=0)), tmp_path / "epochs")
+    assert torch.equal(idle.vector, idle.initial)
+    assert [record.loss for record in idle.history] == [None, None]
+    assert [record.idle_clients for record in idle.history] == [4, 4]
+    assert idle.ledger.bytes_down > 0
+    none = tiny_setup(tiny_config(spec), shares=[[], [], []])
+    assert train(none, tmp_path / "data").ledger.bytes_up == 0
+
+
+def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
+    config = tiny_config("simclr+uv", model__norm="batch-local", federation__num_rounds=3)
+    setup = tiny_setup(config)
+    whole = train(setup, tmp_path / "whole")
+    cut = tmp_path / "cut"
+    train(setup, cut, rounds=2)
+    newest = sorted(cut.glob("round-*"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-5])
+    with (cut / "history.jsonl").open("a") as file:
+        file.write('{"round_index": 2, "lo')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedbench.bench.training.checkpoint._log.warning", lambda *_: None)
+        resumed = train(setup, cut)
+    assert_same_run(whole, resumed)
+    assert resumed.resumes == 1
+    assert [record.round_index for record in resumed.history] == [0, 1, 2]
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr"))
+    train(setup, tmp_path, rounds=1)
+    with pytest.raises(StoreError, match="belongs to run 00000000000000000000, not 1111"):
+        Trainer(setup, tmp_path, "1" * 20, CPU, CollapseMonitor(setup, CPU))
+
+
+@pytest.mark.parametrize("where", ["loss", "server"])
+def test_a_run_that_diverges_says_so(tmp_path: Path, where: str) -> None:
+    values = {"loss": {"client__lr": 1e30}, "server": {"server__lr": 1e30}}[where]
+    setup = tiny_setup(tiny_config("simclr", federation__num_rounds=20, **values))
+    with pytest.raises(Diverged, match=r"round \d+: the .* not finite"):
+        train(setup, tmp_path)
+
+
+def test_draws_do_not_depend_on_who_else_takes_part(tmp_path: Path) -> None:
+    """A client's round is a function of (seed, round, client) and the server's weights."""
+    setup = tiny_setup(tiny_config("simclr"))
+    runner = ClientRunner(setup, CPU, tmp_path)
+    server, upload = runner.binding.server.data.clone(), torch.empty(runner.layout.upload_size)
+    alone = client_result(setup, 3, server)
+    for k in (0, 1, 3):
+        runner.run(Task(k, 0, 1, None), server, upload)
+    assert torch.equal(runner.binding.server.data, alone)
+    assert generator(0, "views", 0, 3).initial_seed() != generator(0, "views", 1, 3).initial_seed()
+
+
+def test_clients_and_rounds_have_draws_of_their_own(tmp_path: Path) -> None:
+    """With one and the same image everywhere, only the augmentation can tell clients apart."""
+    setup = tiny_setup(tiny_config("simclr"))
+    copies = np.repeat(setup.images[:1], len(setup.images), axis=0)
+    setup = dataclasses.replace(setup, images=copies)
+    runner = ClientRunner(setup, CPU, tmp_path)
+    server, upload = runner.binding.server.data.clone(), torch.empty(runner.layout.upload_size)
+    seen = set()
+    for k, r in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        seen.add(runner.run(Task(k, r, 1, None), server, upload).loss)
+    assert len(seen) == 4

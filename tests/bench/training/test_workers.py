@@ -1,0 +1,154 @@
+"""Worker processes: the same bits as in this process, and errors that say where they come from."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.system.errors import (
+    ConfigError,
+    DataError,
+    FedbenchError,
+    ResourceError,
+    StoreError,
+    UnknownNameError,
+    described,
+    rebuild,
+)
+from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
+
+CPU = torch.device("cpu")
+CONFIG = tiny_config("simclr+uv", model__norm="batch-local", data__num_clients=6)
+
+
+def make_pool(
+    setup: Setup, trainer: Trainer, folder: Path, workers: int, cohort_size: int | None = None
+) -> WorkerPool:
+    partition = folder / "partition.safetensors"
+    setup.partition.save(partition)
+    spec = WorkerSpec(
+        setup.config.model_dump_json(), setup.dataset.path, partition, folder / "clients"
+    )
+    sizes = (trainer.layout.server_size, trainer.layout.upload_size)
+    return WorkerPool(spec, ["cpu"] * workers, sizes, cohort_size)
+
+
+class Killing:
+    """Passes a pool's results on, and kills one of its processes after the first."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self.pool = pool
+
+    def train(self, tasks: list[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        for index, result in enumerate(self.pool.train(tasks, server)):
+            yield result
+            if index == 0:
+                os.kill(self.pool._workers[0].pid(), signal.SIGKILL)
+                assert self.pool._workers[0].wait() == -signal.SIGKILL
+
+
+def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) -> None:
+    """One pool for all of it, since processes take seconds to start.
+
+    Round 1 in two workers; errors; round 2 broken off by a kill; the rest in this process.
+    """
+    setup = tiny_setup(CONFIG)
+    whole = train(setup, tmp_path / "whole")
+    folder = tmp_path / "pool"
+    trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    with closing(make_pool(setup, trainer, folder, workers=2, cohort_size=1)) as pool:
+        assert len(pool._workers) == 1  # no more than a round of one client needs
+        next(trainer.rounds(pool))
+        assert len(pool._workers) == 2  # this one has six
+        assert trainer.history[0].loss == whole.history[0].loss
+
+        def fail(task: Task) -> FedbenchError:
+            with pytest.raises(FedbenchError) as caught:
+                list(pool.train([task], trainer.vector))
+            return caught.value
+
+        unforeseen = fail(Task(99, 7, 1, None))
+        assert str(unforeseen).startswith("client 99, round 7: IndexError: client 99 is not in")
+        assert unforeseen.exit_code == 1
+        assert "Traceback" in unforeseen.__notes__[0]
+        expected = fail(Task(0, 3, 1, personal_round=2))
+        assert "cannot read the client's own tensors" in str(expected)
+        assert type(expected) in (DataError, StoreError)
+        assert expected.exit_code == 5
+
+        with pytest.raises(ResourceError, match=r"signal 9.*run the same command again"):
+            for _ in trainer.rounds(Killing(pool)):  # type: ignore[arg-type]
+                pass
+    assert not any(psutil.pid_exists(worker.pid()) for worker in pool._workers)
+    resumed = train(setup, folder)
+    assert resumed.resumes == 1
+    assert_same_run(whole, resumed)
+
+
+def test_workers_give_the_same_bits_in_bfloat16(tmp_path: Path) -> None:
+    narrow = {"client": CONFIG.client.model_copy(update={"precision": "bf16"})}
+    setup = tiny_setup(CONFIG.model_copy(update=narrow))
+    trainer = Trainer(setup, tmp_path / "pool", "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    with closing(make_pool(setup, trainer, tmp_path / "pool", workers=2)) as pool:
+        for _ in trainer.rounds(pool):
+            pass
+    assert_same_run(train(setup, tmp_path / "whole"), trainer)
+
+
+def test_this_process_says_which_client_failed(tmp_path: Path) -> None:
+    setup = tiny_setup(CONFIG)
+    runner = ClientRunner(setup, CPU, tmp_path)
+    executor = InProcess(runner)
+    server = runner.binding.server.data.clone()
+    with pytest.raises(IndexError) as caught:
+        list(executor.train([Task(99, 7, 1, None)], server))
+    assert caught.value.__notes__ == ["client 99, round 7"]
+    executor.close()
+
+
+def test_a_worker_that_cannot_start_is_reported(tmp_path: Path) -> None:
+    setup = tiny_setup(CONFIG)
+    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.executable", "false")
+        with (  # it is noticed at the first message or at the first round, whichever comes first
+            pytest.raises(ResourceError, match=r"a worker process died \(exit code 1"),
+            closing(make_pool(setup, trainer, tmp_path, workers=2)) as pool,
+        ):
+            next(trainer.rounds(pool))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreError("full"), StoreError),
+        (UnknownNameError("view", "bas", ["base"]), UnknownNameError),
+        (FedbenchError("plain"), FedbenchError),
+    ],
+)
+def test_errors_cross_between_processes_by_name(
+    error: FedbenchError, kind: type[FedbenchError]
+) -> None:
+    again = rebuild(*described(error))
+    assert (type(again), str(again), again.exit_code) == (kind, str(error), error.exit_code)
+
+
+def test_a_plugins_own_error_comes_back_as_the_nearest_known_one() -> None:
+    class TheirError(ConfigError):
+        exit_code = 3
+
+    again = rebuild(*described(TheirError("their words")))
+    assert (type(again), str(again), again.exit_code) == (ConfigError, "their words", 3)

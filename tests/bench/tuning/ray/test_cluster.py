@@ -1,0 +1,288 @@
+"""Cells on the nodes of a cluster: what they see, what travels, and nodes that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin, open_dataset
+from fedbench.bench.runs.fields import build_config
+from fedbench.bench.runs.run import keep
+from fedbench.bench.system.errors import ConfigError, DataError, ResourceError, StoreError
+from fedbench.bench.system.files import file_lock
+from fedbench.bench.tuning.cell import CellJob, Outcome, work
+from fedbench.bench.tuning.ray import nodes, remote, session
+from fedbench.bench.tuning.ray.executor import forget_marks
+from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.ray.session import ray_session
+from tests.bench.tuning.conftest import InOneProcess
+from tests.bench.tuning.test_sweep import SMALL
+
+Use = Callable[..., InOneProcess]
+HOME = remote.Home("node", ".driver-1-abc")
+
+
+@pytest.fixture(autouse=True)
+def own_scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What lies on a node alone lies in the test's folder."""
+    (tmp_path / "node").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "node"))
+    return tmp_path / "node"
+
+
+def job(store: Path, **changes: Any) -> CellJob:
+    config = build_config("simclr", {**SMALL, **changes})
+    return CellJob("cell", "0" * 20, "label", config, Origin(), store)
+
+
+def marked(root: Path) -> Path:
+    (root / "cells").mkdir(parents=True)
+    (root / "cells" / HOME.mark).touch()
+    return root
+
+
+def last(made: CellJob, **settings: Any) -> dict[str, Any]:
+    reports: list[dict[str, Any]] = []
+    work(CellJob.loads(made.dumps()), reports.append, **settings)
+    return reports[-1]
+
+
+def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
+    made = job(marked(tmp_path / "store"))
+    assert remote.settle(made, HOME) == remote.Settled(made, own=False)
+    shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
+    assert remote.settle(shared, HOME).job.folder == tmp_path / "shared" / "cells" / "cell"
+    lost = replace(made, checkpoints=tmp_path / "elsewhere")
+    with pytest.raises(
+        ResourceError, match=r"does not see the driver's --checkpoint-dir '.*elsewh"
+    ):
+        remote.settle(lost, HOME)
+
+
+def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
+    tmp_path: Path, own_scratch: Path
+) -> None:
+    made = job(tmp_path / "unseen")
+    settled = remote.settle(made, HOME)
+    assert settled.own
+    assert own_scratch in settled.job.folder.parents
+    message = last(settled.job, history=True)
+    assert message["status"] == "ok"
+    assert not (tmp_path / "unseen").exists()
+    # The next attempt on this node finds the folder again; when the cell has ended it goes.
+    assert remote.settle(made, HOME).job.folder.exists()
+    remote.forget(settled)
+    assert not settled.job.folder.exists()
+
+    outcome = Outcome.of(made, json.loads(json.dumps(message)))
+    assert outcome.row is not None
+    store = Store(tmp_path / "store")
+    keep(store, outcome.row, history=outcome.history)
+    direct = Store(tmp_path / "direct")
+    there = last(job(direct.root))
+    row = Row.model_validate_json(there["row"])
+    keep(direct, row, elsewhere=direct.cell_dir("cell"))
+    (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
+    assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
+
+
+def test_what_cells_left_on_a_node_goes_after_a_week(tmp_path: Path, own_scratch: Path) -> None:
+    root = remote.settle(job(tmp_path / "unseen"), HOME).job.folder.parent
+    other = root.parents[1] / ("a" * 16) / "cells"
+    folders = [root / "old", other / "old", other / "busy", other / "young", root / "cell"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "round-1.safetensors").touch()
+        for path in (folder / "round-1.safetensors", folder):
+            os.utime(path, (0, time.time() - remote.STALE_SECONDS - 60))
+    (other / "young" / "history.jsonl").touch()
+    with file_lock(other / "busy" / "lock"):
+        os.utime(other / "busy" / "lock", (0, 0))
+        os.utime(other / "busy", (0, 0))
+        remote.settle(job(tmp_path / "unseen"), HOME)  # its own cell is taken up again
+    assert [folder.exists() for folder in folders] == [False, False, True, True, True]
+
+
+def test_somebody_elses_folder_is_not_used(
+    tmp_path: Path, own_scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.settle(job(tmp_path / "unseen"), HOME)
+    (folder,) = own_scratch.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("os.getuid", lambda: int(folder.name.split("-")[1]))
+    monkeypatch.setattr(
+        Path, "stat", lambda *_, **__: os.stat_result([0o40700, *[0] * 3, 12345, *[0] * 5])
+    )
+    with pytest.raises(ResourceError, match="is another user's; set TMPDIR there"):
+        remote.settle(job(tmp_path / "unseen"), HOME)
+
+
+def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
+    store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
+    made = replace(job(store.root), checkpoints=apart.root)
+    message = last(made)
+    assert "row" in message, message
+    row = Row.model_validate_json(message["row"])
+    assert not store.root.exists()
+    assert made.folder == apart.cell_dir("cell")
+    keep(store, row, elsewhere=made.folder)
+    assert not made.folder.exists()
+    held = {path.name.split("-")[0] for path in store.cell_dir(row.row_id).iterdir()}
+    assert held == {"round", "history.jsonl", "curve.parquet", "partition.safetensors",
+                    "untrained.json"}  # fmt: skip
+    assert store.finished(row.row_id) == row
+
+
+def test_a_data_set_that_a_node_lacks_is_fetched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = build_config("simclr", SMALL)
+    dataset = open_dataset(config, None)
+    fetched: list[Path] = []
+
+    def fetch(path: Path, home: remote.Home) -> Any:
+        fetched.append(path)
+        assert home == HOME
+        return remote.read_arrays(str(dataset.path))
+
+    monkeypatch.setattr(remote, "_fetch", fetch)
+    seen = replace(job(marked(tmp_path / "s")), dataset=dataset.path, revision=dataset.revision)
+    assert remote.settle(seen, HOME).job.dataset == dataset.path
+    assert fetched == []
+    unseen = replace(seen, dataset=tmp_path / "nowhere")
+    for _ in range(2):
+        settled = remote.settle(unseen, HOME)
+    assert fetched == [tmp_path / "nowhere"]
+    message = last(settled.job)
+    assert Row.model_validate_json(message["row"]).dataset_revision == dataset.revision
+
+    def nothing(path: Path, home: remote.Home) -> Any:
+        raise DataError("the node of the driver is gone")
+
+    monkeypatch.setattr(remote, "_fetch", nothing)
+    with pytest.raises(DataError, match="is gone"):
+        remote.settle(replace(unseen, revision="f" * 64), HOME)
+
+
+def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[float] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", parts.append)
+    for gpus in (0.0, 0.25, 1.0, 2.0):
+        remote.limit_memory(gpus)
+    assert parts == [0.25]
+
+
+def test_a_cell_that_needs_more_memory_than_its_part_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("fedbench.bench.tuning.cell.execute", full)
+    message = last(job(tmp_path))
+    assert message["error"].startswith("the cell's share of the GPU's memory is too small")
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    here = {"host": "n", "python": sys.version.split()[0], "gpus": None}
+    return {**here, "packages": nodes.versions(nodes.PACKAGES), **changes}
+
+
+def test_what_nodes_have_and_lack() -> None:
+    same = nodes.versions(nodes.PACKAGES)
+    assert nodes.compare(facts(), {"CPU": 8.0}) == ((), ())
+    assert nodes.compare(facts(packages={**same, "torch": None}), {})[0] == (
+        "torch is not installed",
+    )
+    (problem,), _ = nodes.compare(facts(packages={**same, "fedbench": "9.9"}), {})
+    assert problem == f"fedbench is 9.9 there and {same['fedbench']} here"
+    assert nodes.compare(facts(packages={**same, "numpy": "0.1"}, python="3.9.1"), {}) == (
+        (),
+        (f"numpy 0.1 (here {same['numpy']})", f"python 3.9.1 (here {sys.version.split()[0]})"),
+    )
+    blind = facts(gpus={"count": 0, "names": [], "memory_bytes": []})
+    assert nodes.compare(blind, {"GPU": 4.0})[0] == ("Ray offers 4 GPU, torch sees 0",)
+
+
+def test_trials_per_node() -> None:
+    assert Share(1, 0.25).fits({"CPU": 8, "GPU": 1}) == 4
+    assert Share(2, 0).fits({"CPU": 5}) == 2
+    assert Share(1, 1).fits({"CPU": 8}) == 0
+    assert str(Share(2, 0)) == "2 CPU"
+    assert str(Share(1, 0.5)) == "1 CPU and 0.5 GPU"
+
+
+def test_a_sweep_does_not_run_through_a_ray_client(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"must be a node of the cluster.*`ray job submit`"),
+        ray_session(None, "ray://somewhere:10001"),
+    ):
+        pass
+
+
+def test_marks_of_drivers_that_were_killed_go(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    host = socket.gethostname()
+    numbers = {f"{host}-{ended.pid}": False, f"{host}-{os.getpid()}": True, "x-y-1": True}
+    for name in numbers:
+        (cells / f".driver-{name}-00ff").touch()
+    forget_marks(tmp_path)
+    assert {name: (cells / f".driver-{name}-00ff").exists() for name in numbers} == numbers
+    forget_marks(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("address", ["somewhere", "somewhere:port", ":6379", "local"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    message = rf"--address: must be HOST:PORT or auto \(got '{address}'\)"
+    with pytest.raises(ConfigError, match=message), ray_session(None, address):
+        pass
+
+
+def test_a_cluster_is_joined_with_the_users_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pathlib.Path.home", lambda: tmp_path)
+
+    def mode(private: bool = False) -> tuple[str | None, str]:
+        with session.ray_environment(tmp_path, private=private):
+            return os.environ.get("RAY_AUTH_MODE"), session.auth_state()
+
+    assert mode()[0] is None
+    assert "no token is at hand" in mode()[1]
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("secret")
+    assert mode()[0] == "token"
+    assert "a token is at hand" in mode()[1]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert mode()[0] == "disabled"
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:
+    store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
+    made = replace(job(store.root), checkpoints=apart.root)
+    row = Row.model_validate_json(last(made)["row"])
+    (tmp_path / "store").write_text("a file, not a folder")
+    with pytest.raises(StoreError, match="cannot write"):
+        keep(store, row, elsewhere=made.folder)
+    assert list(made.folder.glob("round-*"))

@@ -1,0 +1,65 @@
+"""A sweep on two nodes, of which one is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.tuning.ray import nodes
+from fedbench.bench.tuning.sweep import sweep
+from tests.bench.tuning.test_sweep import GRID, SMALL, TIMES
+
+from .test_cluster import Use
+
+LONG = {**SMALL, "federation.num_rounds": 40, "client.local_epochs": 8}
+
+
+def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
+    script = Path(__file__).with_name("two_nodes.py")
+    settings = {"grid": GRID.model_dump(mode="json"), "overrides": LONG, "kill": True,
+                "apart": False, "checkpoints": None, **given}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, script, str(store), json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": str(script.parents[4])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def rows(store: Path) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude=TIMES | {"git_sha"}) for row in Store(store).rows()]
+
+
+@pytest.mark.slow
+def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
+    assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}
+    assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
+    in_one_process()
+    sweep(GRID, store=Store(tmp_path / "one"), overrides=LONG, environ={})
+    for here, there in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+        assert {key: here[key] for key in here if here[key] != there[key]} == {}
+
+
+def test_a_node_that_died_is_no_report_though_ray_still_lists_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    def get(answer: object, timeout: float) -> object:
+        raise ray.exceptions.NodeDiedError("gone")
+
+    monkeypatch.setattr(ray, "get", get)
+    node = {"NodeID": "a", "NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 1.0}}
+    assert nodes._report(node, None) is None

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.tuning.dashboard import check_installed, mirror
+
+SPACE = {
+    "client.lr": {"type": "float", "low": 0.001, "high": 0.3, "log": True, "grid": [0.01]},
+    "client.local_epochs": {"type": "int", "low": 1, "high": 4, "log": False, "step": 1},
+    "method.temperature": {"type": "choice", "values": [0.1, 0.2]},
+}
+PARAMS = {"client.lr": 0.01, "client.local_epochs": 2, "method.temperature": 0.1}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "störe")
+    for number, (status, objective) in enumerate(
+        [("ok", 0.25), ("diverged", None), ("error", None), ("ok", 0.5)]
+    ):
+        record = {"status": status, "seeds": [0], "params": PARAMS, "objective": objective}
+        store.write_trial("one", number, {**record, "seconds": 1.5, "watched": {"knn_acc": 0.5}})
+    meta = {"spec": "simclr", "preset": "demo", "sampler": "tpe", "space": SPACE}
+    store.write_study("one", meta)
+    return store
+
+
+def load(file: Path, name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        storage = JournalStorage(JournalFileBackend(str(file)))
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+def test_optuna_reads_the_mirror(store: Store) -> None:
+    mirrored = mirror(store)
+    assert (mirrored.studies, mirrored.num_trials) == (("one",), 4)
+    study = load(mirrored.file, "one")
+    assert [trial.state for trial in study.trials] == [
+        TrialState.COMPLETE,
+        TrialState.PRUNED,
+        TrialState.FAIL,
+        TrialState.COMPLETE,
+    ]
+    assert (study.best_value, study.best_trial.number, study.best_params) == (0.5, 3, PARAMS)
+    assert study.best_trial.user_attrs["knn_acc"] == 0.5
+    assert study.user_attrs["spec"] == "simclr"
+    assert study.trials[0].distributions["client.lr"].log
+
+
+def test_a_mirror_is_made_anew(store: Store) -> None:
+    mirror(store)
+    record = {"status": "ok", "seeds": [0], "params": PARAMS, "objective": 0.75}
+    store.write_trial("one", 4, record)
+    assert len(load(mirror(store, "one").file, "one").trials) == 5
+
+
+def test_what_cannot_be_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'one'"):
+        mirror(store, "on")
+    with pytest.raises(StoreError, match="no study in"):
+        mirror(Store(store.root / "trials"))
+    mirrored = mirror(store)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match=r"is written, .*fedbench\[dashboard\]"):
+        check_installed(mirrored)
+
+
+def test_a_description_of_another_version_is_one_clear_line(store: Store) -> None:
+    before = mirror(store).file.read_bytes()
+    meta = {"spec": "simclr", "space": SPACE}
+    for name, content, message in (
+        ("old", {"spec": "simclr"}, "study 'old' lacks 'space': its study.json is of another"),
+        ("odd", {**meta, "space": {"client.lr": {"type": "lake"}}}, "has a space of another form"),
+        ("two", {"space": SPACE}, "study 'two' lacks 'spec'"),
+    ):
+        store.write_study(name, content)
+        with pytest.raises(StoreError, match=message):
+            mirror(store, name)
+    store.write_study("one", {**meta, "space": {"client.lr": SPACE["client.lr"]}})
+    with pytest.raises(StoreError, match=r"trial 0 of study 'one' has client\.local_ep"):
+        mirror(store, "one")
+    with pytest.raises(StoreError, match="no store at"):
+        mirror(Store(store.root / "nowhere"))
+    assert (store.root / "optuna.journal").read_bytes() == before

@@ -1,0 +1,186 @@
+"""Clients that remember: distances, shares, and rounds played through by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.method import Net, Sharing
+from fedbench.bench.method.sharing import check_table
+from fedbench.bench.system.seeding import generator, scope
+from fedbench.methods.divergence import (
+    ONLINE,
+    Update,
+    add_memory,
+    begin_round,
+    convolutions,
+    end_round,
+    mean_distance,
+    memory_rules,
+    mix,
+    own_share,
+    restore_frozen_predictor,
+)
+
+
+def make(update: Update, *, record: bool = False) -> Net:
+    with scope(0, "init"):
+        encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 1, 2))
+        predictor = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        net = Net({"encoder": encoder, "projector": nn.Linear(2, 3), "predictor": predictor})
+    add_memory(net, update, record=record)
+    return net
+
+
+def shift(module: nn.Module, by: float) -> None:
+    with torch.no_grad():
+        for value in (*module.parameters(), *module.buffers()):
+            value.add_(by)
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def test_mean_distance_equals_a_loop() -> None:
+    before = [torch.randn(2, 3, generator=generator(0, "a")), torch.zeros(4)]
+    after = [torch.randn(2, 3, generator=generator(0, "b")), torch.full((4,), 3.0)]
+    first = math.sqrt(
+        sum(
+            (x - y) ** 2
+            for x, y in zip(*(t[0].flatten().tolist() for t in (before, after)), strict=True)
+        )
+    )
+    # The second moved by 3 in each of four places: 6.
+    assert mean_distance(before, after).item() == pytest.approx((first + 6) / 2, rel=1e-6)
+    assert mean_distance(before, before).item() == 0
+
+
+def test_own_share_is_linear_up_to_one() -> None:
+    scale = torch.tensor(0.5)
+    shares = [own_share(torch.tensor(d), scale).item() for d in (0.0, 1.0, 2.0, 9.0)]
+    assert shares == [0.0, 0.5, 1.0, 1.0]
+
+
+def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
+    both = [Net({"encoder": nn.Linear(2, 3), "norm": nn.BatchNorm1d(3)}) for _ in range(2)]
+    received, own = both
+    shift(own, 2.0)
+    old, mine = state(received), state(own)
+    mix(received, own, 0.25)
+    for name, value in state(received).items():
+        torch.testing.assert_close(value, 0.25 * mine[name] + 0.75 * old[name])
+    mix(received, own, 1.0)
+    assert all(torch.equal(value, mine[name]) for name, value in state(received).items())
+    torch.testing.assert_close(state(own), mine)
+
+
+@pytest.mark.parametrize("update", ["average", "fedu", "fedema", "frozen-predictor"])
+@pytest.mark.parametrize("record", [False, True])
+def test_the_rules_cover_exactly_what_is_added(update: Update, record: bool) -> None:
+    net = make(update, record=record)
+    rules = memory_rules(update, record=record)
+    check_table(net.state_dict(), {**rules, "*": Sharing.AVERAGED})
+    added = {name for name in net.state_dict() if name.split(".")[0] not in ONLINE}
+    check_table(added, rules) if added else None
+    assert bool(added) == bool(rules)
+    assert not any(p.requires_grad for n, p in net.named_parameters() if n in added)
+    assert len(convolutions(net["encoder"])) == 2
+
+
+def test_without_a_record_nothing_happens() -> None:
+    net = make("average")
+    before = state(net)
+    assert begin_round(net, "average", 0, 0.4)
+    end_round(net, "average", 0, 0.7)
+    restore_frozen_predictor(net)
+    assert all(torch.equal(value, before[name]) for name, value in state(net).items())
+
+
+def play(net: Net, update: Update, index: int, moved: float, server: Net) -> tuple[bool, Net]:
+    """One round: receive, begin, train by moving everything, end; -> what training began with."""
+    for part in ONLINE:
+        mix(net[part], server[part], 1.0)
+    afresh = begin_round(net, update, index, threshold=0.4)
+    began = copy.deepcopy(net)
+    for part in ONLINE:
+        shift(net[part], moved)
+    end_round(net, update, index, target=0.7)
+    return afresh, began
+
+
+def test_fedu_keeps_the_own_predictor_after_a_long_way() -> None:
+    server, net = make("average"), make("fedu")
+    shift(server["predictor"], 5.0)
+    # Convolutions have 18 and 8 weights; all move by m: d = m (sqrt 18 + sqrt 8) / 2 = 3.536 m.
+    way = (math.sqrt(18) + math.sqrt(8)) / 2
+    afresh, began = play(net, "fedu", 0, 0.2, server)  # d = 0.707
+    assert afresh
+    assert net.tensor("own_record.divergence").item() == pytest.approx(0.2 * way, rel=1e-5)
+    assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
+    kept = state(net["predictor"])
+
+    shift(server["predictor"], 1.0)
+    afresh, began = play(net, "fedu", 3, 0.1, server)  # missed rounds do not matter; d = 0.354
+    assert not afresh
+    for name, value in state(began["predictor"]).items():
+        assert torch.equal(value, kept[name])
+    assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
+
+    _, began = play(net, "fedu", 4, 0.1, server)  # the last way was short
+    assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
+
+
+def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
+    server, net = make("average"), make("fedema")
+    way = (math.sqrt(18) + math.sqrt(8)) / 2
+    assert play(net, "fedema", 0, 0.2, server)[0]
+    scale = 0.7 / (0.2 * way)
+    assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)
+    own = {part: state(net[part]) for part in ONLINE}
+
+    shift(server, -1.0)
+    afresh, began = play(net, "fedema", 1, 0.1, server)  # the last way gives the share 0.7 itself
+    assert not afresh
+    for part in ONLINE:
+        for name, theirs in state(server[part]).items():
+            expected = 0.7 * own[part][name] + 0.3 * theirs
+            torch.testing.assert_close(began[part].state_dict()[name], expected)
+    assert net.tensor("own_record.divergence").item() == pytest.approx(0.1 * way, rel=1e-4)
+    assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)  # fixed for good
+
+    own = {part: state(net[part]) for part in ONLINE}
+    _, began = play(net, "fedema", 2, 0.1, server)  # half the way: share 0.35
+    name, theirs = "0.weight", server.tensor("predictor.0.weight")
+    expected = 0.35 * own["predictor"][name] + 0.65 * theirs
+    torch.testing.assert_close(began.tensor("predictor.0.weight").detach(), expected.detach())
+
+    afresh, began = play(net, "fedema", 4, 0.1, server)  # round 3 was missed
+    assert afresh
+    assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
+
+
+def test_a_client_that_never_moved_has_no_scale_yet() -> None:
+    server, net = make("average"), make("fedema")
+    play(net, "fedema", 0, 0.0, server)
+    assert net.tensor("own_record.scale").item() == 0
+    afresh, began = play(net, "fedema", 1, 0.2, server)
+    assert not afresh
+    assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
+    assert net.tensor("own_record.scale").item() > 0
+    assert bool(net.tensor("own_record.scale").isfinite())
+
+
+def test_the_frozen_predictor_comes_back() -> None:
+    net = make("frozen-predictor")
+    before = state(net)
+    for part in ONLINE:
+        shift(net[part], 1.0)
+    restore_frozen_predictor(net)
+    for name, value in state(net).items():
+        same = torch.equal(value, before[name])
+        assert same == (not name.startswith(("encoder", "projector")))
