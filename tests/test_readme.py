@@ -97,7 +97,10 @@ def test_python_blocks(place: Path) -> None:
     check = "\nassert features.shape == (1, encoder.card['feature_dim']), features.shape"
     done = execute([sys.executable, "-c", load + check], place)
     assert done.returncode == 0, done.stderr
-    check = "\nfrom fedbench.bench.method import registry\nassert registry.create('my-method', {}).needs()"
+    check = (
+        "\nfrom fedbench.bench.method import registry"
+        "\nassert registry.create('my-method', {}).needs()"
+    )
     (place / "my_method.py").write_text(plugin + check)
     done = execute([sys.executable, "my_method.py"], place)
     assert done.returncode == 0, done.stderr
