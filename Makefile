@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help demo test check bench format clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -24,17 +24,12 @@ demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes o
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
 # Two processes share the tests; slow ones, which start processes of their own, stay in one of them.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
-
-test: $(STAMP)  ## the tests that CI runs
-	$(PYTEST)
-
-check: $(STAMP)  ## format, lint, types, import rules, tests
+test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)

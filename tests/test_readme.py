@@ -1,7 +1,8 @@
-"""Every command and every Python block of the README runs, made cheap through the environment."""
+"""Commands and Python blocks of the README and the pages run, made cheap by the environment."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -17,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ("usage", "data", "tuning", "leaderboards")  # with commands for a machine without a cluster
 CHEAP = {
     "FEDBENCH__FEDERATION__NUM_ROUNDS": "1",
     "FEDBENCH__DATA__TRAIN_SUBSET": "160",
@@ -27,12 +30,15 @@ CHEAP = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def commands() -> list[str]:
-    return [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+    """Every distinct line of the shell blocks, those of the README first."""
+    texts = [README, *((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in PAGES)]
+    found = [block for text in texts for block in blocks("sh", text)]
+    return list(dict.fromkeys(line for block in found for line in block.splitlines() if line))
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +77,30 @@ def execute(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_are_commands() -> None:
-    assert len(commands()) >= 8
+    assert len(commands()) >= 12
     assert len(blocks("python")) == 3
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 700
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_configuration_reference_is_that_of_the_fields() -> None:
+    """`python docs/reference.py` writes the page again."""
+    path = ROOT / "docs" / "reference.py"
+    spec = importlib.util.spec_from_file_location("reference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.reference()
 
 
 @pytest.mark.slow
