@@ -30,17 +30,12 @@ def result(store: Path) -> fedbench.RunResult:
 
 def test_import_loads_nothing_else() -> None:
     code = (
-        "import sys, time; before = set(sys.modules); began = time.perf_counter()\n"
-        "import fedbench; seconds = time.perf_counter() - began\n"
-        "print(seconds, *sorted(m for m in sys.modules if m.startswith('fedbench.')))\n"
+        "import sys, fedbench\n"
+        "print(*sorted(m for m in sys.modules if m.startswith('fedbench.')))\n"
         "print(*sorted({'torch', 'ray', 'pydantic', 'numpy', 'typer'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = done.stdout.split("\n")[:2]
-    seconds, *modules = first.split()
-    assert modules == []
-    assert second == ""
-    assert float(seconds) < 0.05
+    assert done.stdout == "\n\n"
 
 
 def test_every_public_name_exists_where_it_is_announced() -> None:

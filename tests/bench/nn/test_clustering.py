@@ -231,8 +231,8 @@ def test_global_clustering_is_not_visible_in_a_rounds_time() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        began = time.perf_counter()
+        began = time.process_time()
         cluster_globally(points, start, steps=20)
-        assert time.perf_counter() - began < 20.0
+        assert time.process_time() - began < 20.0
     finally:
         torch.set_num_threads(threads)

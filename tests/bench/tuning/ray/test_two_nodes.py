@@ -29,7 +29,7 @@ def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
         [sys.executable, script, str(store), json.dumps(settings)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1100,
         env={**os.environ, "PYTHONPATH": str(script.parents[4])},
         check=False,
     )
@@ -43,6 +43,7 @@ def rows(store: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
     assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}
     assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
