@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fedbench.bench.evaluation.angles import histogram
-from fedbench.bench.results.store.store import Store, find_row
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.geometry import Geometry, measure
 from fedbench.bench.runs.load import open_run
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -222,7 +222,7 @@ def write_figures(
             raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")
     found = [
         measure(open_run(store, run_id, data_dir), num_images=num_images, client_id=client_id)
-        for run_id in dict.fromkeys(find_row(store, run_id).row_id for run_id in run_ids)
+        for run_id in dict.fromkeys(store.find(run_id).row_id for run_id in run_ids)
     ]
     files = []
     for name, picture in (("angles", figures.angles), ("tsne", figures.maps)):

@@ -13,7 +13,7 @@ from typing import Any
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.results.store.merge import Difference, differences, results_of
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, find_row
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs import run as runs
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
 from fedbench.bench.system.errors import StoreError
@@ -88,7 +88,7 @@ def reproduce(
             data set cannot reproduce.
         FedbenchError: for data, configuration or device problems.
     """
-    row = find_row(store, identity)
+    row = store.find(identity)
     identity = row.row_id
     if row.status == "error":
         raise StoreError(f"run {identity} failed ({row.error}); there is no result to compare")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedbench.bench.results.store.store import Store, existing
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
 from fedbench.bench.tuning.space import Dimension, SearchSpace
 
@@ -50,7 +50,7 @@ def mirror(store: Store, study_id: str | None = None) -> Mirror:
         StoreError: a store that is not there or without studies, or a study without a description,
             or with one that this version cannot read; nothing is written then.
     """
-    known = existing(store).studies()
+    known = store.require().studies()
     if study_id is not None and study_id not in known:
         raise UnknownNameError("study", study_id, known)
     chosen = known if study_id is None else [study_id]

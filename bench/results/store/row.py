@@ -1,4 +1,4 @@
-"""One row of results: a run with its task, method, seed, metrics, cost and provenance."""
+"""Records of the store: rows (runs), trials of tuning studies, and published numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedbench.bench.results.metrics import FINAL_METRICS
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
@@ -26,20 +27,6 @@ SECONDS: dict[str, Any] = {"unit": "s"}
 FRACTION: dict[str, Any] = {"unit": "fraction"}
 SCORE: dict[str, Any] = {"unit": "score"}
 JSON: dict[str, Any] = {"unit": "json"}
-
-FINAL_METRICS = (
-    "objective",
-    "align",
-    "unif",
-    "knn_acc",
-    "linear_acc",
-    "linear_paper_acc",
-    "std_ratio",
-    "collapsed",
-    "effective_rank",
-    "final_loss",
-)
-"""Columns measured after the last round: null unless the run's status is `ok`."""
 
 
 class Record(BaseModel):
@@ -224,7 +211,7 @@ class Row(Record):
 
 
 def per_gigabyte(row: Row, value: float | None) -> float | None:
-    """A metric over the bytes that the run moved, in both directions, in units of 1e9."""
+    """Return a metric divided by the bytes sent in both directions, in units of 1e9."""
     moved = (row.bytes_up or 0) + (row.bytes_down or 0)
     return None if value is None or not moved else value / (moved / 1e9)
 
@@ -253,20 +240,20 @@ class Trial(Record):
     extra_json: str = Field("{}", description="anything else", json_schema_extra=JSON)
 
 
-_COLUMNS = frozenset(Trial.model_fields) - {"schema_version", "extra_json"}
+_TRIAL_COLUMNS = frozenset(Trial.model_fields) - {"schema_version", "extra_json"}
 
 
 def to_trial(study_id: str, number: int, record: Mapping[str, Any]) -> Trial:
-    """The typed trial of a record; keys that are no columns go to `extra_json`.
+    """Return a record as a trial; keys that are no columns go to `extra_json`.
 
     Raises:
         StoreError: a value that a column refuses, or that JSON cannot hold.
     """
-    fields = {k: v for k, v in record.items() if k in _COLUMNS}
+    fields = {k: v for k, v in record.items() if k in _TRIAL_COLUMNS}
     fields |= {"study_id": study_id, "number": number}
     if "seeds" in fields:
         fields["seeds"] = list(fields["seeds"])
-    rest = {k: v for k, v in record.items() if k not in _COLUMNS}
+    rest = {k: v for k, v in record.items() if k not in _TRIAL_COLUMNS}
     try:
         for name in ("params", "watched"):
             if name in rest:
@@ -283,7 +270,7 @@ def to_trial(study_id: str, number: int, record: Mapping[str, Any]) -> Trial:
 
 
 def from_trial(trial: Trial) -> dict[str, Any]:
-    """The record: columns, further keys, and `params` and `watched` as dicts beside their JSON."""
+    """Return a trial as a record: columns, further keys, `params` and `watched` also as dicts."""
     record = trial.model_dump(exclude={"extra_json"})
     record["params"] = json.loads(trial.params_json)
     record["watched"] = json.loads(trial.watched_json)

@@ -1,4 +1,4 @@
-"""The Arrow schemas of the store, and the way from records to Parquet bytes and back.
+"""Arrow schemas of the store, and conversion of records to Parquet bytes and back.
 
 Columns come from the models in `row.py`, so that model and files cannot drift apart; a golden test
 fixes the result. Units and meanings travel in the field metadata.
@@ -7,7 +7,7 @@ fixes the result. Units and meanings travel in the field metadata.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Record)
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:
-    """The plain type behind `Annotated`, `Literal` and `| None`, and whether null is allowed."""
+    """Return the type inside `Annotated`, `Literal` and `| None`, and True if null is allowed."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         (inner,) = [a for a in get_args(annotation) if a is not type(None)]
@@ -59,7 +59,7 @@ def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
 
 ROW_SCHEMA = _schema(Row)
 TRIAL_SCHEMA = _schema(Trial)
-PAPER_SCHEMA = _schema(PaperCell, version=1)  # of its own: shipped files do not change
+PAPER_SCHEMA = _schema(PaperCell, version=1)  # shipped files do not change
 _SCHEMAS: dict[type[Record], pa.Schema] = {
     Row: ROW_SCHEMA,
     Trial: TRIAL_SCHEMA,
@@ -67,18 +67,27 @@ _SCHEMAS: dict[type[Record], pa.Schema] = {
 }
 
 
-def encode(records: Sequence[Record], model: type[Record]) -> bytes:
-    """Parquet bytes with the model's schema; equal records give equal bytes.
+def encode(
+    records: Sequence[Record], model: type[Record], metadata: Mapping[bytes, bytes] | None = None
+) -> bytes:
+    """Return Parquet bytes with the model's schema; equal arguments give equal bytes.
 
     A file of one record is read with thousands like it, and then its header is what costs: it has
     units but no descriptions, dictionaries, statistics or compression. Page checksums let a reader
     see a flipped bit.
+
+    Args:
+        records: rows of the table.
+        model: their class.
+        metadata: added to that of the schema.
     """
     schema = _SCHEMAS[model]
     single = len(records) == 1
     table = pa.Table.from_pylist([dict(r) for r in records], schema=schema)
     if single:
         table = table.cast(_without_descriptions(schema))
+    if metadata:
+        table = table.replace_schema_metadata({**(schema.metadata or {}), **metadata})
     return table_bytes(table, compression="none" if single else "zstd")
 
 
@@ -91,7 +100,7 @@ def _without_descriptions(schema: pa.Schema) -> pa.Schema:
 
 
 def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") -> bytes:
-    """The table as the bytes of one Parquet file."""
+    """Return the bytes of one Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -105,7 +114,7 @@ def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") 
 
 
 def read_table(data: bytes) -> pa.Table:
-    """The table in the bytes of one Parquet file.
+    """Return the table in the bytes of one Parquet file.
 
     Raises:
         StoreError: when the bytes are not a whole Parquet file, or a checksum does not fit.
@@ -119,7 +128,7 @@ def read_table(data: bytes) -> pa.Table:
 
 
 def decode(data: bytes, model: type[R]) -> list[R]:
-    """The records in the bytes of one Parquet file.
+    """Return the records in the bytes of one Parquet file.
 
     Columns that an older schema did not have are null; no column is ever ignored.
 

@@ -1,10 +1,10 @@
-"""The result store: one immutable Parquet file per finished run, everything else derived.
+"""Result store: one immutable Parquet file per finished run, everything else derived.
 
 ```
-rows/<row_id>.parquet              the truth, one file per finished cell; an index beside many
+rows/<row_id>.parquet              the truth, one file per finished cell
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
-leaderboard.parquet                all rows, sorted; derived, may be deleted
+leaderboard.parquet                all rows, sorted; derived, may be deleted; makes reading fast
 ```
 
 Files appear whole or not at all (`bench.system.files`), so any number of processes may write at
@@ -18,7 +18,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from fedbench.bench.system.files import (
 _log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}$")
+_MIN_PREFIX = 4
+"""Characters that the beginning of a row id must have."""
 
 
 class Store:
@@ -50,15 +52,26 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).expanduser()
-        self._reader = Reader()
+        self._all_rows = self.root / "leaderboard.parquet"
+        self._reader = Reader(self._all_rows)
         self._swept = False
+
+    def require(self) -> Store:
+        """Return the store itself.
+
+        Raises:
+            StoreError: if its folder is not there.
+        """
+        if not self.root.exists():
+            raise StoreError(f"there is no store at {str(self.root)!r}; name another with --store")
+        return self
 
     # Rows
 
     def write_row(self, row: Row) -> bool:
-        """Keep a finished run; returns whether it was written.
+        """Write the row of a finished run; return False if it was there already.
 
-        A row that is already there stays, unless it is a failed one or unreadable: those give way.
+        A row that failed or is unreadable is replaced.
 
         Raises:
             StoreError: when the store cannot be written.
@@ -75,10 +88,8 @@ class Store:
 
     def rows(self) -> list[Row]:
         """All readable rows, sorted by task, method and seed; see `problems` for the others."""
-        found = [
-            r for r in self._reader.load_all(self._row_paths(), Row).values() if isinstance(r, Row)
-        ]
-        return sorted(found, key=_row_order)
+        rows = self._reader.load_all(self._row_paths(), Row).values()
+        return sorted((row for row in rows if isinstance(row, Row)), key=_row_order)
 
     def row(self, row_id: str) -> Row | None:
         """One row, or None if there is none.
@@ -89,46 +100,73 @@ class Store:
         path = self._row_path(row_id)
         if not path.exists():
             return None
-        found = self._reader.load(path, Row)
-        if isinstance(found, str):
-            raise StoreError(f"{found}; delete the file to run this cell again")
-        return found
+        row = self._reader.load(path, Row)
+        if isinstance(row, str):
+            raise StoreError(f"{row}; delete the file to run this cell again")
+        return row
+
+    def find(self, run_id: str) -> Row:
+        """Return the row of a run.
+
+        Args:
+            run_id: its row id, or the beginning of it, at least 4 characters, that no other has.
+
+        Raises:
+            StoreError: for a store that is not there, a run that is not in it, or an unreadable
+                row.
+            ConfigError: where several row ids begin so.
+        """
+        row = self.require().row(run_id)
+        if row is None and len(run_id) >= _MIN_PREFIX:
+            ids = [p.stem for p in self._row_paths() if p.stem.startswith(run_id)]
+            if len(ids) > 1:
+                shown = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+                raise ConfigError(
+                    f"{len(ids)} runs begin with {run_id!r}: {shown}; give more of it"
+                )
+            row = self.row(ids[0]) if ids else None
+        if row is None:
+            raise StoreError(
+                f"no run {run_id!r} in store {str(self.root)!r}; `fedbench leaderboard --json`"
+                f" lists row ids; {_MIN_PREFIX} characters will do where no other begins with them"
+            )
+        return row
 
     def finished(self, row_id: str) -> Row | None:
         """A row that needs no further run; None if there is none, or it failed or is unreadable."""
-        found = self._reader.load(self._row_path(row_id), Row)
-        return found if isinstance(found, Row) and found.status != "error" else None
+        row = self._reader.load(self._row_path(row_id), Row)
+        return row if isinstance(row, Row) and row.status != "error" else None
 
     def problems(self) -> list[str]:
         """One line for every file of rows, trials or studies that cannot be read."""
-        found: list[Any] = list(self._reader.load_all(self._row_paths(), Row).values())
+        loaded: list[Any] = list(self._reader.load_all(self._row_paths(), Row).values())
         for study_id in self.studies():
-            found += self._reader.load_all(self._trial_paths(study_id), Trial).values()
+            loaded += self._reader.load_all(self._trial_paths(study_id), Trial).values()
             try:
                 self.study(study_id)
             except StoreError as error:
-                found.append(str(error))
-        return sorted(f for f in found if isinstance(f, str))
+                loaded.append(str(error))
+        return sorted(problem for problem in loaded if isinstance(problem, str))
 
     def refresh(self) -> Path | None:
         """Bring `leaderboard.parquet` up to date; untouched if it is, None if there are no rows."""
-        path = self.root / "leaderboard.parquet"
-        while rows := self.rows():
-            data = encode(rows, Row)
+        path, written = self._all_rows, None
+        while (rows := self.rows()) and rows != written:
+            data = self._reader.encode_all(rows, self.root / "rows")
             try:
                 if path.exists() and path.read_bytes() == data:
-                    self._reader.save_index(self.root / "rows", Row)
                     return path
             except OSError as cause:
                 raise read_error(path, cause) from cause
-            # Whoever writes looks again: another process may have added a row since the listing.
+            # List the rows again after a write: another process may have added one meanwhile.
             self._write(path, data)
-        return None
+            written = rows
+        return path if rows else None
 
     # Trials and studies
 
     def write_trial(self, study_id: str, number: int, record: Mapping[str, Any]) -> bool:
-        """Keep a finished trial; returns False if one that did not fail is already there.
+        """Write a finished trial; return False if one that did not fail is already there.
 
         Args:
             study_id: the study.
@@ -155,12 +193,12 @@ class Store:
         Each has the columns of `Trial`, the further keys of its record, and `params` and `watched`
         both as dicts and as JSON.
         """
-        found = self._reader.load_all(self._trial_paths(study_id), Trial).values()
-        trials = sorted((t for t in found if isinstance(t, Trial)), key=lambda t: t.number)
+        loaded = self._reader.load_all(self._trial_paths(study_id), Trial).values()
+        trials = sorted((t for t in loaded if isinstance(t, Trial)), key=lambda t: t.number)
         return [from_trial(trial) for trial in trials]
 
     def write_study(self, study_id: str, meta: Mapping[str, Any]) -> None:
-        """Write, or replace, what describes a study."""
+        """Write or replace the description of a study."""
         try:
             text = json.dumps(
                 dict(meta), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
@@ -171,7 +209,7 @@ class Store:
         atomic_write_text(self._study_dir(study_id) / "study.json", text + "\n")
 
     def study(self, study_id: str) -> dict[str, Any] | None:
-        """What describes a study, or None.
+        """The description of a study, or None.
 
         Raises:
             StoreError: when the file is there but unreadable.
@@ -200,7 +238,7 @@ class Store:
         return self.root / "cells" / _checked(row_id, "row id")
 
     def write_curve(self, row_id: str, points: Sequence[Mapping[str, Any]]) -> Path:
-        """Write, or replace, the curve of a run: one point per round, each a dict of plain values.
+        """Write or replace the curve of a run: one point per round, each a dict of plain values.
 
         A key missing from a point, and a number that is not finite, become null.
 
@@ -238,7 +276,7 @@ class Store:
 
         ```
         with store.lock(row_id) as mine:
-            if mine: ...          # False: another process is at it, take the next cell
+            if mine: ...          # False: another process runs it, take the next cell
         ```
 
         Look for the row again inside the block: the last holder may just have finished it.
@@ -269,9 +307,11 @@ class Store:
         self._reader.forget(path)
 
     def _sweep(self) -> None:
-        """Before the first write, remove what killed writers left behind."""
+        """Before the first write, remove leftovers of killed writers and of older versions."""
         if not self._swept and self.root.is_dir():
             self._swept = True
+            with suppress(OSError):  # a second copy of all rows in older stores
+                (self.root / "rows" / ".index.parquet").unlink(missing_ok=True)
             for folder in self._folders():
                 sweep_temporary(folder)
 
@@ -281,7 +321,8 @@ class Store:
             for path in list_folder(parent):
                 if path.is_dir():
                     yield path
-                    yield from (own for own in [path / "clients"] if own.is_dir())
+                    if (path / "clients").is_dir():
+                        yield path / "clients"
 
 
 def _checked(name: str, kind: str) -> str:
@@ -297,44 +338,3 @@ def _row_order(row: Row) -> tuple[Any, ...]:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-LEAST = 4
-"""Characters that a beginning of a row id must have."""
-
-
-def existing(store: Store) -> Store:
-    """The store itself.
-
-    Raises:
-        StoreError: if its folder is not there.
-    """
-    if not store.root.exists():
-        raise StoreError(f"there is no store at {str(store.root)!r}; name another with --store")
-    return store
-
-
-def find_row(store: Store, run_id: str) -> Row:
-    """The row of a run.
-
-    Args:
-        store: holds it.
-        run_id: its row id, or a beginning of it, at least `LEAST` characters, that no other has.
-
-    Raises:
-        StoreError: for a store that is not there, a run that is not in it, or an unreadable row.
-        ConfigError: where several runs begin so.
-    """
-    row = existing(store).row(run_id)
-    if row is None and len(run_id) >= LEAST:
-        found = [p.stem for p in tables_in(store.root / "rows") if p.stem.startswith(run_id)]
-        if len(found) > 1:
-            shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-            raise ConfigError(f"{len(found)} runs begin with {run_id!r}: {shown}; give more of it")
-        row = store.row(found[0]) if found else None
-    if row is None:
-        raise StoreError(
-            f"no run {run_id!r} in store {str(store.root)!r}; `fedbench leaderboard --json` lists"
-            f" row ids; {LEAST} characters will do where no other begins with them"
-        )
-    return row

@@ -1,4 +1,4 @@
-"""Stores of many rows: an index stands for files that have not changed, and for no others."""
+"""Stores of many rows: rows of unchanged files come from `leaderboard.parquet`, no others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.schema import decode, encode
 from fedbench.bench.results.store.store import Store
 
 MakeRow = Callable[..., Row]
 
 
-def test_many_rows_are_read_through_an_index(
+def test_many_rows_are_read_from_one_file(
     store: Store, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.root / "rows"
@@ -26,10 +26,10 @@ def test_many_rows_are_read_through_an_index(
     rows = [make_row(RunConfig(seed=seed), linear_acc=seed / 100) for seed in range(70)]
     for row in rows:
         (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
-    store.refresh()
-    index = folder / ".index.parquet"
-    assert index.exists()
-    whole = index.read_bytes()
+    copies = store.refresh()
+    assert copies is not None
+    whole = copies.read_bytes()
+    assert decode(whole, Row) == store.rows()
 
     opened: list[str] = []
     parse = reader._parse
@@ -46,7 +46,7 @@ def test_many_rows_are_read_through_an_index(
 
     assert read() == rows
     assert opened == []
-    # A file that is not the one that was indexed is read itself, and so is a new one.
+    # A file that has changed since is read itself, and so is a new one.
     changed = rows[3].model_copy(update={"linear_acc": 0.5})
     (folder / f"{rows[3].row_id}.parquet").write_bytes(encode([changed], Row))
     new = make_row(RunConfig(seed=70))
@@ -55,15 +55,18 @@ def test_many_rows_are_read_through_an_index(
     found = read()
     assert found == [*rows[:3], changed, *rows[5:], new]
     assert sorted(opened) == sorted([changed.row_id, new.row_id])
-    # Few new files are not worth another index; a torn one is as good as none.
+    # The next refresh takes the new rows up; a torn file, or one without marks, is as good as none.
     Store(store.root).refresh()
-    assert index.read_bytes() == whole
-    index.write_bytes(whole[:-40])
+    assert decode(copies.read_bytes(), Row) == found
     assert read() == found
-    assert len(opened) == 70
+    assert opened == []
+    for useless in (whole[:-40], encode(found, Row), b""):
+        copies.write_bytes(useless)
+        assert read() == found
+        assert len(opened) == 70
 
 
-def test_the_index_of_a_copied_store_is_renewed(
+def test_the_marks_of_a_copied_store_are_renewed(
     store: Store, make_row: MakeRow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.root / "rows"
@@ -75,3 +78,21 @@ def test_the_index_of_a_copied_store_is_renewed(
     Store(copied).refresh()
     monkeypatch.setattr(reader, "_parse", lambda *_: "read again")
     assert len(Store(copied).rows()) == 64
+
+
+def test_the_index_of_an_older_store_is_ignored_and_removed(
+    store: Store, make_row: MakeRow
+) -> None:
+    folder = store.root / "rows"
+    folder.mkdir(parents=True)
+    rows = [make_row(RunConfig(seed=seed)) for seed in range(64)]
+    for row in rows:
+        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+    (folder / ".index.parquet").write_bytes(b"rows that are no longer true")
+    (store.root / "leaderboard.parquet").write_bytes(encode(rows[:9], Row))
+    assert store.rows() == rows
+    assert store.problems() == []
+    path = store.refresh()
+    assert path is not None
+    assert decode(path.read_bytes(), Row) == rows
+    assert not (folder / ".index.parquet").exists()
