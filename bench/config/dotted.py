@@ -1,4 +1,4 @@
-"""Nested mappings and dotted names, either from the other."""
+"""Conversion between nested mappings and flat ones with dotted names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedbench.bench.system.errors import ConfigError
 
 
 def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted names; names in `keep` hold mappings as values.
+    """Flatten nested mappings to dotted names; mappings under names in `keep` stay values.
 
     >>> flatten({"client": {"lr": 0.1}, "data.alpha": 1.0})
     {'client.lr': 0.1, 'data.alpha': 1.0}
@@ -33,7 +33,7 @@ def flatten(mapping: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str,
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`.
+    """Nest a flat mapping; the inverse of `flatten`.
 
     >>> unflatten({"client.lr": 0.1, "seed": 3})
     {'client': {'lr': 0.1}, 'seed': 3}

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from fedbench.bench.system.identity import content_id
 
 LARGEST = 1e37
-"""float32 ends at 3.4e38; the rest is room for what optimizers multiply with, Adam's 1/(1 - 0.9)
-above all, so that torch never refuses a factor in the middle of a run."""
+"""Limit below float32's 3.4e38: optimizers multiply, Adam above all by 1/(1 - 0.9), and torch
+would refuse the factor in the middle of a run."""
 SMALLEST = 1e-45
-"""What is smaller becomes 0 in float32."""
+"""Smaller numbers become 0 in float32."""
 
 
 def fitting(value: Any) -> Any:
-    """The value itself, for the validators of pydantic models.
+    """Return the value; a validator for pydantic models.
 
     Raises:
         ValueError: for a number that float32 cannot hold.
@@ -53,7 +53,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
 
 
 class Strict(BaseModel):
-    """Frozen, no unknown fields, no NaN or infinity, nothing that float32 cannot hold."""
+    """Frozen model: no unknown fields, no NaN or infinity, no number beyond float32."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
@@ -140,14 +140,14 @@ class ClientConfig(Strict):
 
 
 class FederationConfig(Strict):
-    """Rounds and who takes part in them."""
+    """Rounds, and the share of clients in each."""
 
     num_rounds: int = Field(10, ge=0, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="cohort size / number of clients")
 
 
 class ServerConfig(Strict):
-    """How the server turns the cohort's weights into the next global weights."""
+    """The server's rule from the cohort's weights to the next global weights."""
 
     optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = "average"
     lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
@@ -173,7 +173,7 @@ class PrivacyConfig(Strict):
 
 
 class EvaluationConfig(Strict):
-    """What is measured at the end of a run."""
+    """Measurements at the end of a run, and during it."""
 
     protocols: tuple[Protocol, ...] = ("knn", "linear")
     labels_from: Literal["clients", "held-out"] = Field(
@@ -205,7 +205,7 @@ class EvaluationConfig(Strict):
 
 
 class RunConfig(Strict):
-    """One run: a method spec, its fields, everything around it, and a seed.
+    """A whole run: a method spec, its fields, the federation around it, and a seed.
 
     `method` holds the fields of the method by name, and those of an add-on under the add-on's
     name: `{"temperature": 0.5, "uv": {"weight": 1.0}}`.
@@ -234,8 +234,8 @@ class RunConfig(Strict):
 def row_id(config: RunConfig, data_revision: str) -> str:
     """Identity of a run: configuration with seed, data revision, benchmark version.
 
-    Neither time nor host nor the folder of a data set enters, nor a field that the partitioner
-    does not read.
+    It depends neither on time, host and the folder of a data set nor on fields that the
+    partitioner does not read.
     """
     return content_id({**_identity(config, data_revision), "seed": config.seed})
 

@@ -1,96 +1,103 @@
-"""YAML as people mean it: what YAML 1.1 would silently read as something else is refused.
-
-`off` is a boolean, `010` is eight, `1:30` is ninety and `1e-3` is text; a key that stands twice
-loses its first value. All but `1e-3` are refused here; that one is refused where it meets a
-numeric field (`bench.runs.fields`), since it may be meant as text.
-"""
+"""YAML files under the core schema of YAML 1.2: `1e-3` is a number, `off` and `1:30` are text."""
 
 from __future__ import annotations
 
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
+from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.errors import ConfigError
 
-PACKAGE = "fedbench.search_spaces"
+_MAX_DEPTH = 50
+_PREFIX = "tag:yaml.org,2002:"
+_TAGS = {
+    kind: _PREFIX + name
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (type(None), "null"))
+}
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the readings that surprise people taken out."""
+class _CoreSchema(yaml.resolver.BaseResolver):
+    """Types of unquoted words as in `parse_word`; an empty one is null."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is yaml.ScalarNode and implicit[0]:
+            tag = _TAGS.get(type(parse_word(value or "null")))
+            if tag is not None:
+                return tag
+        return super().resolve(kind, value, implicit)
+
+
+class _Loader(_CoreSchema, yaml.SafeLoader):
+    """PyYAML's safe loader with the types of the core schema, and no others."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _refusal(self.peek_event(), f"is nested more than {_MAX_DEPTH} deep")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or self.construct_object(key) != key.value:
-                raise _refusal(key, f"the key {key.value!r} is not text: write it in quotes")
+            if key.tag != f"{_PREFIX}str":
+                name = f" {key.value!r}" if isinstance(key, yaml.ScalarNode) else ""
+                raise _refusal(key, f"the key{name} is not text: write it in quotes")
             if key.value in seen:
                 raise _refusal(key, f"{key.value!r} stands twice in one mapping")
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
-    def construct_plain_bool(self, node: yaml.ScalarNode) -> bool:
-        text = node.value
-        if text.lower() not in ("true", "false"):
-            meant = str(text.lower() in ("yes", "on")).lower()
-            raise _refusal(
-                node, f"{text} is a boolean in YAML 1.1; write {meant}, or '{text}' as text"
-            )
-        return bool(text.lower() == "true")
+    def construct_word(self, node: yaml.ScalarNode) -> Any:
+        value = parse_word(node.value or "null")
+        if node.tag == _TAGS[float] and type(value) is int:
+            value = float(value)
+        if _TAGS.get(type(value)) != node.tag:
+            raise _refusal(node, f"{node.value!r} is not of type {node.tag}")
+        return value
 
-    def construct_plain_int(self, node: yaml.ScalarNode) -> int:
-        text = node.value
-        digits = text.lstrip("+-")
-        if ":" in text or (len(digits) > 1 and digits[0] == "0"):
-            raise _refusal(
-                node,
-                f"{text} is not decimal in YAML 1.1; write a decimal number, or '{text}' as text",
-            )
-        return super().construct_yaml_int(node)
-
-    def construct_plain_float(self, node: yaml.ScalarNode) -> float:
-        if ":" in node.value:
-            raise _refusal(
-                node, f"{node.value} counts in sixties in YAML 1.1; write a decimal number"
-            )
-        return super().construct_yaml_float(node)
-
-    def construct_plain_date(self, node: yaml.ScalarNode) -> str:
-        raise _refusal(node, f"{node.value} is a date in YAML 1.1; write it in quotes")
+    yaml_implicit_resolvers: ClassVar[Any] = {}
+    yaml_constructors: ClassVar[Any] = {
+        None: yaml.SafeLoader.construct_undefined,
+        f"{_PREFIX}map": construct_mapping,
+        f"{_PREFIX}seq": yaml.SafeLoader.construct_sequence,
+        f"{_PREFIX}str": yaml.SafeLoader.construct_yaml_str,
+        **dict.fromkeys(_TAGS.values(), construct_word),
+    }
 
 
-for _tag, _construct in {
-    "bool": _Loader.construct_plain_bool,
-    "int": _Loader.construct_plain_int,
-    "float": _Loader.construct_plain_float,
-    "timestamp": _Loader.construct_plain_date,
-}.items():
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _construct)
+class _Dumper(_CoreSchema, yaml.SafeDumper):
+    """Quotes text that a reader of YAML 1.2, or of YAML 1.1, would not take for text."""
 
 
-def _refusal(node: yaml.Node, message: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=message, problem_mark=node.start_mark)
+def _refusal(where: yaml.Node | yaml.Event, message: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
-    """The mapping that a YAML text holds; an empty text is an empty mapping.
+    """Parse a YAML text that holds a mapping; an empty text is an empty mapping.
 
     Args:
         text: the document.
-        name: what error messages call it.
+        name: of the file, for error messages.
 
     Raises:
-        ConfigError: for anything that is not one unambiguous mapping, as `name:line: reason`.
+        ConfigError: as `name:line: reason`, for anything but a mapping, for a key that is not text
+            or stands twice, and for nesting more than 50 deep.
     """
     try:
         value = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as err:
         line = f":{err.problem_mark.line + 1}" if err.problem_mark else ""
         raise ConfigError(f"{name}{line}: {err.problem or 'not YAML'}") from err
-    except (yaml.YAMLError, ValueError) as err:
+    except (yaml.YAMLError, ValueError, OverflowError) as err:  # the last two: "\UFFFFFFFF"
         raise ConfigError(f"{name}: {' '.join(str(err).split())}") from err
     if value is None:
         return {}
@@ -100,7 +107,7 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
 
 
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
+    """Parse a YAML file that holds a mapping.
 
     Raises:
         ConfigError: if the file is missing, unreadable, not UTF-8, or refused by `parse_yaml`.
@@ -117,9 +124,14 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
     return parse_yaml(text, name)
 
 
+def dump_yaml(value: Any, **options: Any) -> str:
+    """Format a value as YAML that `parse_yaml` reads back; options are those of `yaml.dump`."""
+    return str(yaml.dump(value, Dumper=_Dumper, **options))
+
+
 def shipped(folder: str = "") -> dict[str, Traversable]:
-    """The YAML files in a folder of the installed package `fedbench.search_spaces`, by stem."""
-    root = resources.files(PACKAGE)
+    """Map stems to the YAML files in a folder of the package `fedbench.search_spaces`."""
+    root = resources.files("fedbench.search_spaces")
     files = (root / folder if folder else root).iterdir()
     return {
         file.name.removesuffix(".yaml"): file

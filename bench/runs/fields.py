@@ -1,4 +1,4 @@
-"""Dotted names of a configuration: which exist for a spec, and what text and values they take."""
+"""Dotted names of a configuration: those of a method spec, their fields, and their values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten, unflatten
-from fedbench.bench.config.overrides import _FLOAT
+from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 
 
 def field_infos(spec: str) -> dict[str, FieldInfo]:
-    """Every dotted name that may be set for a method spec, with its field.
+    """Map every dotted name that may be set for a method spec to its field.
 
     Raises:
         UnknownNameError, ConfigError: for a bad spec.
@@ -27,26 +26,26 @@ def field_infos(spec: str) -> dict[str, FieldInfo]:
     for name, info in RunConfig.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             inner = info.annotation.model_fields
-            infos.update({f"{name}.{field}": each for field, each in inner.items()})
+            infos.update({f"{name}.{field}": part for field, part in inner.items()})
         elif name not in ("spec", "method"):
             infos[name] = info
     for entry in registry.parse_spec(spec):
         prefix = f"method.{entry.name}" if entry.is_addon else "method"
-        own = {field: info for field, info in entry.cls.model_fields.items() if field != "base"}
-        infos.update({f"{prefix}.{field}": info for field, info in own.items()})
+        fields = entry.cls.model_fields.items()
+        infos.update({f"{prefix}.{field}": info for field, info in fields if field != "base"})
     return infos
 
 
 def known_keys(spec: str) -> tuple[str, ...]:
-    """Every dotted name that may be set for a method spec, sorted."""
+    """Return the dotted names that may be set for a method spec, sorted."""
     return tuple(sorted(field_infos(spec)))
 
 
 def check_key(key: str, spec: str, known: Collection[str]) -> None:
-    """Refuses a name that the spec does not have.
+    """Refuse a name that the spec does not have.
 
     Raises:
-        ConfigError: with the nearest match and the neighbours of the name.
+        ConfigError: names the nearest match and the other fields of the same group.
     """
     if key in known:
         return
@@ -68,12 +67,13 @@ def check_key(key: str, spec: str, known: Collection[str]) -> None:
 
 
 def check_kind(key: str, value: Any, info: FieldInfo) -> None:
-    """Refuses a value of another kind than the field's, which pydantic would convert in silence.
+    """Refuse a value of another type than the field's, which pydantic would convert in silence.
 
-    Text is no number, a boolean is no number, a number is no boolean. Ranges are pydantic's part.
+    Neither text nor a boolean is taken for a number, nor a number for a boolean. Pydantic checks
+    ranges.
 
     Raises:
-        ConfigError: what must be given and what was.
+        ConfigError: names the expected type and the value.
     """
     options = _options(info.annotation)
     items = value if isinstance(value, list | tuple) else [value]
@@ -87,18 +87,15 @@ def check_kind(key: str, value: Any, info: FieldInfo) -> None:
     given = tuple if isinstance(value, list) else type(value)
     if given in kinds or (given is int and float in kinds) or (given is float and int in kinds):
         return
-    noun = _noun(kinds)
-    if isinstance(value, str) and kinds & {int, float} and _FLOAT.fullmatch(value.strip()):
-        raise ConfigError(f"{key}: {text_for_number(value)}")
     remedy = "; write it in quotes" if str in kinds and given is not type(None) else ""
-    raise ConfigError(f"{key}: must be {noun} (got {show(value)}){remedy}")
+    raise ConfigError(f"{key}: must be {_noun(kinds)} (got {show(value)}){remedy}")
 
 
 def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
-    """A configuration with these dotted values and defaults elsewhere, the method's included.
+    """Build a configuration from dotted values; all other fields keep their defaults.
 
     Raises:
-        ConfigError: for a name or a value that does not fit; the message begins with the name.
+        ConfigError: for an unknown name or a bad value; the message begins with the name.
     """
     infos = field_infos(spec)
     for key, value in flat.items():
@@ -119,16 +116,16 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
 
 
 def flat_config(config: RunConfig) -> dict[str, Any]:
-    """Every value of a configuration by dotted name, without `spec`."""
+    """Map every dotted name of a configuration, except `spec`, to its value."""
     values = flatten(config.model_dump(mode="json"), keep=field_infos(config.spec))
     return {key: value for key, value in values.items() if key != "spec"}
 
 
 def get(config: RunConfig, key: str) -> Any:
-    """The value of a dotted name.
+    """Return the value of a dotted name.
 
     Raises:
-        ConfigError: for a name that the configuration does not have.
+        ConfigError: for an unknown name.
     """
     values = flat_config(config)
     check_key(key, config.spec, values)
@@ -136,22 +133,9 @@ def get(config: RunConfig, key: str) -> Any:
 
 
 def show(value: Any) -> str:
-    """A value as YAML writes it."""
-    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    """Format a value as YAML on one line."""
+    dumped = dump_yaml(value, default_flow_style=True, width=10_000)
     return dumped.removesuffix("\n").removesuffix("\n...")
-
-
-def text_for_number(text: str) -> str:
-    """What is wrong with text in place of a number, with the form that YAML 1.1 takes for one.
-
-    >>> text_for_number("1e3")
-    "'1e3' is text in YAML; write 1.0e+3"
-    """
-    mantissa, e, exponent = text.strip().lower().partition("e")
-    if e:
-        mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
-        exponent = exponent if exponent[:1] in ("+", "-") else f"+{exponent}"
-    return f"{text!r} is text in YAML; write {mantissa}{e}{exponent}"
 
 
 def _must(message: str) -> str:
@@ -163,7 +147,7 @@ def _args(annotation: Any) -> tuple[Any, ...]:
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The plain types that a field takes; a type of several parts counts as tuple or as itself."""
+    """Return the plain types that a field takes; a sequence counts as tuple."""
     if parts := _args(annotation):
         return set().union(*(_kinds(part) for part in parts))
     if get_origin(annotation) is Literal:
@@ -174,7 +158,7 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def _options(annotation: Any) -> tuple[str, ...]:
-    """The words that a field takes, if words are all it takes; also for a list of words."""
+    """Return the words that a field, or an item of its list, is limited to; else ()."""
     if get_origin(annotation) in (tuple, list, Sequence):
         return _options(get_args(annotation)[0])
     options = get_args(annotation) if get_origin(annotation) is Literal else ()

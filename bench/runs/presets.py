@@ -1,4 +1,4 @@
-"""Presets: named, complete settings in YAML, every value with where it comes from."""
+"""Presets: complete settings in YAML, every value with its origin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from fedbench.bench.config import RunConfig, Strict
-from fedbench.bench.config.yaml_files import load_yaml, parse_yaml, shipped
+from fedbench.bench.config.yaml_files import load_yaml, shipped
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import build_config, flat_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -20,7 +20,7 @@ Condition = dict[str, JsonValue]
 
 
 class Value(Strict):
-    """One value and where it comes from: a paper, its released code, or our decision."""
+    """One value and its origin: a paper, its released code, or our decision."""
 
     value: JsonValue
     origin: Literal["paper", "code", "ours"] = Field(alias="from")
@@ -38,12 +38,12 @@ class Rule(Strict):
     values: dict[str, Value]
 
     def allowed(self, condition: str) -> list[JsonValue]:
-        """The values that a condition allows; empty if the rule does not have it."""
+        """Return the values that a condition allows; none if the rule does not have it."""
         value = self.when.get(condition, [])
         return value if isinstance(value, list) else [value]
 
     def specs(self) -> list[str]:
-        """The registered specs that the rule can hold for, a method or an add-on being named."""
+        """Return the registered specs that meet the conditions `method` and `addon`."""
         methods, addons = self.allowed("method"), self.allowed("addon")
         return [
             spec
@@ -58,10 +58,10 @@ class Preset(Strict):
 
     Attributes:
         preset: its name.
-        description: for people.
-        source: where the setting comes from.
+        description: one line for listings.
+        source: paper or code of the setting.
         extends: another preset; its values hold where this one has none, its rules come first.
-        values: by dotted field.
+        values: dotted name -> value.
         rules: values under conditions.
     """
 
@@ -73,15 +73,16 @@ class Preset(Strict):
     rules: tuple[Rule, ...] = ()
 
     def values_for(self, spec: str, user: Mapping[str, Any]) -> dict[str, Value]:
-        """The preset's values for a spec.
+        """Return the preset's values for a spec.
 
-        Rules are tried in order against what holds at that point: the user's values, else those of
-        the preset and earlier rules, else defaults. A set in a folder goes by the folder's name, so
-        that `hub:/data/cifar100` meets the condition `data.name: cifar100`.
+        Rules are tried in order. Their conditions see the user's values, else those of the preset
+        and of earlier rules, else defaults. A data set in a folder counts under the folder's name:
+        `hub:/data/cifar100` meets the condition `data.name: cifar100`.
         """
         values = dict(self.values)
         for rule in self.rules:
-            current = {**_defaults(), **{key: each.value for key, each in values.items()}, **user}
+            preset = {key: entry.value for key, entry in values.items()}
+            current = {**_defaults(), **preset, **user}
             if all(_holds(key, rule.allowed(key), spec, current) for key in rule.when):
                 values.update(rule.values)
         return values
@@ -105,17 +106,17 @@ def _holds(key: str, allowed: list[JsonValue], spec: str, current: Mapping[str, 
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that ship with fedbench."""
+    """Return the names of the presets that ship with fedbench."""
     return list(shipped(FOLDER))
 
 
 @cache
 def load_preset(name: str) -> Preset:
-    """A preset, checked against the registry.
+    """Read a preset and check it against the registry.
 
     Raises:
         UnknownNameError: for an unknown name.
-        ConfigError: for a file that names what does not exist or holds values that do not fit.
+        ConfigError: for a file with unknown names or bad values.
     """
     files = shipped(FOLDER)
     if name not in files:
@@ -130,16 +131,15 @@ def load_preset(name: str) -> Preset:
     return preset.model_copy(update={"values": values, "rules": rules})
 
 
-def parse_preset(text: str, name: str) -> Preset:
-    """A preset from YAML text; `name` is what error messages call it."""
-    return check_preset(parse_yaml(text, name), name)
-
-
 def check_preset(content: Mapping[str, Any], name: str) -> Preset:
-    """A preset from the content of its file.
+    """Validate the content of a preset's file.
+
+    Args:
+        content: of the file.
+        name: of the file, for error messages.
 
     Raises:
-        ConfigError: `name: what is wrong`.
+        ConfigError: as `name: reason`.
     """
     try:
         preset = Preset.model_validate(content)
@@ -181,24 +181,22 @@ def _check_rule(rule: Rule) -> None:
 
 def _check_values(values: Mapping[str, Value], specs: list[str]) -> None:
     for spec in specs:
-        build_config(spec, {key: each.value for key, each in values.items()})
+        build_config(spec, {key: entry.value for key, entry in values.items()})
 
 
 def preset_records() -> list[dict[str, Any]]:
-    """Every preset with its values, their origins and its rules, for listing."""
+    """Return every preset with its values, their origins and its rules, for listings."""
+
+    def record(values: Mapping[str, Value]) -> dict[str, Any]:
+        return {key: entry.model_dump(by_alias=True) for key, entry in values.items()}
+
     return [
         {
             "name": preset.preset,
             "description": preset.description,
             "source": preset.source,
-            "values": _records(preset.values),
-            "rules": [
-                {"when": rule.when, "values": _records(rule.values)} for rule in preset.rules
-            ],
+            "values": record(preset.values),
+            "rules": [{"when": rule.when, "values": record(rule.values)} for rule in preset.rules],
         }
         for preset in map(load_preset, preset_names())
     ]
-
-
-def _records(values: Mapping[str, Value]) -> dict[str, Any]:
-    return {key: each.model_dump(by_alias=True) for key, each in values.items()}

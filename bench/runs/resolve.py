@@ -1,4 +1,4 @@
-"""From presets, files, environment and command line to one configuration that knows its sources."""
+"""Merge presets, files, environment and command line into one configuration with its sources."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.overrides import parse_scalar
+from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.method import Labels, registry
-from fedbench.bench.runs.fields import (
-    build_config,
-    check_key,
-    check_kind,
-    field_infos,
-    known_keys,
-)
+from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.system.errors import ConfigError
 
@@ -29,13 +23,13 @@ RESERVED = ("spec", "preset", "study")
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration and how it came about.
+    """A configuration and the source of each value.
 
     Attributes:
         config: complete and validated.
         preset: the preset it started from.
-        sources: for every dotted name, who set it: `default`, `preset NAME (paper|code|ours)`,
-            `tuned study ID`, `file PATH`, `environment VARIABLE`, `--set` or `--seed`.
+        sources: dotted name -> `default`, `preset NAME (paper|code|ours)`, `tuned study ID`,
+            `file PATH`, `environment VARIABLE`, `--set` or `--seed`.
         study: the tuning study that values come from, if any.
     """
 
@@ -43,12 +37,6 @@ class Resolved:
     preset: str
     sources: Mapping[str, str]
     study: str | None
-
-
-@dataclass(frozen=True)
-class _File:
-    values: Mapping[str, Any]
-    reserved: Mapping[str, str]
 
 
 def resolve(
@@ -62,7 +50,7 @@ def resolve(
     tuned: Mapping[str, Any] | None = None,
     study: str | None = None,
 ) -> Resolved:
-    """The configuration of a run.
+    """Build the configuration of a run.
 
     Later sources win: field defaults, preset, tuned values, files in order, environment
     (`FEDBENCH__CLIENT__LR`), overrides, seed.
@@ -70,28 +58,28 @@ def resolve(
     Args:
         spec: method spec; aliases are resolved.
         preset: its name; None = the one that the last file names, else `demo`.
-        files: YAML files, nested or dotted. `spec`, `preset` and `study` in them are no fields.
+        files: YAML files, nested or dotted; their `spec`, `preset` and `study` are not fields.
         overrides: dotted (or nested) names to values, as `--set` gives them.
         seed: the run's seed.
         environ: environment variables; None = those of the process.
-        tuned: dotted names to values found by a tuning study.
+        tuned: dotted names to the best values of a tuning study.
         study: that study's id.
 
     Raises:
         UnknownNameError: for an unknown method, preset or option.
-        ConfigError: for a name or value that does not fit, naming both and the source.
+        ConfigError: for an unknown name or a bad value; names it and its source.
     """
     canonical = registry.canonical_spec(spec)
     infos = field_infos(canonical)
     read = [_read_file(path, canonical) for path in files]
     chosen = load_preset(preset or preset_of(files))
-    studies = [file.reserved["study"] for file in read if "study" in file.reserved]
-    study = studies[-1] if studies else study
+    for _, reserved in read:
+        study = reserved.get("study", study)
 
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos))
     ]
-    layers += [(f"file {path}", file.values) for path, file in zip(files, read, strict=True)]
+    layers += [(f"file {path}", values) for path, (values, _) in zip(files, read, strict=True)]
     layers += _environment(os.environ if environ is None else environ, canonical)
     layers.append(("--set", flatten(overrides or {}, keep=infos)))
     layers.append(("--seed", {} if seed is None else {"seed": seed}))
@@ -108,20 +96,20 @@ def resolve(
         sources.update(dict.fromkeys(values, source))
 
     base = chosen.values_for(canonical, user)
-    provenance = {key: f"preset {chosen.preset} ({each.origin})" for key, each in base.items()}
-    sources.update({key: text for key, text in provenance.items() if key not in user})
+    for key in base.keys() - user:
+        sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
-        config = build_config(canonical, {key: each.value for key, each in base.items()} | user)
+        config = build_config(canonical, {key: entry.value for key, entry in base.items()} | user)
     except ConfigError as err:
-        culprit = str(err).partition(":")[0]
-        note = f" [{sources[culprit]}]" if culprit in sources else ""
+        field = str(err).partition(":")[0]
+        note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
-    _check_labels(config, sources)
+    _check_together(config, sources)
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
 
 
 def preset_of(files: Sequence[Path]) -> str:
-    """The preset that the last of the files names, or `demo`."""
+    """Return the preset named by the last file that names one, else `demo`."""
     named = [content["preset"] for content in map(load_yaml, files) if "preset" in content]
     return str(named[-1]) if named else "demo"
 
@@ -129,15 +117,15 @@ def preset_of(files: Sequence[Path]) -> str:
 def user_keys(
     spec: str, files: Sequence[Path], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The dotted names that files and environment set, with who sets them."""
+    """Map the dotted names that files and environment set to their sources."""
     canonical = registry.canonical_spec(spec)
-    layers = [(f"file {path}", _read_file(path, canonical).values) for path in files]
+    layers = [(f"file {path}", _read_file(path, canonical)[0]) for path in files]
     layers += _environment(os.environ if environ is None else environ, canonical)
     return {key: source for source, values in layers for key in values}
 
 
-def _read_file(path: Path, spec: str) -> _File:
-    """A configuration file: its values by dotted name, and its reserved entries."""
+def _read_file(path: Path, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a file's values by dotted name, and its reserved entries."""
     content = load_yaml(path)
     reserved = {key: content.pop(key) for key in RESERVED if key in content}
     for key, value in reserved.items():
@@ -149,24 +137,25 @@ def _read_file(path: Path, spec: str) -> _File:
             " remove its line 'spec:' if that is meant"
         )
     try:
-        return _File(flatten(content, keep=field_infos(spec)), reserved)
+        return flatten(content, keep=field_infos(spec)), reserved
     except ConfigError as err:
         raise ConfigError(f"{path}: {err}") from err
 
 
 def _environment(environ: Mapping[str, str], spec: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """One layer per variable; names are compared without case, `-` and `_` alike."""
-    names = {key.upper().replace(".", "__").replace("-", "_"): key for key in known_keys(spec)}
+    """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
+    names = {key.upper().replace(".", "__").replace("-", "_"): key for key in field_infos(spec)}
     layers: list[tuple[str, Mapping[str, Any]]] = []
     for variable in sorted(environ):
         if variable.upper().startswith(ENVIRONMENT):
             rest = variable.upper().removeprefix(ENVIRONMENT)
             key = names.get(rest, rest.lower().replace("__", "."))
-            layers.append((f"environment {variable}", {key: parse_scalar(environ[variable])}))
+            layers.append((f"environment {variable}", {key: parse_value(environ[variable])}))
     return layers
 
 
-def _check_labels(config: RunConfig, sources: Mapping[str, str]) -> None:
+def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
+    """Refuse fields that exclude each other, or what the method needs."""
     needs = registry.create(config.spec, config.method).needs()
     if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
         raise ConfigError(

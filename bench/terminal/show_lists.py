@@ -178,14 +178,13 @@ def config_record(resolved: Resolved) -> dict[str, Any]:
 
 def config_yaml(resolved: Resolved) -> str:
     """The configuration as a file that `--config` takes."""
-    import yaml
+    from fedbench.bench.config.yaml_files import dump_yaml
 
     values = resolved.config.model_dump(mode="json")
     head = {"spec": values.pop("spec"), "preset": resolved.preset}
     if resolved.study:
         head["study"] = resolved.study
-    text: str = yaml.safe_dump({**head, **values}, sort_keys=False, allow_unicode=True)
-    return text
+    return dump_yaml({**head, **values}, sort_keys=False, allow_unicode=True)
 
 
 def show_config(resolved: Resolved) -> None:

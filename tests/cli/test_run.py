@@ -111,12 +111,17 @@ def test_wrong_use_is_exit_code_2_and_one_or_two_lines(
     refused(words, message)
 
 
-def test_exponent_without_a_dot_is_refused_in_yaml(call: Call, tmp_path: Path) -> None:
+def test_files_and_set_read_words_alike(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("client:\n  lr: 1e-3\n", encoding="utf-8")
-    answer = call("config", "simclr", "--config", file)
-    assert answer.code == 2
-    assert "client.lr: '1e-3' is text in YAML; write 1.0e-3" in answer.err
+    written = call("config", "simclr", "--config", file, "--json").json["client"]
+    assert written["lr"] == 0.001
+    assert written == call("config", "simclr", "--set", "client.lr=1e-3", "--json").json["client"]
+    file.write_text("client:\n  keep_last_batch: off\n", encoding="utf-8")
+    for given in (("--config", file), ("--set", "client.keep_last_batch=off")):
+        answer = call("config", "simclr", *given)
+        assert answer.code == 2
+        assert "client.keep_last_batch: must be true or false (got 'off')" in answer.err
 
 
 def test_missing_gpu_is_exit_code_3(call: Call, tmp_path: Path) -> None:

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.config.yaml_files import parse_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import known_keys
-from fedbench.bench.runs.presets import load_preset, parse_preset, preset_names, preset_records
+from fedbench.bench.runs.presets import (
+    Preset,
+    check_preset,
+    load_preset,
+    preset_names,
+    preset_records,
+)
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 
@@ -144,6 +151,10 @@ def test_records() -> None:
 HEAD = "preset: x\ndescription: d\nsource: s\n"
 
 
+def parse_preset(text: str, name: str) -> Preset:
+    return check_preset(parse_yaml(text, name), name)
+
+
 def test_rules_apply_in_order_and_see_earlier_rules() -> None:
     preset = parse_preset(
         HEAD + "values: {client.lr: {value: 1.0, from: ours}}\n"
@@ -178,7 +189,7 @@ def test_rules_apply_in_order_and_see_earlier_rules() -> None:
             "'method.temperature' is not a field of supervised",
         ),
         ("values: {client.lrr: {value: 1.0, from: ours}}", "'client.lrr' is not a field"),
-        ("values: {client.lr: {value: 1e-3, from: ours}}", r"write 1\.0e-3"),
+        ("values: {client.lr: {value: '1e-3', from: ours}}", r"must be a number \(got '1e-3'\)"),
         ("values: {client.lr: {value: 1.0, from: us}}", "from: input should be 'paper'"),
         ("values: {client.lr: {value: 1.0}}", "field required"),
         ("values: {}\nrules: [{when: {method: byoll}, values: {}}]", "unknown method 'byoll'"),

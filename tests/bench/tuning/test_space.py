@@ -75,7 +75,7 @@ def test_grid_is_the_product_of_all_dimensions() -> None:
 TEXT = """
 method: simclr
 space:
-  client.lr: {type: float, low: 1.0e-4, high: 1.0, log: true}
+  client.lr: {type: float, low: 1e-4, high: 1, log: true}
   client.local_epochs: {type: int, low: 1, high: 9, step: 2}
   client.batch_size: {type: choice, values: [16, 32]}
 points: [{client.lr: 0.5}]
@@ -141,8 +141,12 @@ def test_steps_of_single_dimensions() -> None:
         ("client.lr: {type: float, low: 2.0, high: 1.0}", "low must be below high"),
         ("client.lr: {type: float, low: 0.1, high: 1.0}", "its default 0.03 must lie in the range"),
         (
-            "client.lr: {type: float, low: 1e-3, high: 1.0}",
-            r"low: '1e-3' is text in YAML; write 1\.0e-3",
+            "client.lr: {type: float, low: '1e-3', high: 1.0}",
+            r"low: input should be a valid number \(got '1e-3'\)",
+        ),
+        (
+            "client.lr: {type: float, low: 0.01, high: 1.0, log: yes}",
+            "log: input should be a valid b",
         ),
         ("client.lr: {type: real, low: 0.1, high: 1.0}", "does not match any of the expected tags"),
         ("client.lr: {type: float, low: 0.01, high: 1.0, grid: [3.0]}", "grid value 3.0 must lie"),
