@@ -1,14 +1,13 @@
-"""BYOL on every client, weights averaged or updated with regard to divergence."""
+"""BYOL on every client; weights are averaged, or updated by divergence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
-from torch import Tensor
 
 from fedbench.bench.method import (
     Batch,
@@ -16,12 +15,9 @@ from fedbench.bench.method import (
     ClientData,
     DataSpec,
     Loss,
-    Method,
     Needs,
     Net,
-    Server,
     Sharing,
-    Upload,
     register,
 )
 from fedbench.bench.nn import (
@@ -35,25 +31,24 @@ from fedbench.bench.nn import (
     mutual_prediction,
     spread,
 )
-from fedbench.methods import divergence
+from fedbench.methods.divergence import DivergenceAware
 
 
 @register("byol")
-class BYOL(Method):
-    """Each view's prediction points to what a slowly following target net makes of the other view.
+class BYOL(DivergenceAware):
+    """Each view's prediction points to the projection of the other view by a slowly moving target.
 
     Source: Grill et al. 2020, https://arxiv.org/abs/2006.07733; as a federated baseline in Lubana
     et al. 2022, https://arxiv.org/abs/2205.11506, whose heads, views and loss scale (a quarter of
     the original) these are. Its cross-silo rows keep the target with the client and update the
-    predictor with regard to divergence: `target: personal` and `update: fedu` (see
-    `methods.divergence`).
+    predictor by divergence: `target: personal` and `update: fedu` (see `methods.divergence`).
 
-    Deviation: the target keeps the share `ema_decay` of itself, as the papers say and the release
-    does not: there it takes over that share of the online net. `ema_inverted` does as the release.
-    The target moves after each optimizer step; the release moves it in front of each forward pass,
-    which gives every step the same target except that a round's first step sees the received online
-    net already. With `ema_inverted` that move is made too. The move after a round's last step, made
-    here and not in the release, is then outweighed by the next round's first one.
+    Deviation: the target keeps the share `ema_decay` of itself, as in the papers; in the release it
+    takes over that share of the online net, and so it does with `ema_inverted`. The target moves
+    after each optimizer step; the release moves it before each forward pass, which gives every step
+    the same target, except that a round's first step has already moved to the received online net.
+    With `ema_inverted` that move is made too. The move after a round's last step, made here and not
+    in the release, is then outweighed by the next round's first one.
     """
 
     augmentation: Literal["byol-o", "simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
@@ -69,29 +64,25 @@ class BYOL(Method):
         "averaged",
         description="sent and averaged; kept by each client; or the received net every round",
     )
-    update: divergence.Update = Field(
-        "average", description="what clients make of the server's tensors"
-    )
-    predictor_threshold: float = Field(
-        0.4, ge=0, description="fedu: from this divergence on a client keeps its own predictor"
-    )
-    mixing_target: float = Field(
-        0.7, gt=0, le=1, description="fedema: share of the own model at the first divergence"
-    )
 
-    @field_validator("update")
+    @field_validator("target")
     @classmethod
-    def _stateful(cls, update: divergence.Update, info: ValidationInfo) -> divergence.Update:
-        if update in ("fedu", "fedema") and info.data.get("target") != "personal":
-            raise PydanticCustomError(
-                "target", "must be 'average' or 'frozen-predictor' unless target is 'personal'"
-            )
-        return update
+    def _personal_with_a_stored_model(cls, target: str, info: ValidationInfo) -> str:
+        update = info.data.get("update")
+        if update in ("fedu", "fedema") and target != "personal":
+            message = "must be 'personal' for update '{update}'"
+            raise PydanticCustomError("target", message, {"update": update})
+        return target
+
+    @property
+    def keeps_record(self) -> bool:
+        """True for a personal target, too: a client's first round has to be known."""
+        return self.target == "personal" or super().keeps_record
 
     def needs(self) -> Needs:
-        """Two views; an averaged target is evaluated beside the online encoder.
+        """Ask for two views; evaluate an averaged target beside the online encoder.
 
-        Batch norm in the heads asks for batches of two by itself.
+        No smallest batch is needed here: batch norm in the heads asks for two images by itself.
         """
         name = self.augmentation
         return Needs(
@@ -100,7 +91,7 @@ class BYOL(Method):
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Online encoder, projector and predictor; targets of the first two; a client's memory."""
+        """Make encoder, projector and predictor, targets of the first two, a client's memory."""
         out, norm = self.projection_dim, backbone.head_norm
         projector = mlp(backbone.dim, self.hidden_dim, out, norm=norm, out_bias=False)
         predictor = mlp(out, self.hidden_dim, out, norm=norm)
@@ -108,27 +99,25 @@ class BYOL(Method):
         add_targets(net, "encoder", "projector")
         if self.target == "reinit":
             keep_within_round(net["target_encoder"], net["target_projector"])
-        divergence.add_memory(net, self.update, record=self.target == "personal")
+        self.add_memory(net)
         return net
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """Online parts are averaged; targets are averaged, stay, or last for one round."""
-        personal = self.target == "personal"
-        targets = {"target_*": Sharing.PERSONAL} if personal else {}
-        memory = divergence.memory_rules(self.update, record=personal)
-        return {**targets, **memory, "*": Sharing.AVERAGED}
+        """Average online parts; targets are averaged, personal, or hidden (`reinit`)."""
+        targets = {"target_*": Sharing.PERSONAL} if self.target == "personal" else {}
+        return {**targets, **super().sharing()}
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Bring in what the client kept; a target that is not at hand becomes the received net."""
-        afresh = divergence.begin_round(net, self.update, client.round, self.predictor_threshold)
-        if self.target != "averaged" and afresh:
+        """Bring the client's stored parts in; without a stored target, copy the received net."""
+        from_server = self.begin_round(net, client)
+        if self.target != "averaged" and from_server:
             copy_to_targets(net)
         if self.ema_inverted:
             ema_update(net, 1 - self.ema_decay)
         return data
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Negative cosine of predictions and the other view's target projections."""
+        """Compute the negative cosine of predictions and the other view's target projections."""
         h1, h2 = net.views(batch.views, "encoder")  # (B, D)
         z1, z2 = net.views((h1, h2), "projector")  # (B, projection_dim)
         p1, p2 = net.views((z1, z2), "predictor")  # (B, projection_dim)
@@ -138,14 +127,5 @@ class BYOL(Method):
         return Loss(total, features=(h1, h2), parts={"spread": spread(z1)})
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        """The targets follow."""
+        """Move the targets towards the online parts."""
         ema_update(net, 1 - self.ema_decay if self.ema_inverted else self.ema_decay)
-
-    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """Keep what the next round needs; nothing goes up besides the averaged tensors."""
-        divergence.end_round(net, self.update, client.round, self.mixing_target)
-        return {}
-
-    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Under `frozen-predictor`, undo what was averaged of the predictor."""
-        divergence.restore_frozen_predictor(net)

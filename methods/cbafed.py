@@ -33,14 +33,14 @@ from fedbench.bench.nn import Backbone, accept, balanced_thresholds
 class CBAFed(Method):
     """Pseudo-labels of a round, fixed at its start, under class-balanced adaptive thresholds.
 
-    Every client sends how many images of each class it trained on, true and pseudo-labels together;
-    the server sends each class's share of the sum, which sets the thresholds (4 bytes per class
-    either way).
+    Every client sends the number of images of each class that it trained on, true and pseudo-labels
+    together; the server sends each class's share of the sum, which sets the thresholds (4 bytes per
+    class either way).
 
     Source: Li et al. 2023, "Class Balanced Adaptive Pseudo Labeling for Federated Semi-Supervised
     Learning", and its release https://github.com/minglllli/CBAFed, without residual weights, as in
     Louizos et al. 2024, https://arxiv.org/abs/2405.02081. There clients have all labels or none and
-    take part in every round. Deviations for clients with some labels that are seen once in a while:
+    take part in every round. Deviations for clients with some labels that take part now and then:
     labelled and accepted images are one shuffled set; the server adds up the newest counts of every
     client seen so far; the first rounds use labels alone. Views are drawn anew for training.
     """
@@ -59,7 +59,7 @@ class CBAFed(Method):
     num_views: int = Field(2, ge=1, le=2, description="views per image; losses are averaged")
 
     def needs(self) -> Needs:
-        """Weak views; counts go up."""
+        """Ask for weak views and some labels; counts go up."""
         views = (self.augmentation,) * self.num_views
         return Needs(
             views=views,
@@ -69,7 +69,7 @@ class CBAFed(Method):
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and linear classifier; the server's counts, and the shares that it sends."""
+        """Make encoder and linear classifier, the server's counts, and the shares that it sends."""
         classifier = nn.Linear(backbone.dim, data.num_classes)
         net = Net({"encoder": backbone.make(), "classifier": classifier})
         net.register_buffer("class_counts", torch.zeros(data.num_clients, data.num_classes))
@@ -77,7 +77,7 @@ class CBAFed(Method):
         return net
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """Single clients' counts stay at the server, shares come down."""
+        """Keep single clients' counts at the server; send shares down."""
         return {
             "class_counts": Sharing.SERVER_ONLY,
             "class_share": Sharing.BROADCAST,
@@ -86,7 +86,7 @@ class CBAFed(Method):
 
     @torch.no_grad()
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Keep what is labelled, and what the received model labels with enough confidence."""
+        """Keep labelled images, and those that the received model labels with enough confidence."""
         known = data.labels >= 0  # (N,)
         if client.round < self.warmup_rounds:
             return data.keep(known)
@@ -100,7 +100,7 @@ class CBAFed(Method):
         return data.relabel(torch.where(known, data.labels, guess), keep=known | accepted)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Mean cross entropy over views and batch, labels and pseudo-labels alike."""
+        """Compute the mean cross entropy over views and batch, pseudo-labels included."""
         h = net.views(batch.views, "encoder")  # per view, (B, D)
         terms = [F.cross_entropy(net(x, "classifier"), batch.labels) for x in h]
         return Loss(torch.stack(terms).mean(), features=h)

@@ -30,23 +30,23 @@ from fedbench.methods.autoencoder import Autoencoder
 class CentralAE(Autoencoder):
     """Autoencoder on pooled data, then classifier and encoder on pooled labels; not federated.
 
-    The first `pretrain_rounds` rounds come on top of the configured ones and reconstruct images.
-    The configured rounds then train a classifier by SGD through the encoder, whose own learning
-    rate is lower. What is evaluated is the encoder, by the same probes as for every other method.
+    The first `pretrain_rounds` rounds are added to the configured ones and reconstruct images. The
+    configured rounds then train a classifier by SGD through the encoder, whose learning rate is
+    lower. The encoder is evaluated, by the same probes as for every other method.
 
     Source: Arora 2023, pFedAE, reference "AE-CenS" (100 epochs each, SGD with 0.1 for the
     classifier). The encoder's learning rate is not stated; 0.01 is ours.
     """
 
     pretrain_rounds: int = Field(
-        2, ge=0, description="rounds of reconstruction in front of the configured ones"
+        2, ge=0, description="rounds of reconstruction before the configured ones"
     )
     hidden_dim: int = Field(512, ge=1, description="hidden width of the classifier")
     classifier_lr: float = Field(0.1, gt=0, description="SGD on the labels: the classifier's rate")
     encoder_lr: float = Field(0.01, ge=0, description="SGD on the labels: the encoder's rate")
 
     def needs(self) -> Needs:
-        """The image itself, in [0, 1], all images in one place, and their labels."""
+        """Ask for the image itself, in [0, 1], all images in one place, and their labels."""
         return Needs(
             views=("unit",),
             labels=Labels.ALL,
@@ -57,31 +57,31 @@ class CentralAE(Autoencoder):
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder, decoder, and a classifier of two layers."""
+        """Make encoder, decoder, and a classifier of two layers."""
         net = super().build(backbone, data)
         latent_dim = self.latent_dim or backbone.dim
         net["classifier"] = mlp(latent_dim, self.hidden_dim, data.num_classes)
         return net
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """Nothing is sent: whoever holds the data trains."""
+        """Send nothing: the one holder of the data trains."""
         return {"*": Sharing.PERSONAL}
 
     def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
-        """The one holder takes part; on labels it trains by SGD."""
+        """Let the one holder take part; on labels it trains by SGD."""
         plan = replace(default, cohort="all")
         if round_index < self.pretrain_rounds:
             return plan
         return replace(plan, optimizer="sgd", lr=self.classifier_lr)
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """All images at first, then the labelled ones."""
+        """Train on all images in the first rounds, then on the labelled ones."""
         if client.round < self.pretrain_rounds:
             return data
         return data.keep(data.labels >= 0)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Reconstruction at first, then cross entropy."""
+        """Compute the error of reconstruction in the first rounds, then the cross entropy."""
         if client.round < self.pretrain_rounds:
             return super().loss(net, batch, client)
         (x,) = batch.views
@@ -92,5 +92,5 @@ class CentralAE(Autoencoder):
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """The same values, whose gradient is multiplied by `factor` on its way back."""
+    """Return the same values; their gradient is multiplied by `factor` on its way back."""
     return x.detach() + factor * (x - x.detach())

@@ -1,4 +1,4 @@
-"""Clients that remember: how far they moved decides what they keep of their own model.
+"""Federated updates by divergence: FedU, FedEMA, and a predictor that is never updated.
 
 FedU: Zhuang et al. 2021, https://arxiv.org/abs/2108.06492 (its divergence-aware predictor update).
 FedEMA: Zhuang et al. 2022, https://arxiv.org/abs/2204.04385. Constants that the papers leave open
@@ -12,35 +12,126 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.method import Net, Sharing
+from fedbench.bench.method import Client, ClientData, Method, Net, Server, Sharing, Upload
 from fedbench.bench.nn import keep_within_round
 
 Update = Literal["average", "fedu", "fedema", "frozen-predictor"]
-"""What a client makes of the server's tensors at the start of a round.
-
-`average` takes them. `fedu` and `fedema` mix in what the client kept. `frozen-predictor` is what
-the release of Lubana et al. 2022 comes to: its server never updates the predictor.
-"""
 
 ONLINE = ("encoder", "projector", "predictor")
 
-_KEPT: dict[Update, tuple[str, ...]] = {"fedu": ("predictor",), "fedema": ONLINE}
+_REMEMBERED: dict[Update, tuple[str, ...]] = {"fedu": ("predictor",), "fedema": ONLINE}
+_PREFIX, _RECORD, _FROZEN = "own_", "own_record", "initial_predictor"
 
-_OWN = "own_"
 
-_RECORD = "own_record"
+class DivergenceAware(Method):
+    """Base of methods with a predictor whose clients may keep a share of their previous model.
 
-_FROZEN = "initial_predictor"
+    At the end of a round a client measures how far its encoder moved, and stores its parts; at the
+    start of its next round these meet the received ones, by the rule `update`:
+
+    * average: the received tensors are taken as they are.
+    * fedu: the client's predictor replaces the received one if its last divergence was at least
+      `predictor_threshold`.
+    * fedema: every online part becomes share * stored + (1 - share) * received (`stored_share`);
+      after a round that the client missed, the received parts are taken as they are.
+    * frozen-predictor: the server restores the initial predictor after every round, which is what
+      the release of Lubana et al. 2022 comes to.
+
+    Deviation: the release of FedEMA mixes parameters only; here batch-norm statistics mix too.
+
+    The three fields belong to the method, and `fedu` and `fedema` are no add-ons: stored rows,
+    presets and published rows name them `method.update` and so on.
+
+    A subclass calls `add_memory` at the end of `build`, and inherits or extends the other hooks.
+    """
+
+    update: Update = Field("average", description="what clients make of the server's tensors")
+    predictor_threshold: float = Field(
+        0.4, ge=0, description="fedu: from this divergence on a client keeps its own predictor"
+    )
+    mixing_target: float = Field(
+        0.7, gt=0, le=1, description="fedema: share of the own model at the first divergence"
+    )
+
+    @property
+    def keeps_record(self) -> bool:
+        """True if clients keep a `Record`; a subclass may need one under every rule."""
+        return self.update in _REMEMBERED
+
+    def add_memory(self, net: Net) -> None:
+        """Give a net with encoder, projector and predictor the tensors that the rule needs."""
+        for part in _REMEMBERED.get(self.update, ()):
+            net[_PREFIX + part] = copy.deepcopy(net[part]).requires_grad_(False)
+        if self.keeps_record:
+            net[_RECORD] = Record(net["encoder"])
+        if self.update == "frozen-predictor":
+            net[_FROZEN] = copy.deepcopy(net["predictor"]).requires_grad_(False)
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        """Average everything but a client's memory, and the predictor that the server restores."""
+        personal = {f"{_PREFIX}*": Sharing.PERSONAL} if self.keeps_record else {}
+        frozen = {f"{_FROZEN}.*": Sharing.SERVER_ONLY} if self.update == "frozen-predictor" else {}
+        return {**personal, **frozen, "*": Sharing.AVERAGED}
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        """Bring the client's stored parts in."""
+        self.begin_round(net, client)
+        return data
+
+    def begin_round(self, net: Net, client: Client) -> bool:
+        """Apply the rule to the received parts in `net`.
+
+        Returns:
+            True if the client starts from the server's tensors alone: in its first round, under
+            fedema after a round that it missed, and always without a record.
+        """
+        record = _record(net)
+        if record is None:
+            return True
+        fedema, last = self.update == "fedema", int(record.last_round)
+        missed = last < 0 or (fedema and last != client.round - 1)
+        far = float(record.divergence) >= self.predictor_threshold
+        if not missed and (fedema or (self.update == "fedu" and far)):
+            share = float(stored_share(record.divergence, record.scale)) if fedema else 1.0
+            for part in _REMEMBERED[self.update]:
+                mix(net[part], net[_PREFIX + part], share)
+        with torch.no_grad():
+            for old, now in zip(record.start, convolutions(net["encoder"]), strict=True):
+                old.copy_(now)
+        return missed
+
+    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        """Measure how far the client moved and store its parts; nothing extra goes up.
+
+        The first divergence above 0 fixes the client's scale for the whole run, so that FedEMA's
+        share after a round that moves as far is `mixing_target`.
+        """
+        record = _record(net)
+        if record is not None:
+            moved = mean_distance(list(record.start), convolutions(net["encoder"]))
+            record.divergence.copy_(moved)
+            if float(record.scale) == 0 and float(record.divergence) > 0:
+                record.scale.copy_(self.mixing_target / record.divergence)
+            record.last_round.fill_(client.round)
+        for part in _REMEMBERED.get(self.update, ()):
+            mix(net[_PREFIX + part], net[part], 1.0)
+        return {}
+
+    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
+        """Restore weights and statistics of the initial predictor under `frozen-predictor`."""
+        if _FROZEN in net:
+            mix(net["predictor"], net[_FROZEN], 1.0)
 
 
 class Record(nn.Module):
-    """What a client knows of its earlier rounds; personal.
+    """A client's record of its earlier rounds; personal.
 
     Attributes:
         divergence: how far its encoder moved in its last round (`mean_distance`).
-        scale: FedEMA's factor from divergence to the own share; 0 until it is fixed.
+        scale: FedEMA's factor from divergence to share; 0 until it is fixed.
         last_round: the last round it took part in; -1 before the first.
     """
 
@@ -58,7 +149,7 @@ class Record(nn.Module):
 
 
 def convolutions(encoder: nn.Module) -> list[Tensor]:
-    """Weights of all convolutions."""
+    """Return the weights of all convolutions."""
     return [module.weight for module in encoder.modules() if isinstance(module, nn.Conv2d)]
 
 
@@ -68,121 +159,27 @@ def mean_distance(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
     return torch.stack([torch.dist(old.detach(), new.detach()) for old, new in pairs]).mean()
 
 
-def own_share(divergence: Tensor, scale: Tensor) -> Tensor:
-    """FedEMA's share of the own model, min(1, scale * divergence), in [0, 1]."""
+def stored_share(divergence: Tensor, scale: Tensor) -> Tensor:
+    """FedEMA's share of the client's stored model, min(1, scale * divergence), in [0, 1]."""
     return (scale * divergence).clamp(max=1.0)
 
 
-def mix(received: nn.Module, own: nn.Module, share: float) -> None:
-    """Set `received` to share * own + (1 - share) * received; parameters and buffers alike.
+def mix(received: nn.Module, stored: nn.Module, share: float) -> None:
+    """Set `received` to share * stored + (1 - share) * received; parameters and buffers alike.
 
     Args:
         received: edited in place.
-        own: a module of the same shape.
+        stored: a module of the same shape.
         share: in [0, 1].
     """
     with torch.no_grad():
-        for theirs, mine in zip(_tensors(received), _tensors(own), strict=True):
-            theirs.copy_(mine) if share == 1 else theirs.lerp_(mine, share)
-
-
-def add_memory(net: Net, update: Update, *, record: bool) -> None:
-    """Give a net what an update rule needs besides its online parts.
-
-    Args:
-        net: edited in place; has encoder, projector and predictor.
-        update: the rule.
-        record: keep a `Record` even if the rule needs none.
-    """
-    for part in _KEPT.get(update, ()):
-        net[_OWN + part] = copy.deepcopy(net[part]).requires_grad_(False)
-    if record or update in _KEPT:
-        net[_RECORD] = Record(net["encoder"])
-    if update == "frozen-predictor":
-        net[_FROZEN] = copy.deepcopy(net["predictor"]).requires_grad_(False)
-
-
-def memory_rules(update: Update, *, record: bool) -> Mapping[str, Sharing]:
-    """Rows of a sharing table for what `add_memory` adds under the same arguments."""
-    rules: dict[str, Sharing] = {}
-    if record or update in _KEPT:
-        rules[f"{_OWN}*"] = Sharing.PERSONAL
-    if update == "frozen-predictor":
-        rules[f"{_FROZEN}.*"] = Sharing.SERVER_ONLY
-    return rules
-
-
-def begin_round(net: Net, update: Update, round_index: int, threshold: float) -> bool:
-    """At the start of a client's round: what it kept meets what it received.
-
-    * fedu: the own predictor takes the place of the server's if the client's last divergence was
-      at least `threshold`; encoder and projector are the server's.
-    * fedema: all online parts become share * own + (1 - share) * received (`own_share`); after a
-      round that the client missed, the server's are taken as they are.
-    * else, or without a record, nothing happens.
-
-    Deviation: the release of FedEMA mixes parameters only; here statistics of batch norm mix too.
-
-    Args:
-        net: with the received online parts and the client's memory; edited in place.
-        update: the rule.
-        round_index: the round at hand.
-        threshold: divergence from which on fedu keeps the own predictor.
-
-    Returns:
-        Whether the client starts from the server's tensors alone, because this is its first round
-        or, under fedema, because it missed the last one.
-    """
-    record = _record(net)
-    if record is None:
-        return True
-    last = int(record.last_round)
-    afresh = last < 0 or (update == "fedema" and last != round_index - 1)
-    if not afresh:
-        keeps = update == "fedu" and float(record.divergence) >= threshold
-        share = float(own_share(record.divergence, record.scale)) if update == "fedema" else 1.0
-        for part in _KEPT[update] if keeps or update == "fedema" else ():
-            mix(net[part], net[_OWN + part], share)
-    with torch.no_grad():
-        for old, now in zip(record.start, convolutions(net["encoder"]), strict=True):
-            old.copy_(now)
-    return afresh
-
-
-def end_round(net: Net, update: Update, round_index: int, target: float) -> None:
-    """At the end of a client's round: measure how far it moved and keep the own parts.
-
-    Without a record nothing happens.
-
-    Args:
-        net: edited in place.
-        update: the rule.
-        round_index: the round at hand.
-        target: fedema's own share after a first round that moves as far as later ones; it fixes
-            the client's scale, target / divergence, once and for all.
-    """
-    record = _record(net)
-    if record is None:
-        return
-    with torch.no_grad():
-        record.divergence.copy_(mean_distance(list(record.start), convolutions(net["encoder"])))
-        if float(record.scale) == 0 and float(record.divergence) > 0:
-            record.scale.copy_(target / record.divergence)
-        record.last_round.fill_(round_index)
-    for part in _KEPT.get(update, ()):
-        mix(net[_OWN + part], net[part], 1.0)
-
-
-def restore_frozen_predictor(net: Net) -> None:
-    """On the server, under `frozen-predictor`: initial weights and statistics again."""
-    if _FROZEN in net:
-        mix(net["predictor"], net[_FROZEN], 1.0)
-
-
-def _record(net: Net) -> Record | None:
-    records = [part for name, part in net.items() if name == _RECORD and isinstance(part, Record)]
-    return records[0] if records else None
+        for old, new in zip(_tensors(received), _tensors(stored), strict=True):
+            old.copy_(new) if share == 1 else old.lerp_(new, share)
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
+
+
+def _record(net: Net) -> Record | None:
+    return next((part for part in net.values() if isinstance(part, Record)), None)

@@ -1,4 +1,4 @@
-"""FeatARC without clustering: SimCLR whose projections stay near the received model's."""
+"""FeatARC without clustering: SimCLR whose projections stay near those of the received model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fedbench.bench.nn import (
 
 @register("featarc")
 class FeatARC(Method):
-    """SimCLR plus alignment of each view's projection with what the received model makes of it.
+    """SimCLR plus alignment of each view's projection with that of the received model.
 
     Source: Wang et al. 2023, https://arxiv.org/abs/2210.10947 (Dec-SSL); its alignment alone is a
     baseline of Louizos et al. 2024, https://arxiv.org/abs/2405.02081, table 3, with half
@@ -46,7 +46,7 @@ class FeatARC(Method):
 
     align_weight: float = Field(0.5, ge=0, description="factor of the alignment")
     anchor: Literal["projector", "backbone-clean"] = Field(
-        "projector", description="what of the received model projections are aligned with"
+        "projector", description="output of the received model that projections are aligned with"
     )
     temperature: float = Field(0.1, gt=0, description="softmax divisor of the contrast")
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
@@ -59,12 +59,12 @@ class FeatARC(Method):
     )
 
     def needs(self) -> Needs:
-        """Two views of a kind, and the image itself for its features."""
+        """Ask for two views of a kind, and the image itself for its features."""
         clean = ("plain",) if self.anchor == "backbone-clean" else ()
         return Needs(views=(self.augmentation, self.augmentation, *clean), min_batch=2)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and projector, and a frozen copy of both that is filled every round."""
+        """Make encoder and projector, and a frozen copy of both that is filled every round."""
         if self.anchor == "backbone-clean" and self.projection_dim != backbone.dim:
             raise ConfigError(
                 f"method.projection_dim: must equal the encoder's width {backbone.dim} for anchor"
@@ -85,15 +85,14 @@ class FeatARC(Method):
         return data
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """NT-Xent plus the weighted mean of both views' negative cosine to their anchors."""
+        """Compute NT-Xent plus the weighted mean of both views' negative cosine to the anchors."""
         views = batch.views[:2]
         h = net.views(views, "encoder")  # 2 x (B, D)
         z1, z2 = net.views(h, "projector")  # (B, projection_dim)
         a1, a2 = self._anchors(net, batch)  # (B, projection_dim)
         align = (negative_cosine(z1, a1) + negative_cosine(z2, a2)) / 2
-        return Loss(nt_xent(z1, z2, self.temperature), features=h).plus(
-            "align", self.align_weight * align
-        )
+        out = Loss(nt_xent(z1, z2, self.temperature), features=h)
+        return out.plus("align", self.align_weight * align)
 
     @torch.no_grad()
     def _anchors(self, net: Net, batch: Batch) -> tuple[Tensor, Tensor]:

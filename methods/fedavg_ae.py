@@ -1,4 +1,4 @@
-"""FedAvg on a plain autoencoder: the shared reference of the personalised ones."""
+"""FedAvg on a plain autoencoder, the shared reference of the personalised ones."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class FedAvgAE(Autoencoder):
     """
 
     def needs(self) -> Needs:
-        """The image itself, in [0, 1]."""
+        """Ask for the image itself, in [0, 1]."""
         return Needs(views=("unit",), pixels="unit")

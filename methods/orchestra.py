@@ -1,4 +1,4 @@
-"""Orchestra: clients and server cluster together, only centroids leave a client."""
+"""Orchestra: clients and server cluster together; besides weights only centroids leave a client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedbench.bench.method import (
@@ -44,99 +44,9 @@ from fedbench.bench.nn import (
 )
 
 
-class ClusterFields(BaseModel):
-    """The hyperparameters of both clusterings, for a method to inherit, and how they are used."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    num_local_clusters: int = Field(8, ge=1, description="L; the paper: 8, CIFAR-100 16")
-    representations: Literal["centroids", "memory", "private", "random"] = Field(
-        "centroids",
-        description="what goes up; memory: the rows themselves, the ideal case; private: centroids"
-        " under differential privacy; random: unit vectors that know nothing, a control",
-    )
-    epsilon: float = Field(
-        1.0, gt=0, le=100, description="private: budget of a client's images in one round"
-    )
-    delta: float = Field(1e-3, gt=0, lt=1, description="private: the same")
-    strict_k_anonymity: bool = Field(
-        False,
-        description="every centroid stands for n // L >= 2 images, each with its newest row",
-    )
-    sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
-    local_iterations: int = Field(5, ge=1, description="of local clustering")
-    global_steps: int = Field(500, ge=1, description="of global clustering, per round")
-    global_lr: float = Field(0.01, gt=0, description="its learning rate")
-    global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
-    global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
-
-    def declared(self) -> dict[str, Extra]:
-        """What `to_send` sends, for `Needs.extras`."""
-        if self.representations == "private":
-            return {"centroids": Extra(budget=ClusterBudget(self.epsilon, self.delta))}
-        if self.representations == "random":
-            return {"centroids": Extra()}
-        whole = self.representations == "memory"
-        rows = Extra(per_sample=True) if whole else Extra(group_size="min_cluster_size")
-        return {self.sent_name: rows, "min_cluster_size": Extra()}
-
-    @property
-    def sent_name(self) -> str:
-        """Under which name rows or centroids go up."""
-        return "memory" if self.representations == "memory" else "centroids"
-
-    def to_send(self, memory: Memory, rng: torch.Generator) -> dict[str, Tensor]:
-        """What a client sends of its rows (n, d): nothing when there are too few of them.
-
-        Otherwise, as `sent_name`, (L, d) centroids or all rows, and `min_cluster_size` (1,): how
-        many images the smallest cluster has. L is at most n // 2, but a single row makes one
-        cluster unless `strict_k_anonymity`, which uses one row of each image. Private and random
-        centroids are always L, whatever the client holds, and no size goes with them.
-        """
-        rows, images = memory.valid(), memory.images()
-        if self.representations == "private":
-            budget = ClusterBudget(self.epsilon, self.delta)
-            return {"centroids": cluster_privately(rows, self.num_local_clusters, budget, rng)}
-        if self.representations == "random":
-            units = random_units(self.num_local_clusters, rows.shape[1], rng)
-            return {"centroids": units.to(rows)}
-        whole = self.representations == "memory"
-        if self.strict_k_anonymity and not whole:
-            chosen = memory.newest().to(rows.device)
-            rows, images = rows[chosen], images[chosen]
-        if len(rows) < (2 if self.strict_k_anonymity and not whole else 1):
-            return {}
-        if whole:
-            return {"memory": rows, "min_cluster_size": rows.new_ones(1)}
-        local = cluster_locally(
-            rows,
-            min(self.num_local_clusters, max(1, len(rows) // 2)),
-            rng,
-            iterations=self.local_iterations,
-            strength=self.sinkhorn_strength,
-            strict=self.strict_k_anonymity,
-            images=images,
-        )
-        smallest = local.sizes.min().to(rows.dtype).view(1)
-        return {"centroids": local.centroids, "min_cluster_size": smallest}
-
-    def moved_centroids(self, points: Tensor, centroids: Tensor, temperature: float) -> Tensor:
-        """Global centroids (G, d) after clustering what clients sent, (N, d)."""
-        return cluster_globally(
-            points.to(centroids.device),
-            centroids,
-            temperature=temperature,
-            strength=self.sinkhorn_strength,
-            steps=self.global_steps,
-            lr=self.global_lr,
-            momentum=self.global_momentum,
-            weight_decay=self.global_weight_decay,
-        )
-
-
 @register("orchestra")
-class Orchestra(ClusterFields, Method):
-    """Two views of an image shall fall into the same global clusters.
+class Orchestra(Method):
+    """Two views of an image should fall into the same global clusters.
 
     A client keeps its newest target projections in a memory that never leaves it, and sends the
     centroids of local clusters; the server clusters these into global centroids. A round 0 without
@@ -150,9 +60,29 @@ class Orchestra(ClusterFields, Method):
     up as well (4 bytes), for the log. What table 7 calls local-DP is `representations: private`; it
     clusters one projection of each image, made by the net as it was received: in the memory an
     image may stand twice, and each row depends on all images that the net was trained on, so that
-    neither could be given an epsilon. It covers the centroids; the weights go up as ever.
+    neither could be given an epsilon. It covers the centroids; the weights go up unprotected.
     """
 
+    num_local_clusters: int = Field(8, ge=1, description="L; the paper: 8, CIFAR-100 16")
+    representations: Literal["centroids", "memory", "private", "random"] = Field(
+        "centroids",
+        description="what goes up; memory: the rows themselves, the ideal case; private: centroids"
+        " under differential privacy; random: unit vectors without information, a control",
+    )
+    epsilon: float = Field(
+        1.0, gt=0, le=100, description="private: budget of a client's images in one round"
+    )
+    delta: float = Field(1e-3, gt=0, lt=1, description="private: delta of that budget")
+    strict_k_anonymity: bool = Field(
+        False,
+        description="every centroid stands for n // L >= 2 images, each with its newest row",
+    )
+    sinkhorn_strength: float = Field(25.0, gt=0, le=300, description="inverse regulariser")
+    local_iterations: int = Field(5, ge=1, description="of local clustering")
+    global_steps: int = Field(500, ge=1, description="of global clustering, per round")
+    global_lr: float = Field(0.01, gt=0, description="its learning rate")
+    global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
+    global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
     num_global_clusters: int = Field(32, ge=2, description="G; the paper: 32, CIFAR-100 256")
     memory_size: int = Field(128, ge=2, description="most projections that a client clusters")
     temperature: float = Field(0.1, gt=0, description="softmax divisor; the paper's text has none")
@@ -168,24 +98,30 @@ class Orchestra(ClusterFields, Method):
     projection_dim: int = Field(512, ge=1, description="width of its output and of a centroid")
 
     def needs(self) -> Needs:
-        """The target's view, the other one, a third to be turned; a round 0 for centroids.
+        """Ask for the target's view, the other one, a third to be turned, and a round 0.
 
-        Algorithm 2 returns the target, the release evaluates the online encoder: both are.
+        Algorithm 2 returns the target, the release evaluates the online encoder; both are judged.
         """
         suffixes = ("-1", "-2") if self.augmentation == "orchestra-o" else ("", "")
         first, second = (self.augmentation + suffix for suffix in suffixes)
         target = first if self.target_view == "view-1" else "plain"
         turned = (first,) if self.degeneracy else ()
-        views = (target, second, *turned)
+        sizes = {"min_cluster_size": Extra()}
+        extras = {
+            "centroids": {"centroids": Extra(group_size="min_cluster_size"), **sizes},
+            "memory": {"memory": Extra(per_sample=True), **sizes},
+            "private": {"centroids": Extra(budget=ClusterBudget(self.epsilon, self.delta))},
+            "random": {"centroids": Extra()},
+        }
         return Needs(
-            views=views,
+            views=(target, second, *turned),
             encoders=TARGET_ENCODER if self.target else {},
             preparatory_rounds=1,
-            extras=self.declared(),
+            extras=extras[self.representations],
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Online parts, their targets, classifier of turns, centroids, and the scratch memory."""
+        """Make online parts, their targets, classifier of turns, centroids, and the memory."""
         dim = self.projection_dim
         head = projector(backbone, self.hidden_dim, dim, normed=True, out_bias=False)
         net = Net({"encoder": backbone.make(), "projector": head})
@@ -199,41 +135,41 @@ class Orchestra(ClusterFields, Method):
         return net
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """Centroids come down only; weights and targets are averaged."""
+        """Send centroids down only; average weights and targets."""
         return {"centroids": Sharing.BROADCAST, "*": Sharing.AVERAGED}
 
     def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
-        """No training in round 0."""
+        """Skip training in round 0."""
         return RoundPlan(0, default.cohort) if round_index == 0 else default
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Empty the memory, which another client may have filled; in round 0 fill it."""
-        Memory.of(net).reset(len(data))
+        """Empty the memory, which another client may have filled, and fill it in round 0.
+
+        `private` fills it in every round, with a row for each image that depends on that image and
+        the received net only.
+        """
+        memory, view = Memory.of(net), self.needs().views[0]
+        memory.reset(len(data))
         if self.representations == "private":
-            Memory.of(net).hold(self._all_rows(net, data, client))
+            net.eval()
+            with torch.no_grad():
+                rows = [self._target(net, x) for x in data.ordered(view, client.rng)]
+            net.train()
+            memory.hold(torch.cat(rows))  # (n, d)
         elif client.round == 0 and len(data) >= (2 if has_batch_norm(net) else 1):
             some = data.keep(torch.randperm(len(data), generator=client.rng)[: self.memory_size])
-            views = some.ordered(self.needs().views[0], client.rng, self.memory_size)
+            views = some.ordered(view, client.rng, self.memory_size)
             with torch.no_grad(), kept_buffers(net):
                 rows = [self._target(net, x) for x in views]  # one chunk, (n, d)
-            Memory.of(net).push(torch.cat(rows), torch.arange(len(some), device=rows[0].device))
+            memory.push(torch.cat(rows), torch.arange(len(some), device=rows[0].device))
         return data
-
-    def _all_rows(self, net: Net, data: ClientData, client: Client) -> Tensor:
-        """A row for each image (n, d), which depends on that image and the received net only."""
-        net.eval()
-        views = data.ordered(self.needs().views[0], client.rng)
-        with torch.no_grad():
-            rows = torch.cat([self._target(net, x) for x in views])
-        net.train()
-        return rows
 
     def _target(self, net: Net, x: Tensor) -> Tensor:
         prefix = "target_" if self.target else ""
         return F.normalize(net(x, prefix + "encoder", prefix + "projector"), dim=1)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Cross entropy between the views' cluster assignments, plus that of the turns."""
+        """Compute the cross entropy of the views' cluster assignments, plus that of the turns."""
         x1, x2 = batch.views[:2]  # (B, C, H, W)
         centroids = net.tensor("centroids").T / self.temperature  # (d, G)
         with torch.no_grad():
@@ -259,16 +195,57 @@ class Orchestra(ClusterFields, Method):
         Memory.of(net).push(out.keep["rows"], out.keep["examples"])
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """The local centroids and the smallest cluster's size; nothing from an empty memory."""
-        return self.to_send(Memory.of(net), client.rng)
+        """Send local centroids (L, d), or all rows, of the memory's rows (n, d).
+
+        With them goes `min_cluster_size` (1,), the number of images in the smallest cluster. L is
+        at most n // 2, but a single row makes one cluster unless `strict_k_anonymity`, which uses
+        one row of each image; too few rows send nothing. Private and random centroids are always L,
+        whatever the client holds, and no size goes with them.
+        """
+        memory, rng, num_clusters = Memory.of(net), client.rng, self.num_local_clusters
+        rows, images = memory.valid(), memory.images()
+        if self.representations == "private":
+            budget = ClusterBudget(self.epsilon, self.delta)
+            return {"centroids": cluster_privately(rows, num_clusters, budget, rng)}
+        if self.representations == "random":
+            return {"centroids": random_units(num_clusters, rows.shape[1], rng).to(rows)}
+        if self.representations == "memory":
+            return {"memory": rows, "min_cluster_size": rows.new_ones(1)} if len(rows) else {}
+        if self.strict_k_anonymity:
+            newest = memory.newest().to(rows.device)
+            rows, images = rows[newest], images[newest]
+        if len(rows) < (2 if self.strict_k_anonymity else 1):
+            return {}
+        local = cluster_locally(
+            rows,
+            min(num_clusters, max(1, len(rows) // 2)),
+            rng,
+            iterations=self.local_iterations,
+            strength=self.sinkhorn_strength,
+            strict=self.strict_k_anonymity,
+            images=images,
+        )
+        smallest = local.sizes.min().to(rows.dtype).view(1)
+        return {"centroids": local.centroids, "min_cluster_size": smallest}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Cluster what came up, starting from the centroids of the round before."""
+        """Cluster what the clients sent, starting from the centroids of the previous round."""
         sent = [upload.extras for upload in uploads if upload.extras]
-        if sent:
-            points = torch.cat([extras[self.sent_name] for extras in sent])  # (N, d)
-            centroids = net.tensor("centroids")
-            centroids.copy_(self.moved_centroids(points, centroids, self.temperature))
-            sizes = [float(e["min_cluster_size"]) for e in sent if "min_cluster_size" in e]
-            if sizes:
-                server.log["min_cluster_size"] = min(sizes)
+        if not sent:
+            return
+        name = "memory" if self.representations == "memory" else "centroids"
+        centroids = net.tensor("centroids")  # (G, d)
+        moved = cluster_globally(
+            torch.cat([extras[name] for extras in sent]).to(centroids.device),  # (N, d)
+            centroids,
+            temperature=self.temperature,
+            strength=self.sinkhorn_strength,
+            steps=self.global_steps,
+            lr=self.global_lr,
+            momentum=self.global_momentum,
+            weight_decay=self.global_weight_decay,
+        )
+        centroids.copy_(moved)
+        sizes = [float(e["min_cluster_size"]) for e in sent if "min_cluster_size" in e]
+        if sizes:
+            server.log["min_cluster_size"] = min(sizes)

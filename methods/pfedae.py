@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -29,8 +29,8 @@ from fedbench.bench.method import (
 from fedbench.bench.nn import (
     Adam,
     Backbone,
+    ImageDecoder,
     group_normed,
-    image_decoder,
     latent_encoder,
     latent_gap,
 )
@@ -43,10 +43,10 @@ class PFedAE(Method):
     """Autoencoder whose encoders stay with their clients: latents travel, weights do not.
 
     A client computes z = encoder(x), the server z' = surrogate_encoder(decoder(z)), the client
-    surrogate_decoder(z') and its squared distance to x, which trains the two parts it holds. Once a
-    round the server trains its own two on |z - z'|^2 over the latents that it was sent.
+    surrogate_decoder(z') and its squared distance to x, which trains the client's two parts. Once a
+    round the server trains its two parts on |z - z'|^2 over the latents that it was sent.
 
-    Source: Arora 2023, pFedAE, equations 3.8 and 3.13 and algorithm 1. The thesis does not say how
+    Source: Arora 2023, pFedAE, equations 3.8 and 3.13 and algorithm 1. The thesis leaves open how
     the gradient gets through the server's parts, so there are three readings (`gradient`):
 
     * `split`: exact. Per batch z, z', and the gradients of both cross the wire.
@@ -55,8 +55,9 @@ class PFedAE(Method):
       Contradicts the traffic that the thesis claims; it is the test of `split`.
 
     Ours, where the thesis is silent: the server's parts have group norm (a batch's statistics would
-    depend on who is being served); a round ends in one epoch over the latents of the last local
-    epoch (`server_steps: single` is the literal one step); optimizer states live on.
+    depend on the client being served); a round ends in one epoch over the latents of the last local
+    epoch (`server_steps: single` is the literal one step); optimizer states last from round to
+    round.
     """
 
     gradient: Literal["split", "ste", "ship"] = Field(
@@ -73,7 +74,7 @@ class PFedAE(Method):
     server_batch_size: int = Field(256, ge=1, description="latents per step of an epoch")
 
     def needs(self) -> Needs:
-        """The image itself, in [0, 1]; each client's encoder is evaluated; latents go up."""
+        """Ask for the image itself, in [0, 1]; evaluate each client's encoder; latents go up."""
         return Needs(
             views=("unit",),
             pixels="unit",
@@ -83,26 +84,25 @@ class PFedAE(Method):
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """The client's encoder and surrogate decoder, the server's two counterparts."""
+        """Make the client's encoder and surrogate decoder, and the server's two counterparts."""
         shape, width, latent_dim = data.image_shape, self.decoder_width, self.latent_dim
-        far = group_normed(backbone)
+        served = group_normed(backbone)
         return Net(
             {
                 "encoder": latent_encoder(backbone, latent_dim),
-                "surrogate_decoder": image_decoder(backbone, latent_dim, shape, width),
-                "decoder": image_decoder(far, latent_dim, shape, width, bounded=False),
-                "surrogate_encoder": latent_encoder(far, latent_dim),
+                "surrogate_decoder": ImageDecoder(backbone, latent_dim, shape, width),
+                "decoder": ImageDecoder(served, latent_dim, shape, width, bounded=False),
+                "surrogate_encoder": latent_encoder(served, latent_dim),
             }
         )
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """The client's parts never leave it; the server's leave it only when shipped."""
-        far = Sharing.BROADCAST if self.gradient == "ship" else Sharing.SERVER_ONLY
-        table = dict.fromkeys(("encoder.*", "surrogate_decoder.*"), Sharing.PERSONAL)
-        return {**table, "*": far}
+        """Keep the client's parts with it, and the server's unless they are shipped."""
+        served = Sharing.BROADCAST if self.gradient == "ship" else Sharing.SERVER_ONLY
+        return {"encoder.*": Sharing.PERSONAL, "surrogate_decoder.*": Sharing.PERSONAL, "*": served}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Mean squared error of the reconstruction through the server's frozen parts."""
+        """Compute the squared error of the reconstruction through the server's frozen parts."""
         (x,) = batch.views
         z = net(x, "encoder")  # (B, L)
         if self.gradient == "ste":
@@ -116,18 +116,18 @@ class PFedAE(Method):
         return Loss(loss, features=(z,), parts=parts, keep={"z": z.detach()})
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        """Where nothing crosses the wire by itself, remember what is to be sent."""
+        """Remember the latents to send if they do not cross the wire in the loss."""
         if self.gradient == "ship":
             net.wire.received.append(out.keep["z"])
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """The latents of the last local epoch, unless the server has them already."""
+        """Send the latents of the last local epoch, unless the server has them already."""
         if self.gradient != "ship" or not net.wire.received:
             return {}
         return {ACTIVATIONS: torch.cat(net.wire.received)}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Train the server's two parts to return the latents that they are given."""
+        """Train the server's two parts to reproduce the latents that they are given."""
         sent = [u.extras[ACTIVATIONS] for u in uploads if ACTIVATIONS in u.extras]
         if not sent:
             return
@@ -135,7 +135,8 @@ class PFedAE(Method):
         trained = [p for part in SERVED for p in net[part].requires_grad_(True).parameters()]
         adam = server.optimizer("pair", lambda: Adam(trained, lr=self.server_lr))
         error = 0.0
-        for step in self._steps(latents, server.rng):
+        size = len(latents) if self.server_steps == "single" else self.server_batch_size
+        for step in torch.randperm(len(latents), generator=server.rng).split(size):
             adam.zero_grad()
             for rows in step.split(self.server_batch_size):
                 z = latents[rows].to(trained[0].device)
@@ -144,11 +145,3 @@ class PFedAE(Method):
                 error += float(loss.detach()) * len(step)
             adam.step()
         server.log["server_loss"] = error / len(latents)
-
-    def _steps(self, latents: Tensor, rng: torch.Generator) -> Iterator[Tensor]:
-        """The rows of each step: shuffled batches, or all of them once."""
-        order = torch.randperm(len(latents), generator=rng)
-        if self.server_steps == "single":
-            yield order
-        else:
-            yield from order.split(self.server_batch_size)

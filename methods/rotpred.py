@@ -18,40 +18,39 @@ from fedbench.bench.method import (
     register,
     rotate90,
 )
-from fedbench.bench.nn import Backbone, mlp
+from fedbench.bench.nn import Backbone, projector
 
 
 @register("rotpred")
 class RotPred(Method):
-    """Tell by how many quarter turns an image was rotated.
+    """Predict by how many quarter turns an image was rotated.
 
     Source: Gidaris et al. 2018, https://arxiv.org/abs/1803.07728; as a federated baseline in Lubana
     et al. 2022, https://arxiv.org/abs/2205.11506 (no other augmentation, one turn per image and
-    epoch, a 512-512-512 projector in front of the classifier). The release of the latter cannot
-    train it, and neither gives a learning rate for it.
+    epoch, a 512-512-512 projector before the classifier). The release of the latter cannot train
+    it, and neither gives a learning rate for it.
     """
 
     hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
     projection_dim: int = Field(512, ge=1, description="width of the projector's output")
 
     def needs(self) -> Needs:
-        """The image itself; it is turned here."""
+        """Ask for the image itself; `loss` turns it."""
         return Needs(views=("rot",))
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder, projector and the classifier of turns."""
-        out_norm = backbone.head_norm(self.projection_dim, affine=False)
-        dims = backbone.dim, self.hidden_dim, self.projection_dim
+        """Make encoder, projector and the classifier of turns."""
+        dims = self.hidden_dim, self.projection_dim
         return Net(
             {
                 "encoder": backbone.make(),
-                "projector": mlp(*dims, norm=backbone.head_norm, out_norm=out_norm),
+                "projector": projector(backbone, *dims, normed=True),
                 "rotation": nn.Linear(self.projection_dim, 4),
             }
         )
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Cross entropy of the four turns."""
+        """Compute the cross entropy of the four turns."""
         (x,) = batch.views  # (B, C, H, W)
         turns = torch.randint(4, (len(x),), generator=client.rng).to(x.device)  # (B,)
         h = net(rotate90(x, turns), "encoder")  # (B, D)

@@ -1,4 +1,4 @@
-"""SemiFed with the server's model as the only guesser."""
+"""SemiFed with pseudo-labels from the server's model alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SemiFed(Method):
     models of several clients agree; here the received server model alone decides, as in Louizos et
     al. 2024, https://arxiv.org/abs/2405.02081. Threshold, weights and views are ours, after the
     conventions of FixMatch and UDA. The received model judges the image itself, in eval mode, and
-    stays as it is for the round: it lives in the client for that long and costs no traffic.
+    stays fixed for the round: a copy lives in the client for that long and costs no traffic.
     """
 
     threshold: float = Field(0.95, ge=0, le=1, description="least confidence of a pseudo-label")
@@ -51,7 +51,7 @@ class SemiFed(Method):
     )
 
     def needs(self) -> Needs:
-        """A weak and a strong view, and the image itself for the received model."""
+        """Ask for a weak and a strong view, and the image itself for the received model."""
         return Needs(
             views=(self.augmentation, "strong", "plain"),
             labels=Labels.SOME,
@@ -59,7 +59,7 @@ class SemiFed(Method):
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and linear classifier, and a frozen copy of both that is filled every round."""
+        """Make encoder and classifier, and a frozen copy of both that is filled every round."""
         classifier = nn.Linear(backbone.dim, data.num_classes)
         net = Net({"encoder": backbone.make(), "classifier": classifier})
         add_targets(net, "encoder", "classifier")
@@ -74,7 +74,7 @@ class SemiFed(Method):
         return data.keep(data.labels >= 0) if client.round < self.warmup_rounds else data
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Labelled images by their weak view; unlabelled ones by both views and the guess."""
+        """Compute the loss of weak views with labels, and of both views and the guess without."""
         h = net.views(batch.views[:2], "encoder")  # 2 x (B, D)
         weak, strong = net.views(h, "classifier")  # (B, C)
         out = Loss(classification((weak,), batch.labels), features=h)

@@ -1,4 +1,4 @@
-"""SimCLR on every client, weights averaged; with labels, inside each class."""
+"""SimCLR on every client; weights are averaged; with labels, contrast inside each class."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class SimCLR(Method):
     Source: Chen et al. 2020, https://arxiv.org/abs/2002.05709; as a federated baseline in Lubana et
     al. 2022, https://arxiv.org/abs/2205.11506 (f-SimCLR: 512-512-512 head with batch norm, T = 0.1)
     and Louizos et al. 2024, https://arxiv.org/abs/2405.02081 (Local SimCLR: 512-2048-128
-    without norm). The second gives no temperature; its preset takes 0.5.
+    without norm), which gives no temperature; its preset takes 0.5.
 
-    With visible labels it is the second one's label-dependent variant (equation 12, algorithm 2):
+    With visible labels it is the latter's label-dependent variant (equation 12, algorithm 2):
     contrast among the unlabelled images and inside each class, and a linear classifier.
     """
 
@@ -56,12 +56,12 @@ class SimCLR(Method):
     )
 
     def needs(self) -> Needs:
-        """Two views of a kind; a batch of one has no negatives."""
+        """Ask for two views of a kind; a batch of one has no negatives."""
         views = (self.augmentation, self.augmentation)
         return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and projector; with labels, a linear classifier on the encoder."""
+        """Make encoder and projector; with labels, a linear classifier on the encoder."""
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
         head = projector(backbone, *dims, normed=self.projector_norm)
         net = Net({"encoder": encoder, "projector": head})
@@ -70,13 +70,13 @@ class SimCLR(Method):
         return net
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """NT-Xent, or InfoNCE, of the projections; with labels, inside groups, plus theirs."""
+        """Compute NT-Xent or InfoNCE; with labels, inside groups, plus their cross entropy."""
         h = net.views(batch.views, "encoder")  # 2 x (B, D)
         z1, z2 = net.views(h, "projector")  # (B, projection_dim)
         variant = nt_xent if self.variant == "nt-xent" else info_nce
         contrast = partial(variant, temperature=self.temperature)
         if "classifier" not in net:
             return Loss(contrast(z1, z2), features=h)
-        total = sum_over_classes(lambda own: contrast(z1[own], z2[own]), batch.labels, min_size=2)
+        total = sum_over_classes(lambda g: contrast(z1[g], z2[g]), batch.labels, min_size=2)
         y = classification(net.views(h, "classifier"), batch.labels)
         return Loss(total, features=h).plus("labels", y)

@@ -1,4 +1,4 @@
-"""Autoencoders that clients train alone: what personalised federated ones have to beat."""
+"""Autoencoders that clients train alone, the reference for personalised federated ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fedbench.methods.autoencoder import Autoencoder
 
 @register("single-ae")
 class SingleAE(Autoencoder):
-    """Autoencoder that each client trains on its own images alone; nothing is ever sent.
+    """Autoencoder that each client trains on its own images alone; nothing is sent.
 
     Source: Arora 2023, pFedAE, equation 3.9 ("Single Client"). Clients keep their optimizer's state
     between rounds, so that rounds of E epochs are one long training.
     """
 
     def needs(self) -> Needs:
-        """The image itself, in [0, 1]; every client's encoder is evaluated."""
+        """Ask for the image itself, in [0, 1]; evaluate every client's encoder."""
         return Needs(views=("unit",), pixels="unit", evaluate_on="clients", keep_optimizer=True)
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """All of it stays with the client."""
+        """Keep every tensor with its client."""
         return {"*": Sharing.PERSONAL}

@@ -1,4 +1,4 @@
-"""Spectral contrastive learning on every client; with labels, inside each class."""
+"""Spectral contrastive learning on every client; with labels, contrast inside each class."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Spectral(Method):
     """
 
     norm: Literal["cos", "clip", "none"] = Field(
-        "cos", description="embeddings at unit length, at most sqrt(mu) long, or as they are"
+        "cos", description="embeddings at unit length, clipped to sqrt(mu), or unchanged"
     )
     mu: float = Field(1.0, gt=0, description="clip: square of the greatest length")
     augmentation: Literal["spec-o", "simclr-m", "simclr-m-pad4"] = Field(
@@ -60,13 +60,13 @@ class Spectral(Method):
     )
 
     def needs(self) -> Needs:
-        """Two views; a batch of one has no negatives."""
+        """Ask for two views; a batch of one has no negatives."""
         name = self.augmentation
         views = ("spec-o-1", "spec-o-2") if name == "spec-o" else (name, name)
         return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder, projector and, if asked for, the output layer; with labels, a classifier."""
+        """Make encoder, projector and output layer, if any; with labels, a classifier."""
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
         head = projector(backbone, *dims, normed=self.projector_norm, out_bias=False)
         net = Net({"encoder": encoder, "projector": head})
@@ -77,16 +77,16 @@ class Spectral(Method):
         return net
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """The spectral loss of the embeddings under their norm; with labels, inside groups."""
+        """Compute the spectral loss of the embeddings; with labels, inside groups."""
         h = net.views(batch.views, "encoder")  # 2 x (B, D)
         z1, z2 = net.views(h, "projector")  # (B, projection_dim)
         if self.num_outputs is not None:
             unit = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
             z1, z2 = net.views(unit, "output")  # (B, num_outputs)
-        if "classifier" not in net:
-            return Loss(self._contrast(z1, z2), features=h)
         contrast = self._contrast
-        total = sum_over_classes(lambda own: contrast(z1[own], z2[own]), batch.labels, min_size=2)
+        if "classifier" not in net:
+            return Loss(contrast(z1, z2), features=h)
+        total = sum_over_classes(lambda g: contrast(z1[g], z2[g]), batch.labels, min_size=2)
         y = classification(net.views(h, "classifier"), batch.labels)
         return Loss(total, features=h).plus("labels", y)
 

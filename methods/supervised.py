@@ -1,4 +1,4 @@
-"""FedAvg on labels: the reference that the methods without labels stand against."""
+"""FedAvg on labels, the reference for methods without labels."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from fedbench.bench.nn import Backbone
 class Supervised(Method):
     """Cross entropy on the visible labels: all of them, or the share `data.label_fraction`.
 
-    Source: McMahan et al. 2017, https://arxiv.org/abs/1602.05629. Lubana et al. 2022 trains on
-    one `base` view, Louizos et al. 2024 on both views of its SimCLR augmentation.
+    Source: McMahan et al. 2017, https://arxiv.org/abs/1602.05629. Lubana et al. 2022 train on one
+    `base` view, Louizos et al. 2024 on both views of their SimCLR augmentation.
     """
 
     augmentation: Literal["base", "simclr-m"] = Field("base", description="how views are made")
     num_views: int = Field(1, ge=1, le=2, description="views per image; losses are averaged")
 
     def needs(self) -> Needs:
-        """Labelled views."""
+        """Ask for views and all labels."""
         return Needs(views=(self.augmentation,) * self.num_views, labels=Labels.ALL)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Encoder and a linear classifier."""
+        """Make encoder and a linear classifier."""
         classifier = nn.Linear(backbone.dim, data.num_classes)
         return Net({"encoder": backbone.make(), "classifier": classifier})
 
@@ -49,7 +49,7 @@ class Supervised(Method):
         return data.keep(data.labels >= 0)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Mean cross entropy over views and batch."""
+        """Compute the mean cross entropy over views and batch."""
         h = net.views(batch.views, "encoder")  # per view, (B, D)
         terms = [F.cross_entropy(net(x, "classifier"), batch.labels) for x in h]
         return Loss(torch.stack(terms).mean(), features=h)

@@ -1,4 +1,4 @@
-"""User verification as an add-on: tell the client from the features."""
+"""User verification as an add-on: recognise the client by its features."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class UV(AddOn):
     """Client classification on top of a method: makes its local information bound a global one.
 
     Row k of `uv.weight` stands for client k; a client trains and sends its own row only. Features
-    go through a projector of their own, parallel to the method's.
+    go through a separate projector, parallel to the method's.
 
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6 and
     algorithm 1. Both unit-norm constraints are met by normalising in the forward pass, and the
     server brings rows back to norm 1 after its step, since norms would otherwise only grow and
     shrink the effective step. The source averages every row's change over the cohort
-    (`rows="mean"`, for adaptive server optimizers); with plain averaging that shrinks a
-    client's proposal by the cohort's size, so `rows="own"`, the default, takes over the
-    client's row as it is. With some labels its equations have the term on all images and its
-    algorithm 2 on the unlabelled ones; `uv_on` says which.
+    (`rows="mean"`, for adaptive server optimizers); with plain averaging that divides a client's
+    change by the cohort's size, so `rows="own"`, the default, takes the client's row as it is. With
+    some labels the source's equations have the term on all images and its algorithm 2 on the
+    unlabelled ones; `uv_on` chooses.
     """
 
     weight: float = Field(1.0, ge=0, description="factor of the term; 1 in the source")
@@ -60,7 +60,7 @@ class UV(AddOn):
         return self
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """The base's net with the client-ID projector and one unit row per client."""
+        """Add the client-ID projector and one unit row per client to the base's net."""
         net = self.base.build(backbone, data)
         net["uv_projector"] = mlp(backbone.dim, self.hidden_dim, self.code_dim)
         rows = nn.Linear(self.code_dim, data.num_clients, bias=False)
@@ -69,12 +69,12 @@ class UV(AddOn):
         return net
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """Rows travel one by one; everything else as the base says."""
+        """Share rows one by one, and everything else by the base's table."""
         rule = Sharing.OWN_ROW if self.rows == "own" else Sharing.MEAN_ROW
         return {"uv.weight": rule, **self.base.sharing()}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """The base's loss plus the client's cross entropy, summed over views."""
+        """Add the client's cross entropy, summed over views, to the base's loss."""
         out = self.base.loss(net, batch, client)
         rows = net.tensor("uv.weight")  # (K, code_dim)
         features = out.features  # per view, (B, D)
@@ -88,7 +88,7 @@ class UV(AddOn):
         return out.plus("uv", self.weight * torch.stack(terms).sum())
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """The base's step, then rows back to norm 1."""
+        """Run the base's step, then bring rows back to norm 1."""
         self.base.server_step(net, uploads, server)
         rows = net.tensor("uv.weight")
         rows.data.copy_(F.normalize(rows.data, dim=1))

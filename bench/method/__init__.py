@@ -1,7 +1,7 @@
-"""All that a method plugin imports besides `fedbench.bench.nn`.
+"""The interface of method plugins: hooks, their records, and the registry.
 
-`Method` is the interface: its docstring and those of its hooks say what a method is and when each
-hook runs. `register` puts a method into the registry.
+A plugin imports from here and from `fedbench.bench.nn`. Start with the docstring of `Method`; its
+hooks say when they run and what they may change. `register` puts a method into the registry.
 """
 
 from fedbench.bench.data.batches import Batch, ClientData

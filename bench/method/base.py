@@ -1,4 +1,4 @@
-"""The plugin interface: what a federated method is, and when each of its hooks runs."""
+"""The plugin interface: the hooks of a federated method and the records that they exchange."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Labels(StrEnum):
-    """Which labels the data layer lets a method see; every other label arrives as -1.
+    """The labels that the data layer shows to a method; every other label arrives as -1.
 
     `OPTIONAL`, `SOME` and `ALL` see the share `data.label_fraction`. Where it is 0, `OPTIONAL` sees
-    none, `ALL` every label, and `SOME` is refused.
+    none, `ALL` sees every label, and `SOME` is refused.
     """
 
     NONE = "none"
@@ -38,22 +38,25 @@ class Labels(StrEnum):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method asks of the harness.
+    """Requirements of a method, answered by `Method.needs`.
 
     Attributes:
         views: names of the augmented versions made of every image, in order (`bench.data.views`).
-        labels: which labels the method sees.
+        labels: the labels that the method sees.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
-        evaluate_on: whose encoder is evaluated: the server's, or each client's own.
-        encoders: parts that k-NN and linear probe judge beside `encoder`, by their metrics' prefix.
-        pixels: what the encoder takes, [-1, 1] or [0, 1]; `encode` is given the former in any case.
-        pooled: one client holds the data of all: a reference, not a federated method.
-        keep_optimizer: each client's optimizer state lives on to its next round.
-        preparatory_rounds: rounds in front of the configured ones, counted in traffic only.
-        least_rounds: with fewer configured rounds a phase of the method would never come.
-        single_uploads: hand `server_step` each client's tensors, at a cohort's cost in memory.
-        extras: what `after_local` may send up, by name, and `activations` if the loss computes
-            through server-only parts. Whatever is not named here stops the run.
+        evaluate_on: the encoder that is evaluated: the server's, or that of every client.
+        encoders: parts that k-NN and linear probe judge beside `encoder`, by the prefix of their
+            metrics.
+        pixels: range of the encoder's input, [-1, 1] or [0, 1]; `encode` gets the former either
+            way.
+        pooled: one client holds all the data: a reference, not a federated method.
+        keep_optimizer: the state of a client's optimizer is kept for its next round.
+        preparatory_rounds: rounds before the configured ones; they count in traffic only.
+        least_rounds: smallest number of configured rounds that reaches every phase of the method.
+        single_uploads: hand `server_step` each client's tensors; costs the memory of a cohort.
+        extras: declaration, by name, of everything that `after_local` may send, and of
+            `activations` if the loss computes through server-only parts. Sending anything else
+            stops the run.
     """
 
     views: tuple[str, ...]
@@ -72,12 +75,13 @@ class Needs:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What `build` may know of the data.
+    """Facts about the data that `build` may use.
 
     Attributes:
         image_shape: (C, H, W).
-        num_classes, num_clients: C, K.
-        labelled: whether the method sees any label: a head for classes is of use.
+        num_classes: number of classes in the data set.
+        num_clients: K.
+        labelled: at least one label is visible, so a classifier is of use.
     """
 
     image_shape: tuple[int, int, int]
@@ -88,7 +92,13 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Client:
-    """The client at work: its id in 0…K-1, the round, and its generator for this round."""
+    """The client that a hook runs on.
+
+    Attributes:
+        id: 0…K-1.
+        round: index of the round, from 0.
+        rng: CPU generator of this client in this round; a hook draws from it only.
+    """
 
     id: int
     round: int
@@ -97,13 +107,13 @@ class Client:
 
 @dataclass(frozen=True)
 class Loss:
-    """What `loss` returns.
+    """Result of `Method.loss`.
 
     Attributes:
         total: scalar that is differentiated.
         features: per view, the encoder's output (B, D); add-ons work on it.
         parts: named scalars for the log, without gradient.
-        keep: tensors handed to `after_step`, without gradient.
+        keep: tensors for `after_step`, without gradient.
     """
 
     total: Tensor
@@ -112,19 +122,20 @@ class Loss:
     keep: Mapping[str, Tensor] = field(default_factory=dict)
 
     def plus(self, name: str, value: Tensor) -> Loss:
-        """This loss with one more term, which is logged under `name`."""
+        """Return this loss with one more term, logged under `name`."""
         parts = {**self.parts, name: value.detach()}
         return replace(self, total=self.total + value, parts=parts)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What the server keeps of one client's round, besides the streamed sum.
+    """One client's contribution to a round, besides the sum that the server streams.
 
     Attributes:
-        client_id: who sent it.
+        client_id: the sender.
         num_examples: images trained on.
-        extras: what `after_local` returned, and `activations` that server-only parts got, (N, …).
+        extras: tensors returned by `after_local`, and `activations` that reached server-only parts
+            in the last local epoch, (N, …).
         weights: shared tensors by name; empty unless `Needs.single_uploads`.
     """
 
@@ -136,10 +147,14 @@ class Upload:
 
 @dataclass(frozen=True)
 class Server:
-    """The server at work: the round, its generator, and optimizers that live as long as the run.
+    """Context of `server_step`.
 
-    `restored` holds states of optimizers from a checkpoint until they are asked for. Numbers that
-    `server_step` puts into `log` stand among the loss terms of the round's record.
+    Attributes:
+        round: index of the round, from 0.
+        rng: CPU generator of the server in this round; `server_step` draws from it only.
+        optimizers: those that `optimizer` has made; they live as long as the run.
+        restored: states of optimizers from a checkpoint that `optimizer` has not yet asked for.
+        log: numbers written here stand among the loss terms of the round's record.
     """
 
     round: int
@@ -149,7 +164,10 @@ class Server:
     log: dict[str, float] = field(default_factory=dict)
 
     def optimizer(self, name: str, make: Callable[[], Optimizer]) -> Optimizer:
-        """The optimizer of this name, made on first use and kept (also in checkpoints)."""
+        """Return the optimizer of this name; the first call of a run makes it.
+
+        Checkpoints hold its state.
+        """
         if name not in self.optimizers:
             self.optimizers[name] = make()
             if name in self.restored:
@@ -159,7 +177,14 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Who takes part, for how many local epochs (0: only the other hooks), with which own rate."""
+    """Participants and local training of one round.
+
+    Attributes:
+        local_epochs: passes over a client's data; 0 runs the other hooks without training.
+        cohort: a sample of all clients, all of them, or a sample of those with a visible label.
+        optimizer: client optimizer of this round; None = the configured one.
+        lr: its learning rate; None = the configured one.
+    """
 
     local_epochs: int
     cohort: Literal["sampled", "all", "labelled"] = "sampled"
@@ -168,75 +193,149 @@ class RoundPlan:
 
 
 class Method(Strict, ABC):
-    """A federated learning method: its fields are its hyperparameters, its methods are hooks.
+    """A federated learning method: its fields are hyperparameters, its methods are hooks.
 
-    A method holds no state. Whatever changes during a run lives in the `Net` that `build` returns,
-    and `sharing` says of each of its tensors who holds it and when it travels. One round, for each
-    client k of the cohort:
+    A method is frozen and holds no state. Everything that changes during a run lives in the `Net`
+    that `build` returns, and `sharing` gives each of its tensors a rule: who holds it and when it
+    travels. A round runs these hooks, on each client k of the cohort:
 
-        net  <- the server's tensors, then k's personal ones
+        net  <- the server's tensors, then the personal tensors of k
         data <- before_local(net, data_k, client)
         for batch in data: loss -> backward -> optimizer step -> after_step
         up   <- after_local(net, data, client)
 
-    and then, on the server: average, write own rows, `server_step`. Traps:
+    and then, on the server: average, write own rows, `server_step`. Only `needs`, `build` and
+    `loss` have to be written; the other hooks default to FedAvg.
 
-    * A parameter whose rule is BROADCAST or SERVER_ONLY gets no gradient on a client, and on the
-      server only after `requires_grad_(True)` in `server_step`.
-    * `loss` must not edit `net`; hand tensors to `after_step` through `Loss.keep`.
-    * Draw from `client.rng` and `server.rng` only.
-    * `ema_decay`, wherever it appears, is the share of the OLD target that is kept.
-    * Tensors that the optimizer does not train but the method edits (targets, memories) must have
-      `requires_grad=False` or be buffers, or weight decay would touch them.
+    Rules for every hook:
+
+    * Do not edit `net` in `loss`; hand tensors to `after_step` through `Loss.keep`.
+    * Draw random numbers from `client.rng` and `server.rng` only.
+    * Give tensors that the method edits and the optimizer does not train (targets, memories)
+      `requires_grad=False`, or register them as buffers; weight decay would change them otherwise.
+    * A parameter under BROADCAST or SERVER_ONLY gets no gradient on a client, and on the server
+      only after `requires_grad_(True)` in `server_step`.
+    * Call the share of the OLD target that is kept `ema_decay`.
     """
 
     name: ClassVar[str] = ""
-    relabels: ClassVar[bool] = False  # `before_local` leaves no hidden label
+    """Name in the registry; `register` sets it."""
+
+    relabels: ClassVar[bool] = False
+    """True for a method whose `before_local` leaves no hidden label."""
 
     @abstractmethod
     def needs(self) -> Needs:
-        """Views per image, visible labels, and whose encoder is evaluated."""
+        """Return the method's requirements: views, labels, extras, encoders to evaluate.
+
+        Called at any time, before and during a run; the answer depends on the fields alone.
+        """
 
     @abstractmethod
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Every tensor of a run, on server and clients. The part "encoder" is what is evaluated."""
+        """Make every tensor of a run: all that the server and any one client hold.
+
+        Called in every process of a run, always with the same result: initial weights are drawn
+        from torch's global generator, which is seeded for the call. The part called "encoder" is
+        evaluated.
+
+        Args:
+            backbone: makes the encoder, `backbone.make()`, and norms that match it.
+            data: facts about the data; the data themselves stay out of reach.
+        """
 
     @abstractmethod
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """The loss of one batch. Pure: apart from batch-norm statistics it changes nothing."""
+        """Compute the loss of one batch.
+
+        Runs on a client for every batch, in training mode. It may draw from `client.rng` and update
+        batch-norm statistics by its passes; it changes nothing else.
+        """
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
-        """(B, C, H, W), normalised -> (B, D) features for k-NN and the linear probe."""
+        """Return features (B, D) for k-NN and the linear probe.
+
+        Runs in evaluation: in eval mode and without gradients, but fine-tuning trains through it in
+        training mode. It changes nothing.
+
+        Args:
+            net: the server's tensors, or those of a client (`Needs.evaluate_on`).
+            images: (B, C, H, W), normalised.
+        """
         x = images * STD + MEAN if self.needs().pixels == "unit" else images
         return net(x, "encoder")  # type: ignore[no-any-return]
 
     def embed(self, net: Net, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, d) projections for alignment and uniformity."""
-        return (
-            net(images, "encoder", "projector") if "projector" in net else self.encode(net, images)
-        )
+        """Return projections (B, d) for alignment and uniformity, the objective of tuning.
+
+        Runs as `encode` does. Default: the part "projector" on top of the encoder, if there is one.
+        """
+        if "projector" in net:
+            return net(images, "encoder", "projector")  # type: ignore[no-any-return]
+        return self.encode(net, images)
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """Pattern of `state_dict` names -> rule; the first that matches wins. Default: FedAvg."""
+        """Return a rule for each pattern of `state_dict` names; the first match wins.
+
+        Read when a run is set up; it depends on the fields alone. Every pattern has to match at
+        least one tensor of `build`. Default: everything is averaged.
+        """
         return {"*": Sharing.AVERAGED}
 
     def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
-        """Who takes part and for how many local epochs."""
+        """Choose who takes part in a round, and how these clients train.
+
+        Called before each round, and for rounds to come when a run is estimated; the answer depends
+        on the fields and the arguments alone.
+        """
         return default
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Prepare, and choose what to train on (pseudo-labels); its length weighs the client."""
+        """Prepare a client's round and return the images to train on, with their labels.
+
+        Runs on a client before its first batch, after the received and the personal tensors are in
+        place, in training mode and with gradients enabled. It may edit `net`; leave it in training
+        mode. The number of images returned is the client's weight in the average.
+        """
         return data
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        """After each optimizer step: moving averages, memories. The only hook that edits `net`."""
+        """Update moving averages and memories in `net`.
+
+        Runs on a client after every optimizer step, without gradients. It may edit `net`.
+
+        Args:
+            net: after the step.
+            out: the batch's loss, with the tensors that `loss` put into `keep`.
+            client: the client at work.
+        """
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """What goes up besides the shared tensors: centroids, counts; `Needs.extras` names it."""
+        """Return what goes up besides the shared tensors: centroids, counts.
+
+        Runs on a client after its last batch, without gradients, also in a round of 0 epochs. It
+        may edit `net`, whose shared and personal tensors are read afterwards. `Needs.extras`
+        declares every name.
+
+        Args:
+            net: after local training.
+            data: the images that `before_local` returned.
+            client: the client at work.
+        """
         return {}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """After aggregation: edit the server's net in place. `uploads` come in client-id order."""
+        """Edit the server's net in place: own training, broadcast tensors, projections.
+
+        Runs once a round, after the average has been applied, in training mode and with gradients
+        enabled. It may edit every tensor but the personal ones, which hold their initial values
+        here.
+
+        Args:
+            net: the server's tensors of the next round.
+            uploads: one for each client of the cohort, by ascending id.
+            server: round, generator, lasting optimizers and log.
+        """
 
 
 class AddOn(Method):
@@ -245,45 +344,45 @@ class AddOn(Method):
     base: SerializeAsAny[Method]
 
     def needs(self) -> Needs:
-        """What the base needs."""
+        """Return what the base needs."""
         return self.base.needs()
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """The base's net; add parts to it."""
+        """Build the base's net; an add-on adds its parts to it."""
         return self.base.build(backbone, data)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """The base's loss; add terms to it."""
+        """Compute the base's loss; an add-on adds terms to it (`Loss.plus`)."""
         return self.base.loss(net, batch, client)
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
-        """The base's features."""
+        """Return the base's features."""
         return self.base.encode(net, images)
 
     def embed(self, net: Net, images: Tensor) -> Tensor:
-        """The base's projections."""
+        """Return the base's projections."""
         return self.base.embed(net, images)
 
     def sharing(self) -> Mapping[str, Sharing]:
-        """The base's table; put the add-on's rows in front of it."""
+        """Return the base's table; an add-on puts its rows in front."""
         return self.base.sharing()
 
     def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
-        """The base's plan."""
+        """Return the base's plan."""
         return self.base.plan_round(round_index, default)
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """The base's preparation."""
+        """Prepare the round as the base does."""
         return self.base.before_local(net, data, client)
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        """The base's bookkeeping."""
+        """Run the base's hook."""
         self.base.after_step(net, out, client)
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """The base's extras."""
+        """Return the base's extras."""
         return self.base.after_local(net, data, client)
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """The base's server step."""
+        """Run the base's server step."""
         self.base.server_step(net, uploads, server)

@@ -1,4 +1,4 @@
-"""The container of every tensor of a run: named parts, run in a row, metering the wire."""
+"""The container of every tensor of a run: named parts that meter what crosses to the server."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedbench.bench.nn.target import has_batch_norm
 from fedbench.bench.system.errors import PluginError
 
 
 @dataclass
 class Wire:
-    """What crossed between a client and server-only parts.
+    """Traffic between a client and server-only parts in one round.
 
     Attributes:
         up: bytes of activations and gradients to the server.
         down: bytes of both from the server.
         received: activations that the server got in training, batch by batch, without gradient;
-            emptied in front of every local epoch.
+            emptied before every local epoch.
     """
 
     up: int = 0
@@ -37,7 +38,7 @@ class Net(nn.ModuleDict):
     nothing reads them when the momentum is fixed.
 
     Args:
-        parts: modules by name; one of them is called `encoder` and is what gets evaluated.
+        parts: modules by name; the one called `encoder` is evaluated.
     """
 
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
@@ -57,14 +58,14 @@ class Net(nn.ModuleDict):
 
     def forward(self, x: Tensor, *parts: str) -> Tensor:
         """Run `parts` one after another on `x`, (B, …) -> (B, …)."""
-        inside = False
+        on_server = False
         for part in parts:
             remote = part in self.remote
-            if remote != inside:
+            if remote != on_server:
                 self._meter(x, to_server=remote)
-                inside = remote
+                on_server = remote
             x = self._run(part, x)
-        if inside:
+        if on_server:
             self._meter(x, to_server=False)
         return x
 
@@ -73,7 +74,7 @@ class Net(nn.ModuleDict):
             return self._last[1]
         if self.precision == "fp32":
             y = self[part](x)
-        else:  # between parts numbers are float32: losses and messages know no other
+        else:  # numbers are float32 again between parts: losses and messages need that
             with torch.autocast(x.device.type, torch.bfloat16):
                 y = self[part](x)
             y = y.float()
@@ -83,9 +84,9 @@ class Net(nn.ModuleDict):
 
     @contextmanager
     def reusing(self, part: str) -> Iterator[None]:
-        """Inside the block `part` is not run again on the tensor that it was run on last.
+        """Inside the block, do not run `part` again on the tensor that it was run on last.
 
-        For two looks at the same images, in eval mode and without gradients.
+        Saves a pass where the same images are looked at twice, in eval mode and without gradients.
         """
         self._reused = part
         try:
@@ -94,26 +95,18 @@ class Net(nn.ModuleDict):
             self._reused = self._last = None
 
     def views(self, images: Sequence[Tensor], *parts: str) -> tuple[Tensor, ...]:
-        """The same parts on several views: in one pass, unless a norm would mix them.
+        """Run the same parts on several views: in one pass, unless a norm would mix them.
 
         One pass is a twelfth faster for a small encoder on a CPU (docs/speed.md); gradients are
         sums over the same examples in another order than after two passes.
         """
-        if len(images) > 1 and self._keeps_apart(parts):
-            sizes = [len(view) for view in images]
-            return tuple(self(torch.cat(tuple(images)), *parts).split(sizes))
-        return tuple(self(view, *parts) for view in images)
-
-    def _keeps_apart(self, parts: Sequence[str]) -> bool:
-        """Whether an example's outcome under these parts depends on it alone, and stays here."""
-        return not any(
-            part in self.remote
-            or any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self[part].modules())
-            for part in parts
-        )
+        mixed = any(part in self.remote or has_batch_norm(self[part]) for part in parts)
+        if len(images) < 2 or mixed:
+            return tuple(self(view, *parts) for view in images)
+        return tuple(self(torch.cat(tuple(images)), *parts).split([len(view) for view in images]))
 
     def tensor(self, name: str) -> Tensor:
-        """The parameter or buffer with this `state_dict` name.
+        """Return the parameter or buffer with this `state_dict` name.
 
         Raises:
             PluginError: if there is none.

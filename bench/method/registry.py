@@ -1,7 +1,7 @@
 """The registry of methods and add-ons, filled through the entry-point group `fedbench.methods`.
 
 An entry point names a module; importing it runs its `@register` lines. The methods that ship with
-fedbench arrive the same way as everyone else's.
+fedbench are registered in the same way as those of other packages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Entry:
     """One registered class: serves listing, help and construction.
 
     Attributes:
-        name: how specs call it.
+        name: its name in specs.
         cls: the class; its fields are its hyperparameters.
         bases: for an add-on, the methods it may wrap; None = any.
         source: the file that registered it.
@@ -50,27 +50,31 @@ class Entry:
 
     @property
     def is_addon(self) -> bool:
-        """Whether it wraps another method."""
+        """True for a class that wraps another method."""
         return issubclass(self.cls, AddOn)
 
     def fits(self, methods: Iterable[str]) -> list[str]:
-        """Those of some methods that an add-on may wrap, sorted."""
+        """Return those of some methods that an add-on may wrap, sorted."""
         return sorted(name for name in methods if self.bases is None or name in self.bases)
 
     @property
     def summary(self) -> str:
-        """The first line of the class's docstring."""
-        return inspect.getdoc(self.cls).splitlines()[0] if inspect.getdoc(self.cls) else ""  # type: ignore[union-attr]
+        """First line of the class's docstring."""
+        return (inspect.getdoc(self.cls) or "").partition("\n")[0]
 
 
 _ENTRIES: dict[str, Entry] = {}
 
 
 def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type[M]], type[M]]:
-    """Class decorator that puts a method or an add-on into the registry.
+    """Put a method or an add-on into the registry; a class decorator.
+
+    Args:
+        name: lower-case words joined by "-", as specs and stored rows use it.
+        bases: for an add-on, the methods that it may wrap; None = any.
 
     Raises:
-        PluginError: if the name is taken, no plain word or an alias, or the class has a name.
+        PluginError: if the name is taken, malformed or an alias, or the class has a name already.
     """
 
     def add(cls: type[M]) -> type[M]:
@@ -83,7 +87,7 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
             )
         if name in ALIASES:
             raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
-        if twin := next((each for each in _ENTRIES.values() if each.cls is cls), None):
+        if twin := next((entry for entry in _ENTRIES.values() if entry.cls is cls), None):
             raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
         cls.name = name
         _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases), source)
@@ -94,9 +98,9 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
 
 @cache
 def _load_plugins() -> tuple[str, ...]:
-    """Import every plugin once; those of third parties that could not be loaded, as text.
+    """Import every plugin once; return descriptions of other packages' plugins that failed.
 
-    The plugins of fedbench itself come first, so that nobody else can take their names.
+    The plugins of fedbench come first, so that no other package can take their names.
     """
     points = entry_points(group=GROUP)
     if not points:
@@ -120,8 +124,8 @@ def _load_plugins() -> tuple[str, ...]:
 
 
 def _load_error(point: EntryPoint, err: Exception) -> PluginError:
-    what = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
-    return PluginError(f"plugin {_origin(point)} cannot be loaded: {' '.join(what.split())}")
+    reason = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
+    return PluginError(f"plugin {_origin(point)} cannot be loaded: {' '.join(reason.split())}")
 
 
 def _origin(point: EntryPoint) -> str:
@@ -130,9 +134,9 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _forget(names: Iterable[str], modules: Collection[str]) -> None:
-    """Undo what a plugin registered before it failed.
+    """Undo the registrations of a plugin that failed.
 
-    Its own modules that were imported whole are dropped too, those that were not there before:
+    Modules that it was the first to import, and that loaded completely, are dropped as well:
     another plugin may be one of them, and its import must register again.
     """
     for name in names:
@@ -142,23 +146,23 @@ def _forget(names: Iterable[str], modules: Collection[str]) -> None:
 
 
 def _not_loaded() -> str:
-    """The end of a message about an unknown name: it may be that of a broken plugin."""
+    """End of a message about an unknown name: the name may belong to a broken plugin."""
     failed = _load_plugins()
     return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
 
 
 def entries() -> dict[str, Entry]:
-    """Everything registered, by name."""
+    """Return every registered class by name, sorted."""
     _load_plugins()
     return dict(sorted(_ENTRIES.items()))
 
 
 def parse_spec(spec: str) -> tuple[Entry, ...]:
-    """`simclr+uv` -> the entries of its method and its add-ons, in order.
+    """Return the entries of a spec such as `simclr+uv`: the method, then its add-ons in order.
 
     Raises:
         UnknownNameError: for a name that is not registered.
-        ConfigError: for an add-on in front, a method behind a plus, or a pair that does not fit.
+        ConfigError: for an add-on in front, a method after a plus, or a pair that does not fit.
     """
     known = entries()
     methods = [name for name, entry in known.items() if not entry.is_addon]
@@ -188,12 +192,12 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
 
 
 def canonical_spec(spec: str) -> str:
-    """The spec with aliases resolved: `fed-simclr` -> `simclr+uv`."""
+    """Return the spec with aliases resolved: `fed-simclr` -> `simclr+uv`."""
     return "+".join(entry.name for entry in parse_spec(spec))
 
 
 def specs() -> list[str]:
-    """Every method, alone and with each add-on that declares it as a base."""
+    """Return the specs of every method, alone and with each add-on that declares it as a base."""
     known = entries()
     names = [name for name, entry in known.items() if not entry.is_addon]
     pairs = [
@@ -206,15 +210,15 @@ def specs() -> list[str]:
 
 
 def create(spec: str, fields: Mapping[str, Any]) -> Method:
-    """The method of a spec with its fields; an add-on's fields stand under the add-on's name.
+    """Make the method of a spec from its fields; an add-on's fields stand under the add-on's name.
 
     Raises:
         ConfigError: for a field that does not exist or a value that is out of range.
     """
     parts = parse_spec(spec)
     addons = {entry.name for entry in parts[1:]}
-    own = {key: value for key, value in fields.items() if key not in addons}
-    method = _construct(parts[0].cls, own, "method")
+    method_fields = {key: value for key, value in fields.items() if key not in addons}
+    method = _construct(parts[0].cls, method_fields, "method")
     for entry in parts[1:]:
         extra = fields.get(entry.name, {})
         if not isinstance(extra, Mapping):
@@ -226,7 +230,7 @@ def create(spec: str, fields: Mapping[str, Any]) -> Method:
 
 
 def dump(method: Method) -> dict[str, Any]:
-    """The fields of a method as `RunConfig.method` holds them; `create` is its inverse."""
+    """Return the fields of a method as `RunConfig.method` holds them; `create` is its inverse."""
     if isinstance(method, AddOn):
         return {**dump(method.base), method.name: method.model_dump(mode="json", exclude={"base"})}
     return method.model_dump(mode="json")
@@ -240,7 +244,7 @@ def _construct(cls: type[Method], fields: Mapping[str, Any], where: str) -> Meth
 
 
 def describe_validation(err: ValidationError, known: Iterable[str], where: str = "") -> str:
-    """One line for the first thing that pydantic refused: name, rule, value, nearest match."""
+    """Describe the first error of pydantic in one line: name, rule, value, nearest match."""
     first = err.errors(include_url=False)[0]
     name = ".".join([where, *map(str, first["loc"])]).strip(".")
     if first["type"] == "extra_forbidden":

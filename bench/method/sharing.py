@@ -1,4 +1,4 @@
-"""What travels: a rule for every tensor of a run, and a declaration for whatever else goes up."""
+"""Sharing rules: who holds a tensor and when it travels; declarations of everything else sent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedbench.bench.system.errors import PluginError
 
 
 class Sharing(StrEnum):
-    """What happens to one group of tensors when a client takes part in a round."""
+    """Rule of one group of tensors: what happens to it when a client takes part in a round."""
 
     AVERAGED = "averaged"
-    """Sent down, trained, sent up; the server's optimizer is fed the weighted mean."""
+    """Sent down, trained, sent up; the server's optimizer gets the weighted mean."""
 
     OWN_ROW = "own-row"
     """Sent down; only row `client.id` is trained and sent up, and it replaces the server's row."""
 
     MEAN_ROW = "mean-row"
-    """As own-row on the client; the server averages the row's change over the whole cohort, in
-    which the other clients count as zero change, and feeds it to its optimizer."""
+    """Treated on the client like own-row; the server averages the row's change over the whole
+    cohort, in which other clients count as zero change, and hands it to its optimizer."""
 
     BROADCAST = "broadcast"
     """Sent down and frozen there; never goes up."""
@@ -40,19 +40,19 @@ ROWS = (Sharing.MEAN_ROW, Sharing.OWN_ROW)
 FROZEN = (Sharing.BROADCAST, Sharing.SERVER_ONLY)
 
 ACTIVATIONS = "activations"
-"""Name under which what crosses to server-only parts, and its gradients, is declared."""
+"""Name that declares activations sent to server-only parts, and their gradients."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """What a method says of one thing that leaves a client besides the averaged tensors and rows.
+    """Declaration of one tensor that leaves a client besides the averaged tensors and rows.
 
     Attributes:
         per_sample: it holds something of single images, for example a row for each.
-        group_size: name of the extra that tells of how many images the smallest part of this one
-            is made; at 1 a message reveals a single image. None = of all images together.
-        summed: the server uses nothing of it but the sum over clients.
-        budget: differential privacy, for an image, that one message is under; None = none.
+        group_size: name of the extra that holds the number of images behind the smallest part of
+            this one; at 1 a message reveals a single image. None = all images together.
+        summed: the server uses only the sum over clients.
+        budget: differential privacy of one message, per image; None = none.
     """
 
     per_sample: bool = False
@@ -62,7 +62,7 @@ class Extra:
 
 
 def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
-    """The rule of the first pattern that matches, read from the top.
+    """Return the rule of the first pattern that matches, read from the top.
 
     Raises:
         PluginError: if no pattern matches.
@@ -74,7 +74,7 @@ def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
 
 
 def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:
-    """Refuse a table with a pattern that no tensor meets: it is a misspelt name.
+    """Refuse a table with a pattern that matches no tensor, which is a misspelt name.
 
     Raises:
         PluginError: naming the pattern, or the tensor that no pattern covers.
@@ -92,12 +92,12 @@ def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:
 def check_sent(
     spec: str, declared: Mapping[str, Extra], sent: Iterable[str], *, activations: bool
 ) -> None:
-    """Refuse what leaves a client undeclared.
+    """Refuse tensors that leave a client undeclared.
 
     Args:
         spec: the method, for the message.
         declared: its `Needs.extras`.
-        sent: names of what `after_local` returned.
+        sent: names of the tensors that `after_local` returned.
         activations: whether anything crossed to server-only parts.
 
     Raises:

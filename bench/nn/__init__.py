@@ -1,13 +1,19 @@
-"""Encoders, heads, losses, clusterings: pure functions and modules that know no federation."""
+"""Building blocks of methods: encoders, heads, losses, clusterings, targets, optimizers.
 
-from fedbench.bench.nn.autoencoder import group_normed, image_decoder, latent_encoder, latent_gap
+Everything here is independent of federation; a plugin imports it from this module.
+"""
+
+from fedbench.bench.nn.autoencoder import ImageDecoder, group_normed, latent_encoder, latent_gap
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.nn.clustering import (
+    LocalClusters,
+    assign_evenly,
     cluster_globally,
     cluster_locally,
     cluster_privately,
     random_units,
+    sinkhorn,
 )
 from fedbench.bench.nn.heads import mlp, projector
 from fedbench.bench.nn.losses import (
@@ -15,6 +21,7 @@ from fedbench.bench.nn.losses import (
     balanced_thresholds,
     classification,
     client_cross_entropy,
+    clip_length,
     clipped_spectral_contrast,
     confident_cross_entropy,
     consistency,
@@ -27,7 +34,7 @@ from fedbench.bench.nn.losses import (
     sum_over_classes,
 )
 from fedbench.bench.nn.memory import Memory
-from fedbench.bench.nn.optimizers import Adam
+from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.nn.target import (
     TARGET_ENCODER,
     add_targets,
@@ -39,16 +46,22 @@ from fedbench.bench.nn.target import (
 )
 
 __all__ = [
+    "SGD",
     "TARGET_ENCODER",
     "Adam",
     "Backbone",
     "ClusterBudget",
+    "ImageDecoder",
+    "LocalClusters",
     "Memory",
+    "Optimizer",
     "accept",
     "add_targets",
+    "assign_evenly",
     "balanced_thresholds",
     "classification",
     "client_cross_entropy",
+    "clip_length",
     "clipped_spectral_contrast",
     "cluster_globally",
     "cluster_locally",
@@ -59,7 +72,6 @@ __all__ = [
     "ema_update",
     "group_normed",
     "has_batch_norm",
-    "image_decoder",
     "info_nce",
     "keep_within_round",
     "kept_buffers",
@@ -71,6 +83,7 @@ __all__ = [
     "nt_xent",
     "projector",
     "random_units",
+    "sinkhorn",
     "spectral_contrast",
     "spread",
     "sum_over_classes",

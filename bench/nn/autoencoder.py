@@ -1,7 +1,7 @@
 """Parts of autoencoders for small images: encoders with a latent width, and image decoders.
 
-Source: Arora 2023, pFedAE, names a ResNet-18 encoder and a convolutional decoder without their
-sizes; the sizes here are ours.
+Source: Arora 2023, pFedAE, which names a ResNet-18 encoder and a convolutional decoder without
+their sizes; the sizes here are ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALLEST_SIDE = 4
 
 
 def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Module:
-    """An encoder (B, C, H, W) -> (B, L): the backbone, and a linear layer where widths differ.
+    """Make an encoder (B, C, H, W) -> (B, L): the backbone, and a linear layer if widths differ.
 
     Args:
         backbone: makes the convolutional part; its output has width D.
@@ -32,7 +32,7 @@ def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Modu
 
 
 def group_normed(backbone: Backbone) -> Backbone:
-    """The same backbone with group norm, whose output for one image ignores its batch.
+    """Return the backbone with group norm, whose output for one image ignores its batch.
 
     Raises:
         ConfigError: if its width cannot be divided into `norm_groups` groups.
@@ -48,15 +48,15 @@ def group_normed(backbone: Backbone) -> Backbone:
 class ImageDecoder(nn.Module):
     """Latents to images: a linear layer, then transposed convolutions that double the sides.
 
-    Sides are halved on paper while they are even and at least 8, which gives the first feature map
-    (4x4 for 32x32 images); its channels are `width` doubled per halving. At 32x32x3, L = 512 and
-    width 32 the decoder has 2,787,107 parameters.
+    The first feature map is the image's size, halved while both sides are even and at least 8 (4x4
+    for 32x32 images); its channels are `width`, doubled per halving. At 32x32x3, L = 512 and width
+    32 the decoder has 2,787,107 parameters.
 
     Args:
-        backbone: whose norm follows every layer but the last.
-        latent_dim: L.
+        backbone: its norm follows every layer but the last.
+        latent_dim: L; None = the backbone's width, as in `latent_encoder`.
         image_shape: (C, H, W).
-        width: channels in front of the last layer.
+        width: channels before the last layer.
         bounded: end in a sigmoid, for images in [0, 1]; else the output is unbounded.
 
     Raises:
@@ -66,7 +66,7 @@ class ImageDecoder(nn.Module):
     def __init__(
         self,
         backbone: Backbone,
-        latent_dim: int,
+        latent_dim: int | None,
         image_shape: tuple[int, int, int],
         width: int,
         *,
@@ -84,6 +84,7 @@ class ImageDecoder(nn.Module):
             rows, columns, doublings = rows // 2, columns // 2, doublings + 1
         channels = width << doublings
         self.first_map = (channels, rows, columns)
+        latent_dim = latent_dim or backbone.dim
         self.expand = nn.Linear(latent_dim, channels * rows * columns, bias=False)
         layers: list[nn.Module] = [backbone.norm(channels), nn.ReLU()]
         for _ in range(doublings):
@@ -98,24 +99,15 @@ class ImageDecoder(nn.Module):
         self.bounded = bounded
 
     def forward(self, z: Tensor) -> Tensor:
-        """(B, L) -> (B, C, H, W)."""
+        """Decode latents, (B, L) -> (B, C, H, W)."""
         images: Tensor = self.layers(self.expand(z).unflatten(1, self.first_map))
         return torch.sigmoid(images) if self.bounded else images
 
 
-def image_decoder(
-    backbone: Backbone,
-    latent_dim: int | None,
-    image_shape: tuple[int, int, int],
-    width: int,
-    *,
-    bounded: bool = True,
-) -> ImageDecoder:
-    """A decoder for the latents of `latent_encoder` with the same arguments."""
-    return ImageDecoder(backbone, latent_dim or backbone.dim, image_shape, width, bounded=bounded)
-
-
 def latent_gap(z: Tensor, served: Tensor) -> Tensor:
-    """Squared distance of two sets of latents, (B, L) each, as a share of the first's square."""
+    """Return the squared distance of two sets of latents, (B, L), relative to the first's square.
+
+    Scalar in [0, inf), without gradient: 0 when both are equal, 1 when the second is 0.
+    """
     gap: Tensor = F.mse_loss(served, z) / z.square().mean().clamp_min(torch.finfo(z.dtype).tiny)
     return gap.detach()

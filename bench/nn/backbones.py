@@ -1,8 +1,9 @@
-"""Encoders by name: ResNets for small images, a compact transformer, and the configured norm."""
+"""Encoders for small images, by name: ResNets, a compact transformer, and their norms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,106 +13,6 @@ from torch import Tensor, nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.system.seeding import scope
-
-
-class CCT(nn.Module):
-    """Compact convolutional transformer for images of one size, (B, C, H, W) -> (B, width).
-
-    Every tokenising convolution is 3x3 with ReLU and a 3x3 max-pool of stride 2.
-
-    Source: Hassani et al. 2021, https://arxiv.org/abs/2104.05704, and its release
-    https://github.com/SHI-Labs/Compact-Transformers, whose residual stream is normed between
-    attention and the MLP, too. Deviations: no dropout and no stochastic depth, so that a pass is a
-    function of its input; the attention pool has no bias, which its softmax would cancel.
-
-    Args:
-        in_channels: C.
-        image_size: (H, W), each at least 4; positions are learnt, one per token.
-        width: of a token; the first convolution has half as many channels.
-        num_layers: transformer layers.
-        num_heads: attention heads, dividing the width.
-        num_convolutions: in the tokeniser; each halves height and width.
-        stem_stride: stride of the first convolution.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        image_size: tuple[int, int],
-        *,
-        width: int,
-        num_layers: int,
-        num_heads: int,
-        num_convolutions: int,
-        stem_stride: int = 1,
-    ) -> None:
-        super().__init__()
-        self.image_size = image_size
-        layers: list[nn.Module] = []
-        channels, (height, wide) = in_channels, image_size
-        for index in range(num_convolutions):
-            out = width if index == num_convolutions - 1 else width // 2
-            stride = 1 if index else stem_stride
-            layers += [
-                nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
-                nn.ReLU(),
-                nn.MaxPool2d(3, stride=2, padding=1),
-            ]
-            channels = out
-            for _ in range(1 + (stride == 2)):
-                height, wide = (height + 1) // 2, (wide + 1) // 2
-        self.tokens = nn.Sequential(*layers)
-        self.positions = nn.Parameter(torch.empty(height * wide, width))
-        self.layers = nn.Sequential(*(_Layer(width, num_heads) for _ in range(num_layers)))
-        self.norm = nn.LayerNorm(width)
-        self.pool = nn.Linear(width, 1, bias=False)
-        nn.init.trunc_normal_(self.positions, std=0.2)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight)
-            elif isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, width).
-
-        Raises:
-            DataError: for images of another size than that of the positions.
-        """
-        if x.shape[2:] != self.image_size:
-            want, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))
-            raise DataError(f"this encoder has learnt positions for {want} images, got {got}")
-        tokens = self.tokens(x).flatten(2).transpose(1, 2)  # (B, T, width)
-        tokens = self.norm(self.layers(tokens + self.positions))
-        weights = self.pool(tokens).softmax(dim=1)  # (B, T, 1)
-        pooled: Tensor = (weights * tokens).sum(dim=1)
-        return pooled
-
-
-class _Layer(nn.Module):
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
-        self.mixed = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
-        self.hidden = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x + self._attend(self.attention_norm(x)))
-        wide: Tensor = self.out(F.gelu(self.hidden(x)))
-        return x + wide
-
-    def _attend(self, x: Tensor) -> Tensor:
-        heads = self.queries_keys_values(x).unflatten(2, (3, self.num_heads, -1))
-        queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
-        read = F.scaled_dot_product_attention(queries, keys, values)
-        mixed: Tensor = self.mixed(read.transpose(1, 2).flatten(2))
-        return mixed
 
 
 @dataclass(frozen=True)
@@ -125,7 +26,15 @@ class ResNetShape:
 
 @dataclass(frozen=True)
 class CCTShape:
-    """Layers, heads, convolutions and width of a compact convolutional transformer."""
+    """Size of a compact convolutional transformer.
+
+    Attributes:
+        layers: transformer layers.
+        heads: attention heads, dividing the width.
+        convolutions: convolutions of the tokeniser; each halves height and width.
+        width: length of a token.
+        description: one line for listings.
+    """
 
     layers: int
     heads: int
@@ -150,19 +59,19 @@ backward pass of a 1x1 convolution of stride 2 (torch 2.14: below 8 on AVX2, up 
 
 @dataclass(frozen=True)
 class Backbone:
-    """What `Method.build` gets: makes encoders, and norms that follow the same choice.
+    """Maker of encoders, and of norms that match them; `Method.build` gets one.
 
     Attributes:
         shape: the ResNet or transformer.
         width: channels of the first stage, or of a token.
         stem_stride: stride of the first convolution.
         in_channels: channels of the images.
-        norm_name: `batch`, `batch-local` or `group`; a transformer has layer norm inside, and these
-            in the heads on top of it.
+        norm_name: `batch`, `batch-local` or `group`; a transformer has layer norm inside, and one
+            of these in the heads on top of it.
         norm_groups: groups of a group norm.
-        image_size: (H, W); a transformer is made for one.
-        seed: of a run: encoders draw their weights from it alone, so that all methods start from
-            the same one; None = from the global generator, as everything else in a net.
+        image_size: (H, W); a transformer takes images of this size only.
+        seed: the run's: encoders draw their weights from it alone, so that all methods start from
+            the same one; None = from the global generator, like the rest of a net.
     """
 
     shape: ResNetShape | CCTShape
@@ -183,37 +92,24 @@ class Backbone:
 
     @property
     def norm_is_batch(self) -> bool:
-        """Whether the norm computes statistics over the batch, and so mixes its examples."""
+        """True if the norm computes statistics over the batch, and so mixes its examples."""
         return self.norm_name != "group"
 
     def make(self) -> nn.Module:
-        """A new encoder, (B, C, H, W) -> (B, D)."""
-        if self.seed is None:
-            return self._make()
-        with scope(self.seed, "encoder"):
-            return self._make()
-
-    def _make(self) -> nn.Module:
-        if isinstance(self.shape, CCTShape):
-            return CCT(
-                self.in_channels,
-                self.image_size,
-                width=self.width,
-                num_layers=self.shape.layers,
-                num_heads=self.shape.heads,
-                num_convolutions=self.shape.convolutions,
-                stem_stride=self.stem_stride,
-            )
-        return ResNet(self, self.shape.blocks)
+        """Make a new encoder, (B, C, H, W) -> (B, D)."""
+        with nullcontext() if self.seed is None else scope(self.seed, "encoder"):
+            if isinstance(self.shape, CCTShape):
+                return CCT(self, self.shape)
+            return ResNet(self, self.shape)
 
     def norm(self, channels: int) -> nn.Module:
-        """A norm layer for (B, channels, …)."""
+        """Make a norm layer for (B, channels, …)."""
         if self.norm_is_batch:
             return nn.BatchNorm2d(channels)
         return nn.GroupNorm(self.norm_groups, channels)
 
     def head_norm(self, features: int, *, affine: bool = True) -> nn.Module:
-        """A norm layer for (B, features) inside a head.
+        """Make a norm layer for (B, features) inside a head.
 
         Raises:
             ConfigError: if the features cannot be divided into `norm_groups` groups.
@@ -231,7 +127,7 @@ class Backbone:
 def make_backbone(
     config: ModelConfig, in_channels: int, image_size: tuple[int, int] = (32, 32)
 ) -> Backbone:
-    """The backbone of a configuration.
+    """Make the backbone of a configuration.
 
     Args:
         config: its name, width and norm.
@@ -276,23 +172,25 @@ class ResNet(nn.Module):
     released code and most CIFAR work use in place of 7x7 stride 2 and max-pool.
     """
 
-    def __init__(self, backbone: Backbone, stages: tuple[int, ...]) -> None:
+    def __init__(self, backbone: Backbone, shape: ResNetShape) -> None:
         super().__init__()
         self.stem = _conv(backbone.in_channels, backbone.width, 3, backbone.stem_stride)
         self.stem_norm = backbone.norm(backbone.width)
         blocks: list[nn.Module] = []
         channels = backbone.width
-        for stage, count in enumerate(stages):
+        for stage, count in enumerate(shape.blocks):
             out = backbone.width * 2**stage
             for index in range(count):
                 blocks.append(_Block(channels, out, 2 if stage and not index else 1, backbone))
                 channels = out
         self.blocks = nn.Sequential(*blocks)
-        _initialise(self.modules())
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         self._channels_last = backbone.width in _CHANNELS_LAST
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D), non-negative."""
+        """Encode images, (B, C, H, W) -> (B, D), non-negative."""
         if self._channels_last or x.is_cuda:
             x = x.contiguous(memory_format=torch.channels_last)
         x = F.relu_(self.stem_norm(self.stem(x)))  # no norm needs its own output to go backwards
@@ -320,7 +218,88 @@ def _conv(channels: int, out: int, kernel: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2, bias=False)
 
 
-def _initialise(modules: Iterable[nn.Module]) -> None:
-    for module in modules:
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+class CCT(nn.Module):
+    """Compact convolutional transformer for images of one size, (B, C, H, W) -> (B, width).
+
+    Every tokenising convolution is 3x3 with ReLU and a 3x3 max-pool of stride 2; positions are
+    learnt, one per token.
+
+    Source: Hassani et al. 2021, https://arxiv.org/abs/2104.05704, and its release
+    https://github.com/SHI-Labs/Compact-Transformers, whose residual stream is normed between
+    attention and the MLP, too. Deviations: no dropout and no stochastic depth, so that a pass is a
+    function of its input; the attention pool has no bias, which its softmax would cancel.
+
+    Args:
+        backbone: gives the images' channels and size, each side at least 4, the stride of the first
+            convolution, and the width: that of the last convolution, twice that of those before.
+        shape: gives the numbers of layers, heads and convolutions.
+    """
+
+    def __init__(self, backbone: Backbone, shape: CCTShape) -> None:
+        super().__init__()
+        self.image_size = backbone.image_size
+        layers: list[nn.Module] = []
+        width, channels, (rows, columns) = backbone.width, backbone.in_channels, self.image_size
+        for index in range(shape.convolutions):
+            out = width if index == shape.convolutions - 1 else width // 2
+            stride = 1 if index else backbone.stem_stride
+            layers += [
+                nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
+                nn.ReLU(),
+                nn.MaxPool2d(3, stride=2, padding=1),
+            ]
+            channels = out
+            for _ in range(1 + (stride == 2)):
+                rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        self.tokens = nn.Sequential(*layers)
+        self.positions = nn.Parameter(torch.empty(rows * columns, width))
+        self.layers = nn.Sequential(*(_Layer(width, shape.heads) for _ in range(shape.layers)))
+        self.norm = nn.LayerNorm(width)
+        self.pool = nn.Linear(width, 1, bias=False)
+        nn.init.trunc_normal_(self.positions, std=0.2)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+            elif isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode images, (B, C, H, W) -> (B, width).
+
+        Raises:
+            DataError: for images of another size than that of the positions.
+        """
+        if x.shape[2:] != self.image_size:
+            learnt, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))
+            raise DataError(f"this encoder has learnt positions for {learnt} images, got {got}")
+        tokens = self.tokens(x).flatten(2).transpose(1, 2)  # (B, T, width)
+        tokens = self.norm(self.layers(tokens + self.positions))
+        weights = self.pool(tokens).softmax(dim=1)  # (B, T, 1)
+        pooled: Tensor = (weights * tokens).sum(dim=1)
+        return pooled
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
+        self.mixed = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x + self._attend(self.attention_norm(x)))
+        y: Tensor = self.out(F.gelu(self.hidden(x)))
+        return x + y
+
+    def _attend(self, x: Tensor) -> Tensor:
+        heads = self.queries_keys_values(x).unflatten(2, (3, self.num_heads, -1))
+        queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
+        heads = F.scaled_dot_product_attention(queries, keys, values)
+        mixed: Tensor = self.mixed(heads.transpose(1, 2).flatten(2))
+        return mixed

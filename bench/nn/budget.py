@@ -1,7 +1,7 @@
-"""Accounts of differential privacy, kept by the library dp-accounting.
+"""Privacy budgets of clusterings, accounted by the library dp-accounting.
 
 The library is an extra (`pip install "fedbench[privacy]"`), since it pins an old `attrs`; it is
-imported when a run asks for privacy, and no sooner.
+imported only when a run asks for privacy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _CLOSE = 1e-4  # relative; how far below the target epsilon the noise may end
 
 
 def accountant(module: str) -> Any:
-    """A module of dp-accounting.
+    """Import a module of dp-accounting.
+
+    Args:
+        module: its name after the package's, such as `.pld.privacy_loss_distribution`.
 
     Raises:
         ResourceError: if the library is not installed.
@@ -39,12 +42,12 @@ def accountant(module: str) -> Any:
 
 @dataclass(frozen=True)
 class ClusterBudget:
-    """What one private clustering of a client's images may cost.
+    """Privacy that one private clustering of a client's images may cost.
 
     One clustering releases a Gaussian sum of each leaf and a two-sided geometric count of each node
     on `LEVELS` levels; adding or removing an image changes one of them per kind and level, by 1.
-    A node's exact loss is +-a, which is more than that of the continuous Laplace noise in whose
-    place the release of Chang et al. accounts it.
+    The exact loss of a node's count is +-a, more than that of continuous Laplace noise, by which
+    the release of Chang et al. accounts for it.
 
     Attributes:
         epsilon: of one clustering, > 0.
@@ -61,17 +64,17 @@ class ClusterBudget:
 
     @property
     def count_parameter(self) -> float:
-        """The a of the counts' noise: P(k) is proportional to exp(-a |k|)."""
+        """Parameter a of the counts' noise: P(k) is proportional to exp(-a |k|)."""
         return 1 / (_COUNT_SHARE * self.sum_std)
 
     def composed(self, times: int) -> float:
-        """Epsilon of `times` clusterings of the same images together, at the same delta."""
+        """Return the epsilon of `times` clusterings of the same images together, at this delta."""
         return _epsilon(self.sum_std, self.delta, times)
 
 
 @lru_cache
 def _sum_std(epsilon: float, delta: float) -> float:
-    """The least noise that keeps the budget, found from the side that costs less."""
+    """Search the least noise that keeps the budget, from the side that costs less."""
     from scipy.optimize import brentq
 
     low = float(accountant("").get_sigma_gaussian(epsilon, delta))  # as if counts were free

@@ -1,7 +1,8 @@
-"""Clustering of unit vectors into clusters of equal mass: Sinkhorn, on a client, on the server.
+"""Clustering of unit vectors: Sinkhorn, local and global clusters of equal mass, private centroids.
 
-Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, algorithms 1 and 2, with the constants
-of its release; the global step is there called a surrogate of Genevay et al. 2019.
+Source of Sinkhorn, `cluster_locally` and `cluster_globally`: Lubana et al. 2022,
+https://arxiv.org/abs/2205.11506, algorithms 1 and 2, with the constants of its release; the global
+step is there called a surrogate of Genevay et al. 2019.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +20,8 @@ from fedbench.bench.nn.budget import LEVELS, ClusterBudget
 
 _CHECK_EVERY = 10
 _SAFE_EXPONENT = 75.0  # exp(-75) / K is a normal float32 for K up to 10^5
+_LOW_NOISE = 10  # at so many times the noise's norm, noise moves a mean by a tenth of the radius
+_SPLIT = 3  # a node is split if its count is at least this many times the least
 
 
 def sinkhorn(
@@ -34,9 +36,9 @@ def sinkhorn(
     Args:
         scores: similarities of samples and clusters, (N, K), each in [-1, 1].
         strength: inverse of the entropic regulariser, in (0, 300].
-        max_iterations: most pairs of scalings, at least 1.
-        tolerance: stop when the summed relative change of the rows' scales is below it; looked at
-            in the first iteration and every tenth after it, as in the release.
+        max_iterations: largest number of pairs of scalings, at least 1.
+        tolerance: stop when the summed relative change of the rows' scales is below it; checked in
+            the first iteration and every tenth after it, as in the release.
 
     Returns:
         (N, K), non-negative; rows sum to 1, columns to about N / K.
@@ -53,17 +55,17 @@ def sinkhorn(
 def _scales(
     kernel: Tensor, rows: Tensor, max_iterations: int, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """What rows and columns of a kernel (N, K) are multiplied with, (N,) and (K,).
+    """Return the scales of the rows and columns of a kernel (N, K), (N,) and (K,).
 
-    Rows are those that the last columns lead to; `rows` are the first ones.
+    `rows` are the first scales of rows; those returned follow from the returned columns.
     """
     n, k = kernel.shape
     turned = kernel.T
     for iteration in range(max_iterations):
         columns = torch.mv(turned, rows).reciprocal_()  # (K,), times K for mass 1 / K
         scaled = torch.addmv(rows, kernel, columns, beta=0, alpha=n / k).reciprocal_()  # (N,)
-        looked_at = iteration % _CHECK_EVERY == 0
-        if looked_at and float((rows / scaled - 1).abs_().sum()) < tolerance:
+        checked = iteration % _CHECK_EVERY == 0
+        if checked and float((rows / scaled - 1).abs_().sum()) < tolerance:
             break
         rows = scaled
     return scaled, columns
@@ -71,9 +73,9 @@ def _scales(
 
 @dataclass(frozen=True)
 class LocalClusters:
-    """Unit centroids (L, d), and how many images each one stands for, (L,) int64.
+    """Unit centroids (L, d), and the number of images behind each, (L,) int64.
 
-    The size of a cluster that got no row is 1, since its centroid is a single row then.
+    A cluster that got no row has size 1, since its centroid is a single row.
     """
 
     centroids: Tensor
@@ -93,9 +95,9 @@ def cluster_locally(
     """Cluster a client's rows into clusters of about equal size.
 
     Each iteration assigns rows by their largest entry after Sinkhorn (10 scalings) and takes
-    normalised means. That neither makes sizes equal nor excludes an empty cluster, which takes over
-    a random row. `strict` assigns optimally under the constraint that sizes are n / L rounded down
-    or up, so that a centroid always stands for at least that many rows.
+    normalised means. Sizes may still differ, and a cluster may be empty; it then takes over a
+    random row. `strict` assigns optimally under the constraint that sizes are n / L rounded down or
+    up, so that a centroid always stands for at least that many rows.
 
     Args:
         rows: unit vectors, (n, d).
@@ -104,7 +106,7 @@ def cluster_locally(
         iterations: at least 1.
         strength: of Sinkhorn.
         strict: see above; a deviation from the source.
-        images: of which image each row is, (n,), for the sizes; None = each of its own.
+        images: image of each row, (n,), for the sizes; None = all rows are of different images.
     """
     centroids = rows[_draw(len(rows), num_clusters, rng)]  # (L, d)
     for _ in range(iterations):
@@ -131,10 +133,10 @@ def _draw(n: int, count: int, rng: torch.Generator) -> list[int]:
 
 
 def assign_evenly(scores: Tensor) -> Tensor:
-    """The assignment with the largest total score in which sizes differ by at most one.
+    """Assign rows to clusters with the largest total score at sizes that differ by at most one.
 
     A linear assignment of rows to slots: every cluster has n // L slots that must be filled and
-    one that may be; the optional slots that stay free are taken by dummies, which fit nowhere else.
+    one that may be; dummies take the optional slots that stay free, and fit nowhere else.
 
     Args:
         scores: (n, L) with n >= L.
@@ -149,14 +151,10 @@ def assign_evenly(scores: Tensor) -> Tensor:
     owner = np.concatenate([np.repeat(np.arange(num_clusters), least), np.arange(num_clusters)])
     dummies = np.zeros((num_clusters - more, len(owner)))
     table = scores.detach().double().cpu().numpy()[:, owner]
-    dummies[:, : num_clusters * least] = -_never(table)
+    # More than any exchange of rows can gain.
+    dummies[:, : num_clusters * least] = -(1.0 + 4.0 * float(np.abs(table).sum()))
     _, slots = linear_sum_assignment(np.concatenate([table, dummies]), maximize=True)
     return torch.from_numpy(owner[slots[:n]]).to(scores.device)
-
-
-def _never(table: npt.NDArray[np.float64]) -> float:
-    """More than any exchange of rows can gain."""
-    return 1.0 + 4.0 * float(np.abs(table).sum())
 
 
 @torch.no_grad()
@@ -176,7 +174,7 @@ def cluster_globally(
     Full-batch gradient descent on -mean_i cos(Q_i, P_i), where P = softmax(points centroidsᵀ /
     temperature) and Q is the constant Sinkhorn assignment of the same scores; rows are brought back
     to norm 1 after each step. The gradient is written out, so that a step costs two matrix
-    products. Clients count by their number of points, whatever data they hold.
+    products. A client's weight is its number of points, however many images it holds.
 
     Deviation: the release starts from centroids that are not normalised.
 
@@ -209,7 +207,7 @@ def cluster_globally(
         # p, and softmax's gradient is p times that, less p . (d cos / d p), which is 0.
         torch.mul(q, p, out=mixed)
         p2, q2 = p.square_(), q.square_()
-        dot, p_sum, q_sum = (torch.mv(each.T, ones) for each in (mixed, p2, q2))  # (N,)
+        dot, p_sum, q_sum = (torch.mv(matrix.T, ones) for matrix in (mixed, p2, q2))  # (N,)
         scale = (p_sum.rsqrt() * q_sum.rsqrt_()).mul_(-1 / (len(points) * temperature))
         slope = mixed.mul_(scale).sub_(p2.mul_(dot.mul_(scale).div_(p_sum)))
         velocity.addmm_(slope, points, beta=momentum).add_(c, alpha=weight_decay)
@@ -219,38 +217,34 @@ def cluster_globally(
 
 
 def _powers(scores: Tensor, factor: float, out: Tensor) -> Tensor:
-    """exp(factor * scores) of scores in [-1, 1], (G, N), up to one positive factor per column.
+    """Return exp(factor * scores), (G, N), up to one positive factor per column.
 
-    In the memory of `out` where its type holds such powers times the scales that Sinkhorn finds for
-    them, up to exp(3 * factor).
+    Scores are in [-1, 1]. The result lies in the memory of `out` if its type can hold such powers
+    times the scales that Sinkhorn finds for them, up to exp(3 * factor); else it is float64.
     """
     if 3 * factor > _SAFE_EXPONENT:
         return scores.double().mul(factor).softmax(dim=0)
     return torch.mul(scores, factor, out=out).exp_()
 
 
-_LOW_NOISE = 10  # at so many times the noise's norm, noise moves a mean by a tenth of the radius
-_SPLIT = 3  # a node is split if it has so many times the least
-
-
 def cluster_privately(
     rows: Tensor, num_clusters: int, budget: ClusterBudget, rng: torch.Generator
 ) -> Tensor:
-    """Unit centroids that differ little, in distribution, with and without any one row.
+    """Make unit centroids whose distribution changes little when any one row is added or removed.
 
-    The rows' random hash bits span a tree. A node is kept if its noisy count is large enough; the
-    noisy mean of each leaf counts as many times as its noisy count in a k-means, which no longer
-    sees the rows. What is drawn from `rng` is a simulation of noise: neither the generator nor
-    floating-point Gaussian numbers withstand an adversary.
+    The rows' random hash bits span a tree. A node stays if its noisy count is large enough; the
+    noisy mean of each leaf, weighted by its noisy count, goes into a k-means, which no longer sees
+    the rows. Draws from `rng` simulate the noise: neither the generator nor floating-point Gaussian
+    numbers withstand an adversary.
 
     Args:
         rows: (n, d), n >= 0; a row longer than 1 is cut to 1.
         num_clusters: L, at least 1.
         budget: epsilon and delta of this one call.
-        rng: every draw, on the CPU.
+        rng: makes every draw, on the CPU.
 
     Returns:
-        (num_clusters, d); leaves are repeated where there are fewer.
+        (num_clusters, d); centroids are repeated if there are fewer.
     """
     points = rows.detach().cpu().double()
     points = points / points.norm(dim=1, keepdim=True).clamp(min=1)
@@ -263,18 +257,18 @@ def cluster_privately(
 
 
 def random_units(num: int, dim: int, rng: torch.Generator) -> Tensor:
-    """Directions drawn evenly, (num, dim): centroids that know nothing."""
+    """Draw uniform directions, (num, dim): centroids without any information."""
     return F.normalize(torch.randn(num, dim, generator=rng), dim=1)
 
 
 def noisy_sum(points: Tensor, std: float, rng: torch.Generator) -> Tensor:
-    """The sum of (n, d) points with Gaussian noise of this standard deviation, (d,) float64."""
+    """Sum (n, d) points and add Gaussian noise of this standard deviation, (d,) float64."""
     noise = torch.randn(points.shape[1], dtype=torch.float64, generator=rng)
     return points.sum(dim=0) + std * noise
 
 
 def noisy_count(points: Tensor, parameter: float, rng: torch.Generator) -> int:
-    """Their number plus noise k with P(k) proportional to exp(-parameter |k|)."""
+    """Count points and add noise k with P(k) proportional to exp(-parameter |k|)."""
     trials = torch.empty(2, dtype=torch.float64).geometric_(-math.expm1(-parameter), generator=rng)
     return len(points) + int(trials[0] - trials[1])
 
@@ -282,7 +276,7 @@ def noisy_count(points: Tensor, parameter: float, rng: torch.Generator) -> int:
 def _leaves(
     points: Tensor, num_clusters: int, budget: ClusterBudget, rng: torch.Generator
 ) -> Iterator[tuple[Tensor, int]]:
-    """Noisy means within the unit ball, each (d,), with noisy counts of at least 1."""
+    """Yield the leaves' noisy means within the unit ball, (d,), and noisy counts, at least 1."""
     std, parameter = budget.sum_std, budget.count_parameter
     dim = points.shape[1]
     bits = points @ torch.randn(dim, LEVELS - 1, dtype=torch.float64, generator=rng) >= 0
@@ -290,21 +284,20 @@ def _leaves(
     least = max(1, min(int(_LOW_NOISE * math.sqrt(dim) * std), total // (2 * num_clusters)))
     level = [(torch.arange(len(points)), max(1, total))]  # rows of each node, noisy count
     for depth in range(LEVELS):
-        children = []
+        next_level = []
         for index, count in level:
-            kept = []
+            children = []
             if depth < LEVELS - 1 and count >= _SPLIT * least:
                 for side in (False, True):
                     child = index[bits[index, depth] == side]
-                    number = noisy_count(child, parameter, rng)
-                    if number >= least:
-                        kept.append((child, number))
-            if kept:
-                children += kept
-            else:
+                    child_count = noisy_count(child, parameter, rng)
+                    if child_count >= least:
+                        children.append((child, child_count))
+            next_level += children
+            if not children:
                 mean = noisy_sum(points[index], std, rng) / count
                 yield mean / mean.norm().clamp(min=1), count
-        level = children
+        level = next_level
 
 
 def _weighted_k_means(
@@ -315,6 +308,6 @@ def _weighted_k_means(
     if len(points) <= num_clusters:
         return points
     seed = int(torch.randint(2**31 - 1, (1,), generator=rng))
-    found = KMeans(num_clusters, n_init=1, random_state=seed)
-    centres = found.fit(points.numpy(), sample_weight=weights.double().numpy()).cluster_centers_
+    k_means = KMeans(num_clusters, n_init=1, random_state=seed)
+    centres = k_means.fit(points.numpy(), sample_weight=weights.double().numpy()).cluster_centers_
     return torch.from_numpy(centres)

@@ -18,7 +18,7 @@ def mlp(
     out_norm: nn.Module | None = None,
     out_bias: bool = True,
 ) -> nn.Sequential:
-    """Linear, ReLU, Linear: (B, in_dim) -> (B, out_dim).
+    """Make a head of linear layer, ReLU, linear layer: (B, in_dim) -> (B, out_dim).
 
     Args:
         in_dim: width of the input.
@@ -27,7 +27,7 @@ def mlp(
         norm: makes the norm between the first layer and ReLU; that layer then has no bias, which
             the norm would cancel.
         out_norm: applied to the output.
-        out_bias: whether the last layer has a bias.
+        out_bias: give the last layer a bias.
     """
     layers: list[nn.Module] = [nn.Linear(in_dim, hidden_dim, bias=norm is None)]
     if norm is not None:
@@ -41,14 +41,14 @@ def mlp(
 def projector(
     backbone: Backbone, hidden_dim: int, out_dim: int, *, normed: bool, out_bias: bool = True
 ) -> nn.Sequential:
-    """A head on the encoder, (B, D) -> (B, out_dim).
+    """Make a head on the encoder, (B, D) -> (B, out_dim).
 
     Args:
-        backbone: the encoder, whose norm it uses.
+        backbone: gives D and the norm.
         hidden_dim: width of the hidden layer.
         out_dim: width of the output.
-        normed: with norms, hidden and output, the latter without affine; else `mlp` as it is.
-        out_bias: whether the last layer has a bias, where there are norms.
+        normed: put norms after both layers, the second without affine; else plain `mlp`.
+        out_bias: give the last layer a bias; without norms it always has one.
     """
     if not normed:
         return mlp(backbone.dim, hidden_dim, out_dim)

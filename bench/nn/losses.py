@@ -1,4 +1,9 @@
-"""Losses of self-supervised learning as pure functions of embeddings."""
+"""Losses as pure functions of embeddings, logits and labels.
+
+In this order: contrast between two views (NT-Xent, InfoNCE, spectral), prediction of one view from
+another (BYOL, SimSiam), telling clients apart, losses under visible labels, and the consistency and
+pseudo-labels of semi-supervised learning.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +42,7 @@ def info_nce(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     """InfoNCE between two views, both directions averaged; negatives come from the other view only.
 
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 3, which is
-    one-sided; the other direction is added so that the views play the same part.
+    one-sided; the other direction is added so that both views have the same role.
 
     Args:
         z1: projections of the first views, (B, d).
@@ -48,33 +53,12 @@ def info_nce(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
         Scalar in [0, inf): ln B when all views coincide.
     """
     logits = F.normalize(z1, dim=1) @ F.normalize(z2, dim=1).T / temperature  # (B, B)
-    own = torch.arange(len(z1), device=z1.device)  # (B,)
-    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
-
-
-def client_cross_entropy(codes: Tensor, rows: Tensor, client_id: int, temperature: float) -> Tensor:
-    """How well codes tell which client they come from: the user-verification term of one view.
-
-    Both sides are normalised, so scaling either changes nothing.
-
-    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6.
-
-    Args:
-        codes: outputs of the client-ID projector, (B, d).
-        rows: one row per client, (K, d).
-        client_id: the row that the codes belong to, in 0…K-1.
-        temperature: softmax divisor, > 0; the source has none, which is 1.
-
-    Returns:
-        Scalar in [0, inf): about ln K for codes that know nothing.
-    """
-    logits = F.normalize(codes, dim=1) @ F.normalize(rows, dim=1).T / temperature  # (B, K)
-    mine = torch.full((len(codes),), client_id, dtype=torch.long, device=codes.device)  # (B,)
-    return F.cross_entropy(logits, mine)
+    partner = torch.arange(len(z1), device=z1.device)  # (B,)
+    return (F.cross_entropy(logits, partner) + F.cross_entropy(logits.T, partner)) / 2
 
 
 def spectral_contrast(z1: Tensor, z2: Tensor) -> Tensor:
-    """Partners attract by their inner product, other pairs repel by its square.
+    """Spectral contrast: partners attract by their inner product, other pairs repel by its square.
 
     -2/B sum_i z1_i.z2_i + 1/(B (B-1)) sum_(i != j) (z1_i.z2_j)^2, over pairs across the views only.
 
@@ -89,21 +73,9 @@ def spectral_contrast(z1: Tensor, z2: Tensor) -> Tensor:
         Scalar: for unit vectors in [-2, 3], -1 when all coincide.
     """
     products = z1 @ z2.T  # (B, B)
-    own = products.diagonal()  # (B,)
-    others = products.square().sum() - own.square().sum()
-    return others / (len(z1) * (len(z1) - 1)) - 2 * own.mean()
-
-
-def clip_length(z: Tensor, longest: float) -> Tensor:
-    """Shorten rows that are longer than `longest` to that length and leave the others as they are.
-
-    Args:
-        z: (B, d).
-        longest: > 0.
-    """
-    lengths = torch.linalg.vector_norm(z, dim=1, keepdim=True)  # (B, 1)
-    shortened: Tensor = z * (longest / lengths.clamp(min=longest))
-    return shortened
+    partners = products.diagonal()  # (B,)
+    others = products.square().sum() - partners.square().sum()
+    return others / (len(z1) * (len(z1) - 1)) - 2 * partners.mean()
 
 
 def clipped_spectral_contrast(z1: Tensor, z2: Tensor, mu: float) -> Tensor:
@@ -121,24 +93,36 @@ def clipped_spectral_contrast(z1: Tensor, z2: Tensor, mu: float) -> Tensor:
     return spectral_contrast(clip_length(z1, longest), clip_length(z2, longest)) / mu
 
 
+def clip_length(z: Tensor, longest: float) -> Tensor:
+    """Shorten rows that are longer than `longest` to that length and leave the others as they are.
+
+    Args:
+        z: (B, d).
+        longest: > 0.
+    """
+    lengths = torch.linalg.vector_norm(z, dim=1, keepdim=True)  # (B, 1)
+    shortened: Tensor = z * (longest / lengths.clamp(min=longest))
+    return shortened
+
+
 def negative_cosine(predictions: Tensor, wanted: Tensor) -> Tensor:
-    """Minus the mean cosine similarity; no gradient reaches `wanted`.
+    """Mean cosine similarity, negated; no gradient reaches `wanted`.
 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, equation 3.
 
     Args:
         predictions: (B, d).
-        wanted: (B, d); row i is what row i of `predictions` should point to.
+        wanted: (B, d); row i is the direction that row i of `predictions` should have.
 
     Returns:
-        Scalar in [-1, 1]: -1 when all point the same way.
+        Scalar in [-1, 1]: -1 when every prediction has its wanted direction.
     """
     similarity = F.normalize(predictions, dim=1) * F.normalize(wanted.detach(), dim=1)  # (B, d)
     return -similarity.sum(dim=1).mean()
 
 
 def mutual_prediction(predictions: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> Tensor:
-    """Each view's prediction against the other view's embedding, both directions averaged.
+    """Predict each view's embedding from the other view, both directions averaged.
 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, equation 4. BYOL (Grill et al. 2020,
     https://arxiv.org/abs/2006.07733, equation 2) sums 2 - 2 cos over both directions; its gradient
@@ -149,14 +133,14 @@ def mutual_prediction(predictions: tuple[Tensor, Tensor], wanted: tuple[Tensor, 
         wanted: embeddings of view 1 and of view 2, each (B, d); no gradient reaches them.
 
     Returns:
-        Scalar in [-1, 1].
+        Scalar in [-1, 1]: -1 when every prediction has its wanted direction.
     """
     (p1, p2), (z1, z2) = predictions, wanted
     return (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
 
 
 def spread(embeddings: Tensor) -> Tensor:
-    """How far directions are from having collapsed to one: sqrt(d) x mean deviation per dimension.
+    """Spread of directions, for the log: sqrt(d) x mean standard deviation per dimension.
 
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, figure 2.
 
@@ -164,33 +148,32 @@ def spread(embeddings: Tensor) -> Tensor:
         embeddings: (B, d).
 
     Returns:
-        Scalar in [0, 1], without gradient: 0 when all embeddings point the same way, about 1 when
-        directions are uniform.
+        Scalar in [0, 1], without gradient: 0 when all directions have collapsed to one, about 1
+        when they are uniform.
     """
     unit = F.normalize(embeddings.detach(), dim=1)  # (B, d)
     return unit.std(dim=0, correction=0).mean() * math.sqrt(unit.shape[1])
 
 
-def sum_over_classes(loss_of: Callable[[Tensor], Tensor], labels: Tensor, min_size: int) -> Tensor:
-    """A loss on the unlabelled examples, plus the same loss on each class by itself.
+def client_cross_entropy(codes: Tensor, rows: Tensor, client_id: int, temperature: float) -> Tensor:
+    """Cross entropy of recognising the client from codes: user verification of one view.
 
-    A contrast then sees examples of one class only, which are hard negatives. Terms are summed,
-    not averaged, and each is a mean over its own examples.
+    Both sides are normalised, so scaling either changes nothing.
 
-    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equations 12 and 13 and
-    algorithm 2.
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equation 6.
 
     Args:
-        loss_of: of a boolean mask (B,) of examples; scalar.
-        labels: (B,), -1 where hidden.
-        min_size: fewest examples on which the loss is defined; smaller groups are left out.
+        codes: outputs of the client-ID projector, (B, d).
+        rows: one row per client, (K, d).
+        client_id: the row that the codes belong to, in 0…K-1.
+        temperature: softmax divisor, > 0; the source has none, which is 1.
 
     Returns:
-        Scalar; 0 when no group is large enough.
+        Scalar in [0, inf): about ln K for codes without information on the client.
     """
-    groups = [labels == label for label in labels.unique()]
-    terms = [loss_of(own) for own in groups if int(own.sum()) >= min_size]
-    return torch.stack(terms).sum() if terms else torch.zeros((), device=labels.device)
+    logits = F.normalize(codes, dim=1) @ F.normalize(rows, dim=1).T / temperature  # (B, K)
+    client = torch.full((len(codes),), client_id, dtype=torch.long, device=codes.device)  # (B,)
+    return F.cross_entropy(logits, client)
 
 
 def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:
@@ -211,6 +194,28 @@ def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:
     return torch.stack([F.cross_entropy(view[shown], labels[shown]) for view in logits]).sum()
 
 
+def sum_over_classes(loss_of: Callable[[Tensor], Tensor], labels: Tensor, min_size: int) -> Tensor:
+    """Sum a loss over groups: the unlabelled examples, and those of each class by themselves.
+
+    A contrast then sees examples of one class only, which are hard negatives. Groups are summed,
+    not averaged; the loss of a group is a mean over its examples.
+
+    Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, equations 12 and 13 and
+    algorithm 2.
+
+    Args:
+        loss_of: loss of the examples in a boolean mask (B,); scalar.
+        labels: (B,), -1 where hidden.
+        min_size: smallest group on which the loss is defined; smaller ones are left out.
+
+    Returns:
+        Scalar; 0 when no group is large enough.
+    """
+    groups = [labels == label for label in labels.unique()]
+    terms = [loss_of(group) for group in groups if int(group.sum()) >= min_size]
+    return torch.stack(terms).sum() if terms else torch.zeros((), device=labels.device)
+
+
 def consistency(weak: Tensor, strong: Tensor) -> Tensor:
     """KL divergence of the strong view's prediction from the weak view's, which gets no gradient.
 
@@ -223,7 +228,7 @@ def consistency(weak: Tensor, strong: Tensor) -> Tensor:
     Returns:
         Scalar in [0, inf), a mean over examples: 0 when both predict the same.
     """
-    wanted = F.log_softmax(weak.detach(), dim=1)
+    wanted = F.log_softmax(weak.detach(), dim=1)  # (B, C)
     return F.kl_div(F.log_softmax(strong, dim=1), wanted, reduction="batchmean", log_target=True)
 
 
@@ -241,29 +246,28 @@ def confident_cross_entropy(guesses: Tensor, logits: Tensor, threshold: float) -
         Scalar in [0, inf): the sum over confident examples divided by B.
     """
     confidence, guess = guesses.detach().max(dim=1)  # (B,), (B,)
-    each = F.cross_entropy(logits, guess, reduction="none")  # (B,)
-    return torch.where(confidence >= threshold, each, 0.0).mean()
+    losses = F.cross_entropy(logits, guess, reduction="none")  # (B,)
+    return torch.where(confidence >= threshold, losses, 0.0).mean()
 
 
 def balanced_thresholds(share: Tensor, base: float, highest: float) -> Tensor:
-    """Per class the confidence that a pseudo-label needs: frequent classes need more.
+    """Confidence that a pseudo-label of each class needs, (C,): frequent classes need more.
 
-    min(share_c + base - std(share), highest), with the deviation over classes (of all, not of a
-    sample).
+    min(share_c + base - std(share), highest), with the deviation of the population of classes.
 
     Source: Li et al. 2023 (CBAFed), the class-balanced adaptive threshold of its release,
     https://github.com/minglllli/CBAFed.
 
     Args:
-        share: (C,), each class's share of what is trained on, times C / 10.
+        share: (C,), share of each class among the images trained on, times C / 10.
         base: threshold of a class whose share equals the deviation.
-        highest: no class needs more.
+        highest: upper bound of every threshold.
     """
     return (share + base - share.std(correction=0)).clamp(max=highest)
 
 
 def accept(probabilities: Tensor, thresholds: Tensor, rare: Tensor) -> tuple[Tensor, Tensor]:
-    """Pseudo-labels, and which of them are accepted.
+    """Choose pseudo-labels, and accept or refuse each.
 
     An image takes its most probable class if that is more probable than the class's threshold. If
     not, but the second most probable class is a rare one, it takes that.
@@ -276,7 +280,7 @@ def accept(probabilities: Tensor, thresholds: Tensor, rare: Tensor) -> tuple[Ten
         rare: bool (C,).
 
     Returns:
-        int64 labels (B,) and bool (B,).
+        int64 labels (B,), and bool (B,) that is true where a label is accepted.
     """
     two, order = probabilities.topk(2, dim=1)  # (B, 2)
     first, second = order.unbind(dim=1)  # (B,)

@@ -1,4 +1,4 @@
-"""A client's memory of projections, and what is made of it: fields and calls of the clustering."""
+"""A client's memory of projections, for clustering at the end of its round."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fedbench.bench.system.errors import PluginError
 
 
 class Memory(nn.Module):
-    """The newest rows of a client's round, (size, dim); only rows that were pushed come out.
+    """The newest rows of a client's round, in a ring of (size, dim).
 
     Its buffers are not persistent: they are no tensors of the run, so neither sent nor stored.
 
     Args:
-        size: most rows that it holds.
+        size: largest number of rows.
         dim: length of a row.
     """
 
@@ -23,7 +23,7 @@ class Memory(nn.Module):
 
     @classmethod
     def of(cls, net: nn.ModuleDict) -> Memory:
-        """The part `memory` of a net.
+        """Return the part `memory` of a net.
 
         Raises:
             PluginError: if it is no memory.
@@ -40,12 +40,12 @@ class Memory(nn.Module):
         self.reset(size)
 
     def reset(self, capacity: int) -> None:
-        """Forget everything; from now on hold at most `capacity` rows, and at most `size`."""
+        """Forget everything and limit the rows to `capacity`, or to `size` if that is less."""
         self.capacity, self._count, self._next = min(capacity, len(self.rows)), 0, 0
         self._held: Tensor | None = None
 
     def hold(self, rows: Tensor) -> None:
-        """Hold exactly these rows (n, dim), one an image, however many, until the next `reset`."""
+        """Hold exactly these rows (n, dim), any number, one per image, until the next `reset`."""
         self._held = rows
 
     def push(self, rows: Tensor, images: Tensor) -> None:
@@ -53,7 +53,7 @@ class Memory(nn.Module):
 
         Args:
             rows: (n, dim).
-            images: of which of the client's images each of them is, (n,) int64.
+            images: position of each row's image among the client's images, (n,) int64.
         """
         if self.capacity:
             rows, images = rows[-self.capacity :], images[-self.capacity :]
@@ -64,16 +64,16 @@ class Memory(nn.Module):
             self._count = min(self._count + len(rows), self.capacity)
 
     def valid(self) -> Tensor:
-        """The rows held, (min(pushed, capacity), dim), in no particular order."""
+        """Return the rows held, (min(pushed, capacity), dim), in no particular order."""
         return self.rows[: self._count] if self._held is None else self._held
 
     def images(self) -> Tensor:
-        """Of which image each of the rows held is, (n,) int64."""
+        """Return the position of each held row's image, (n,) int64."""
         return self.places[: self._count] if self._held is None else torch.arange(len(self._held))
 
     def newest(self) -> Tensor:
-        """Which of the rows held are the newest of their image, (images,) int64 ascending."""
+        """Return the index of each image's newest row among those held, int64 ascending."""
         start = self._next if self._held is None and self._count == self.capacity else 0
-        held = self.images().tolist()
-        last = {held[at]: at for at in (*range(start, len(held)), *range(start))}
-        return torch.tensor(sorted(last.values()), dtype=torch.int64)
+        images = self.images().tolist()
+        newest = {images[at]: at for at in (*range(start, len(images)), *range(start))}
+        return torch.tensor(sorted(newest.values()), dtype=torch.int64)

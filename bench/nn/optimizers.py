@@ -1,9 +1,8 @@
 """SGD and Adam with torch's own arithmetic, without the start of its compiler.
 
 Making any `torch.optim.Optimizer` imports `torch._dynamo`: two to three seconds in every process.
-These two call the functions under `torch.optim.SGD` and `torch.optim.Adam` directly; their steps
-have the same bits, and their state dictionaries the same form, so that either can go on where the
-other stopped.
+These two call the functions under `torch.optim.SGD` and `torch.optim.Adam` directly. Their steps
+have the same bits and their state dictionaries the same form, so either can continue the other.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.optim.sgd import sgd
 
 
 class Optimizer(Protocol):
-    """What the harness asks of an optimizer: these two and every `torch.optim.Optimizer` have it.
+    """Interface of an optimizer; these two and every `torch.optim.Optimizer` have it.
 
     Attributes:
         param_groups: settings of each group of parameters, such as `lr`.
@@ -31,21 +30,21 @@ class Optimizer(Protocol):
         """Move the parameters along their gradients."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Drop all gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """`{"state": {index: {name: tensor}}, "param_groups": […]}`."""
+        """Return `{"state": {index: {name: tensor}}, "param_groups": […]}`."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """Continue from a `state_dict`."""
 
 
 _UNUSED = {"maximize": False, "foreach": None, "fused": None, "differentiable": False}
-"""Settings that `torch.optim` wants to find in a state that it goes on from."""
+"""Settings that `torch.optim` requires in a state that it loads."""
 
 
 class _Plain(ABC):
-    """One group of parameters and what the steps before have left of each."""
+    """One group of parameters and the state that earlier steps left for each."""
 
     def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
         self._parameters = list(parameters)
@@ -56,12 +55,12 @@ class _Plain(ABC):
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of all parameters that have a gradient."""
-        chosen = [i for i, each in enumerate(self._parameters) if each.grad is not None]
+        """Move all parameters that have a gradient."""
+        pairs = zip(self._parameters, self._state, strict=True)
+        chosen = [(p, p.grad, state) for p, state in pairs if p.grad is not None]
         if chosen:
-            parameters = [self._parameters[i] for i in chosen]
-            gradients = [each.grad for each in parameters if each.grad is not None]
-            self._step(parameters, gradients, [self._state[i] for i in chosen])
+            parameters, gradients, states = map(list, zip(*chosen, strict=True))
+            self._step(parameters, gradients, states)
 
     @abstractmethod
     def _step(
@@ -70,24 +69,24 @@ class _Plain(ABC):
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for each in self._parameters:
-            each.grad = None
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """As `torch.optim.Optimizer.state_dict`: tensors are not copied."""
+        """Return the state in the form of `torch.optim.Optimizer`; tensors are not copied."""
         settings = {k: v for k, v in self.param_groups[0].items() if k != "params"}
         group = {**settings, "params": list(range(len(self._parameters)))}
-        state = {i: dict(each) for i, each in enumerate(self._state) if each}
+        state = {index: dict(values) for index, values in enumerate(self._state) if values}
         return {"state": state, "param_groups": [group]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from another optimizer's state, with this one's settings where it names none."""
+        """Continue from another optimizer's state and settings; settings it lacks stay as here."""
         settings = {k: v for k, v in state_dict["param_groups"][0].items() if k != "params"}
         self.param_groups[0].update(settings)
         for index, values in state_dict["state"].items():
-            own = self._parameters[index]
+            parameter = self._parameters[index]
             self._state[index] = {
-                name: value.clone() if name == "step" else value.to(own, copy=True)
+                name: value.clone() if name == "step" else value.to(parameter, copy=True)
                 for name, value in values.items()
                 if value is not None
             }
@@ -160,11 +159,11 @@ class Adam(_Plain):
     def _step(
         self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
     ) -> None:
-        for own, state in zip(parameters, states, strict=True):
+        for parameter, state in zip(parameters, states, strict=True):
             if not state:
                 state["step"] = torch.tensor(0.0)
                 for name in ("exp_avg", "exp_avg_sq"):
-                    state[name] = torch.zeros_like(own, memory_format=torch.preserve_format)
+                    state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         group = self.param_groups[0]
         beta1, beta2 = group["betas"]
         adam(

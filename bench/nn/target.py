@@ -1,4 +1,4 @@
-"""Target networks: frozen copies of parts that follow them as moving averages."""
+"""Target networks: frozen copies of parts, averaged over steps or filled anew in every round."""
 
 from __future__ import annotations
 
@@ -12,36 +12,17 @@ from torch import Tensor, nn
 
 from fedbench.bench.system.errors import PluginError
 
-
-def keep_within_round(*modules: nn.Module) -> None:
-    """Hide modules from every `state_dict`, and so from sharing, traffic and checkpoints.
-
-    What they hold after one client's round is undefined: `before_local` has to fill them.
-
-    Args:
-        modules: edited in place, with all that is below them.
-    """
-    for module in modules:
-        for inner in module.modules():
-            inner.register_state_dict_post_hook(_forget)
-
-
-def _forget(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    for name in [name for name in state if name.startswith(prefix)]:
-        del state[name]
-
-
 PREFIX = "target_"
 
 TARGET_ENCODER = {"target": PREFIX + "encoder"}
-"""For `Needs.encoders`: the target is evaluated beside the encoder that it follows."""
+"""For `Needs.encoders`: evaluates the target beside the encoder that it follows."""
 
 
 def add_targets(net: nn.ModuleDict, *parts: str) -> None:
     """Give each part a frozen copy `target_<part>`, equal to it at the start.
 
-    The copies have buffers of their own (statistics of batch norm follow the data that goes through
-    the copy) and parameters that no optimizer trains.
+    The copies have separate buffers (statistics of batch norm follow the data that goes through the
+    copy) and parameters that no optimizer trains.
 
     Args:
         net: edited in place.
@@ -68,7 +49,7 @@ def ema_update(net: nn.ModuleDict, decay: float) -> None:
         decay: share of the OLD target that is kept, in [0, 1]: at 1 nothing moves, at 0 the target
             becomes the online part.
     """
-    target, online = _pairs(net)
+    target, online = _parameters(net)
     if target:
         with torch.no_grad():
             torch._foreach_lerp_(target, online, 1.0 - decay)
@@ -77,16 +58,29 @@ def ema_update(net: nn.ModuleDict, decay: float) -> None:
 def copy_to_targets(net: nn.ModuleDict) -> None:
     """Set parameters and buffers of every target to those of its part."""
     with torch.no_grad():
-        for part in _parts(net):
-            for old, new in zip(net[PREFIX + part].buffers(), net[part].buffers(), strict=True):
+        for target_part, online_part in _pairs(net):
+            for old, new in zip(target_part.buffers(), online_part.buffers(), strict=True):
                 old.copy_(new)
-        target, online = _pairs(net)
+        target, online = _parameters(net)
         if target:
             torch._foreach_copy_(target, online)
 
 
+def keep_within_round(*modules: nn.Module) -> None:
+    """Hide modules from every `state_dict`, and so from sharing, traffic and checkpoints.
+
+    Their content is undefined when a client's round begins: `before_local` has to fill them.
+
+    Args:
+        modules: edited in place, with all their submodules.
+    """
+    for module in modules:
+        for inner in module.modules():
+            inner.register_state_dict_post_hook(_hide)
+
+
 def has_batch_norm(net: nn.Module) -> bool:
-    """Whether a pass in training mode leaves traces, and one image alone is too few for it."""
+    """Tell whether batch statistics are used: a training pass leaves traces and mixes examples."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
 
 
@@ -95,7 +89,7 @@ def kept_buffers(*modules: nn.Module) -> Iterator[None]:
     """Put buffers back after the block: a pass in training mode leaves no trace in batch norms.
 
     Args:
-        modules: whose buffers; restored in place, since they may be views of a larger vector.
+        modules: their buffers are restored in place, since they may be views of a larger vector.
     """
     buffers = [buffer for module in modules for buffer in module.buffers()]
     before = [buffer.clone() for buffer in buffers]
@@ -107,15 +101,21 @@ def kept_buffers(*modules: nn.Module) -> Iterator[None]:
                 buffer.copy_(old)
 
 
-def _parts(net: nn.ModuleDict) -> list[str]:
-    return [name.removeprefix(PREFIX) for name in net if name.startswith(PREFIX)]
+def _hide(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for name in [name for name in state if name.startswith(prefix)]:
+        del state[name]
 
 
-def _pairs(net: nn.ModuleDict) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters of all targets, and those of the parts they follow, in the same order."""
-    target: list[Tensor] = []
-    online: list[Tensor] = []
-    for part in _parts(net):
-        target += net[PREFIX + part].parameters()
-        online += net[part].parameters()
-    return target, online
+def _pairs(net: nn.ModuleDict) -> list[tuple[nn.Module, nn.Module]]:
+    """Return every target with the part that it follows."""
+    names = [name for name in net if name.startswith(PREFIX)]
+    return [(net[name], net[name.removeprefix(PREFIX)]) for name in names]
+
+
+def _parameters(net: nn.ModuleDict) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters of all targets, and of the parts they follow, in the same order."""
+    pairs = _pairs(net)
+    return (
+        [parameter for target, _ in pairs for parameter in target.parameters()],
+        [parameter for _, online in pairs for parameter in online.parameters()],
+    )
