@@ -1,110 +1,81 @@
-"""Checked, memory-mapped files of named arrays: how a partition is kept beside its run.
+"""`.safetensors` files of named tensors and JSON values: partitions, checkpoints, clients' tensors.
 
-One `.safetensors` file: it holds several arrays and text without pickle, any tool can read it, and
-its arrays lie uncompressed at aligned offsets, so all workers can map one copy of the offsets of a
-million clients (an `.npz` can be neither mapped nor checked as a whole).
+The format needs no pickle, any tool can read it, and its tensors lie uncompressed at aligned
+offsets: all workers can map one copy of the offsets of a million clients (an `.npz` can be neither
+mapped nor checked as a whole).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
-from fedbench.bench.system.errors import DataError
-from fedbench.bench.system.files import atomic_write_bytes
 from fedbench.bench.system.identity import canonical_json
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "I16": np.dtype("<i2"),
-    "I32": np.dtype("<i4"),
-    "I64": np.dtype("<i8"),
-    "F32": np.dtype("<f4"),
-}
 _CHECKSUM = "sha256"
 
 
-def digest(meta: Mapping[str, Any], arrays: Arrays) -> str:
+def digest(meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     """SHA-256 in hexadecimal of JSON values and arrays: names, types, shapes and content."""
     header = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     result = hashlib.sha256(canonical_json([dict(meta), header]).encode())
     for name in sorted(arrays):
-        result.update(arrays[name].tobytes())
+        result.update(np.ascontiguousarray(arrays[name]).data)
     return result.hexdigest()
 
 
-def write(path: Path, meta: Mapping[str, Any], arrays: Arrays) -> None:
-    """Write all or nothing: a reader sees the old file or the whole new one.
+def encode(
+    meta: Mapping[str, Any], tensors: Mapping[str, Tensor], *, checksum: bool = False
+) -> bytes:
+    """Return the content of a file; with one entry in `meta`, equal values give equal bytes.
 
     Args:
-        path: The file; missing folders above it are made.
         meta: JSON values.
-        arrays: int16, int32, int64 or float32.
+        tensors: on any device.
+        checksum: whether to add the `digest` of both, which `read` verifies.
+    """
+    flat = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    text = {name: json.dumps(value, sort_keys=True) for name, value in meta.items()}
+    if checksum:
+        text[_CHECKSUM] = digest(meta, {name: value.numpy() for name, value in flat.items()})
+    return save(flat, text)
+
+
+def read(
+    path: Path, prefix: str = "", *, checksum: bool = False
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the JSON values and the tensors of a file.
+
+    Tensors are private maps of the file: nothing is read before it is used, processes share the
+    memory, and a change to a tensor does not reach the file.
+
+    Args:
+        path: the file.
+        prefix: only tensors whose names begin with it.
+        checksum: whether the file must have a checksum that fits its content; needs no prefix.
 
     Raises:
-        StoreError: The file cannot be written.
+        OSError: if the file cannot be opened.
+        ValueError: if it is torn, altered, or not one that `encode` made.
     """
-    text = {name: canonical_json(value) for name, value in meta.items()}
-    text[_CHECKSUM] = digest(meta, arrays)
-    body = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, text)
-    atomic_write_bytes(path, body)
-
-
-def read(path: Path) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """The values and the arrays of a file, arrays as read-only maps, content verified.
-
-    Raises:
-        DataError: The file is missing, torn, altered, or not one of these.
-    """
-    if not path.is_file():
-        raise DataError(f"no partition file {path}; deal the data again to write it")
     try:
-        meta, arrays, checksum = _parse(path)
-        actual = digest(meta, arrays)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
-        raise _torn(path, f"{type(err).__name__}: {err}") from err
-    if actual != checksum:
-        raise _torn(path, "its checksum does not fit its content")
-    return meta, arrays
-
-
-def _parse(path: Path) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]], str]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= size - 8:
-            raise ValueError(f"its header cannot have {length} bytes")
-        header = json.loads(file.read(length))
-    text = header.pop("__metadata__")
-    checksum = text.pop(_CHECKSUM)
-    room = size - 8 - length
-    if sum(np.diff(entry["data_offsets"]).item() for entry in header.values()) != room:
-        raise ValueError(f"its arrays do not fill {size} bytes")
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
-        count = math.prod(shape)
-        if not 0 <= begin <= end <= room or end - begin != count * dtype.itemsize:
-            raise ValueError(f"array {name!r} does not fit its place")
-        arrays[name] = (
-            np.memmap(path, dtype, "r", offset=8 + length + begin, shape=shape)
-            if count
-            else np.empty(shape, dtype)  # nothing cannot be mapped
-        )
-    return {name: json.loads(value) for name, value in text.items()}, arrays, checksum
-
-
-def _torn(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"partition file {path} is torn or altered: {reason}; delete it and deal again"
-    )
+        with safe_open(path, "pt") as file:
+            text = dict(file.metadata() or {})
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in names}
+    except SafetensorError as err:
+        raise ValueError(str(err)) from err
+    expected = text.pop(_CHECKSUM, None)
+    meta = {name: json.loads(value) for name, value in text.items()}
+    if checksum and expected != digest(meta, {n: value.numpy() for n, value in tensors.items()}):
+        raise ValueError("its checksum does not fit its content")
+    return meta, tensors

@@ -1,4 +1,4 @@
-"""The value that a deal results in: disjoint shares of a data set, hashed, kept in a file."""
+"""Partitions: disjoint shares of a data set, one per client, hashed and kept in a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.files import atomic_write_bytes
 
 IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -71,7 +73,7 @@ class Partition:
             raise DataError(f"partition: rotation_bins must have {self.num_clients} entries")
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same deal, made by the same recipe."""
+        """Compare the shares and the recipe that they were made by."""
         if not isinstance(other, Partition):
             return NotImplemented
         return self._recipe() == other._recipe() and self.hash == other.hash
@@ -141,8 +143,14 @@ class Partition:
         return counts.reshape(self.num_clients, self.num_classes)
 
     def save(self, path: Path) -> None:
-        """Write a checksummed `.safetensors` file in one step (`partition_file` says why)."""
-        tensor_files.write(path, {"format": _FORMAT, **self._recipe()}, self._arrays())
+        """Write a checksummed tensor file in one step.
+
+        Raises:
+            StoreError: The file cannot be written; an existing one stays as it was.
+        """
+        meta = {"format": _FORMAT, **self._recipe()}
+        tensors = {name: torch.tensor(array) for name, array in self._arrays().items()}
+        atomic_write_bytes(path, tensor_files.encode(meta, tensors, checksum=True))
 
     @classmethod
     def load(cls, path: Path) -> Partition:
@@ -151,21 +159,24 @@ class Partition:
         Raises:
             DataError: The file is missing, torn, altered, or of another format version.
         """
-        meta, arrays = tensor_files.read(path)
+        if not path.is_file():
+            raise DataError(f"no partition file {path}; deal the data again to write it")
+        try:
+            meta, tensors = tensor_files.read(path, checksum=True)
+        except (OSError, ValueError) as err:
+            raise DataError(
+                f"partition file {path} is torn or altered: {err}; delete it and deal again"
+            ) from err
         if meta.pop("format", None) != _FORMAT:
             raise DataError(f"{path} is not a partition of format {_FORMAT}; deal the data again")
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
         bins = None
         if "bins" in arrays:
-            ends = arrays.pop("bin_offsets").tolist()
             flat = arrays.pop("bins").tolist()
-            bins = [flat[a:b] for a, b in pairwise(ends)]
-        return cls(
-            indices=arrays["indices"],
-            offsets=arrays["offsets"],
-            angles=arrays.get("angles"),
-            rotation_bins=bins,
-            **meta,
-        )
+            bins = [flat[a:b] for a, b in pairwise(arrays.pop("bin_offsets").tolist())]
+        return cls(**meta, **arrays, rotation_bins=bins)
 
     def _recipe(self) -> dict[str, Any]:
         names = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
