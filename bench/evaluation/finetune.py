@@ -6,34 +6,29 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.data.labels import HIDDEN, few_per_class
-from fedbench.bench.data.views.views import make_view
-from fedbench.bench.evaluation.features import (
-    EvaluationError,
-    Images,
-    Labels,
-    check_labels,
-    extract,
-    take_images,
+from fedbench.bench.data.labels import few_per_class, hide_all
+from fedbench.bench.evaluation.features import Images, Labels, extract
+from fedbench.bench.evaluation.sgd import (
+    MOMENTUM,
+    check_images,
+    initial_layer,
+    layer_accuracy,
+    run_sgd,
+    view_batches,
 )
-from fedbench.bench.evaluation.linear_paper import cosine, initial_layer
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
-from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.training.setup import Setup
-
-MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """How long and in which batches; learning rate per 256 examples."""
+    """Length, batches and augmentation of a training; the learning rate is per 256 examples."""
 
     epochs: int
     batch_size: int
@@ -45,14 +40,14 @@ FRACTIONS = {
     0.01: FinetuneSettings(epochs=60, batch_size=64),
     0.1: FinetuneSettings(epochs=30, batch_size=256),
 }
-"""Shares of the training set's size that are labelled."""
+"""Settings by the share of the training set's size that is labelled."""
 
 
 def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[str, float]:
     """Accuracies on the test set after fine-tuning on 1 % and on 10 % of the labels.
 
-    The labelled images are equally many of each class, drawn by the run's seed out of those that
-    protocols learn from (`Setup.probed`), smaller set within larger one.
+    The labelled images are equally many of each class, drawn by the run's seed from those that
+    protocols learn from (`Setup.probed`); the smaller set lies within the larger one.
 
     Args:
         setup: the run.
@@ -63,15 +58,15 @@ def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[st
         `finetune_1pct_acc` and `finetune_10pct_acc`, NaN where the training diverged.
     """
     dataset, seed = setup.dataset, setup.config.seed
-    labels = np.full(len(dataset.train_labels), HIDDEN, dtype=np.int64)
+    labels = hide_all(dataset.train_labels)
     labels[setup.probed] = dataset.train_labels[setup.probed]
-    found = {}
+    accuracies = {}
     for fraction, settings in FRACTIONS.items():
         chosen = few_per_class(labels, fraction, dataset.num_classes, seed)
         copy = setup.make_net()
         # Parts that live for one client's round are in no state_dict, and no encoder needs them.
         copy.load_state_dict(net.state_dict(), strict=False)
-        found[f"finetune_{fraction:.0%}_acc".replace("%", "pct")] = finetune(
+        accuracies[f"finetune_{fraction:.0%}_acc".replace("%", "pct")] = finetune(
             copy.to(device),
             setup.method.encode,
             setup.images[chosen],
@@ -83,7 +78,7 @@ def finetune_accuracies(setup: Setup, net: Net, device: torch.device) -> dict[st
             device=device,
             settings=settings,
         )
-    return found
+    return accuracies
 
 
 def finetune(
@@ -127,37 +122,33 @@ def finetune(
     Raises:
         EvaluationError: if images and labels do not fit together.
     """
-    if len(images) == 0 or len(test_images) == 0:
-        raise EvaluationError(
-            f"fine-tuning: {len(images)} training and {len(test_images)} test images;"
-            " at least 1 of each is needed"
-        )
-    targets = check_labels("fine-tuning, training", labels, len(images), num_classes)
-    truth = check_labels("fine-tuning, test", test_labels, len(test_images), num_classes)
+    targets, truth = check_images(
+        "fine-tuning", images, labels, test_images, test_labels, num_classes
+    )
     dim = extract(lambda x: encode(net.eval(), x), test_images[:1], device=device).shape[1]
-    weight, bias = (p.to(device).requires_grad_() for p in initial_layer(dim, num_classes, seed))
+    weight, bias = initial_layer(dim, num_classes, seed, device)
     trained = [p for p in net.parameters() if p.requires_grad]
     lr, batch_size = settings.lr * settings.batch_size / 256, min(settings.batch_size, len(images))
     optimizer = optimizers.SGD([*trained, weight, bias], lr=lr, momentum=MOMENTUM, nesterov=True)
-    num_batches = len(images) // batch_size
+    batches = view_batches(
+        images,
+        targets,
+        view=settings.view,
+        epochs=settings.epochs,
+        batch_size=batch_size,
+        seed=seed,
+        purpose="finetune",
+        device=device,
+    )
     net.train()
-    for epoch in range(settings.epochs):
-        order = torch.randperm(
-            len(images), generator=seeding.generator(seed, "finetune-order", epoch)
-        )
-        views = seeding.generator(seed, "finetune-view", epoch)
-        for index, chosen in enumerate(order[: num_batches * batch_size].split(batch_size)):
-            batch = make_view(settings.view, take_images(images, chosen).to(device), views)
-            progress = (epoch * num_batches + index) / (settings.epochs * num_batches)
-            optimizer.param_groups[0]["lr"] = cosine(lr, progress)
-            optimizer.zero_grad()
-            logits = F.linear(encode(net, batch), weight, bias)  # (B, C)
-            F.cross_entropy(logits, targets[chosen].to(device)).backward()
-            optimizer.step()
+    run_sgd(
+        optimizer,
+        lambda x: F.linear(encode(net, x), weight, bias),  # (B, C)
+        batches,
+        settings.epochs * (len(images) // batch_size),
+    )
     net.eval()
     test = extract(lambda x: encode(net, x), test_images, device=device)  # (M, D)
     if not all_finite(test) or not all_finite(weight):
         return math.nan
-    with torch.no_grad():
-        predicted = F.linear(test.to(device), weight, bias).argmax(dim=1).cpu()
-    return (predicted == truth).double().mean().item()
+    return layer_accuracy(test, weight, bias, truth)

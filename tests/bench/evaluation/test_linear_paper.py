@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedbench.bench.evaluation.features import Encode, EvaluationError, NonFiniteFeaturesError
-from fedbench.bench.evaluation.linear_paper import cosine, linear_probe_paper
+from fedbench.bench.evaluation.linear_paper import linear_probe_paper
+from fedbench.bench.evaluation.sgd import cosine
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 
