@@ -71,8 +71,7 @@ def resolve(
     """
     from fedbench.bench.runs.resolve import resolve as resolve_layers
 
-    files = [Path(file) for file in config_files]
-    return resolve_layers(spec, preset=preset, files=files, overrides=set, seed=seed)
+    return resolve_layers(spec, preset=preset, config_files=config_files, set=set, seed=seed)
 
 
 def run(
@@ -119,7 +118,7 @@ def run(
     config, origin = _configuration(spec, preset, set, config_files, seed)
     opened = open_store(store)
     tracking = Tracking(track, opened)
-    finished = runs.run(
+    result = runs.run(
         config,
         store=opened,
         origin=Origin(preset=origin[0], study_id=origin[1]),
@@ -130,8 +129,8 @@ def run(
         on_resume=on_resume,
         on_round=on_round,
     )
-    tracking(finished.row.row_id)
-    return RunResult.of(finished, opened.root)
+    tracking(result.run_id)
+    return result
 
 
 def plan_run(
@@ -510,11 +509,10 @@ def report(
     from fedbench.bench.results.leaderboard.studies import study_views
     from fedbench.bench.results.report.content import content, geometries
     from fedbench.bench.results.report.page import write_page
-    from fedbench.bench.results.store.store import existing
     from fedbench.bench.tuning.best import spent
     from fedbench.bench.tuning.grid import cells_of
 
-    opened, path = existing(open_store(store)), Path(file).expanduser()
+    opened, path = open_store(store).require(), Path(file).expanduser()
     rows = opened.rows()
     if grid is not None:
         chosen = cells_of(rows, grid)
@@ -551,9 +549,8 @@ def studies(store: Store | Path | str | None = None) -> Studies:
         StoreError: for a store that is not there or cannot be read.
     """
     from fedbench.bench.results.leaderboard.studies import Studies, study_views
-    from fedbench.bench.results.store.store import existing
 
-    opened = existing(open_store(store))
+    opened = open_store(store).require()
     return Studies(study_views(opened), opened.problems())
 
 
@@ -609,11 +606,11 @@ def reproduce(
     from fedbench.bench.runs.reproduce import reproduce as run_again
 
     return run_again(
-        open_store(store),
         run_id,
+        store,
         data_name=data_name,
-        keep=None if keep is None else open_store(keep),
-        data_dir=as_path(data_dir),
+        keep=keep,
+        data_dir=data_dir,
         workers=workers,
         device=device,
         on_round=on_round,
@@ -635,7 +632,7 @@ def export_encoder(
     """
     from fedbench.bench.runs.export import export_encoder as export
 
-    return export(open_store(store), run_id, Path(file), data_dir=as_path(data_dir))
+    return export(run_id, file, store=store, data_dir=data_dir)
 
 
 def figures(
@@ -663,14 +660,14 @@ def figures(
         StoreError: if the store has no such run, or no checkpoint of it.
         ConfigError: without runs, or for a client or a form that does not exist.
     """
-    from fedbench.bench.runs.figures import write_figures
+    from fedbench.bench.runs.figures import figures as draw
 
-    return write_figures(
-        open_store(store),
+    return draw(
         run_ids,
-        Path(folder).expanduser(),
+        folder,
         forms=forms,
         num_images=num_images,
         client_id=client_id,
-        data_dir=as_path(data_dir),
+        store=store,
+        data_dir=data_dir,
     )

@@ -35,7 +35,7 @@ from fedbench.bench.method import Client, Labels, Loss, RoundPlan, Server, Shari
 from fedbench.bench.method.sharing import SENT_DOWN
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.fields import build_config, field_infos
-from fedbench.bench.runs.guarantees import not_a_sum
+from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
@@ -257,7 +257,7 @@ class MethodContract:
     def test_declared_sums_are_all_that_the_server_needs(self, tmp_path: Path) -> None:
         """Where `needs()` and the table declare sums only, the server's step sees nothing else."""
         setup = self._setup()
-        if not_a_sum(setup.method):
+        if needed_one_by_one(setup.method):
             return
         runner = ClientRunner(setup, _CPU, tmp_path)
         vector = runner.binding.server.data.clone()

@@ -68,7 +68,7 @@ def rounds(
         if record.round_index == 0 or record.round_index % per_unit == 0:
             turn.over(clients=record.cohort_size, steps=record.num_steps)
 
-    execute(config, Origin(), Place(folder, None, workers, "cpu", dataset), over)
+    execute(config, Origin(), Place(folder, None, workers, "cpu", reopen(dataset)), over)
 
 
 def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads: int) -> None:

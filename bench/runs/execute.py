@@ -1,4 +1,4 @@
-"""One run from its configuration to its row; the store is somebody else's business."""
+"""Execution of one run, from its configuration to its row; writes no store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ import psutil
 import torch
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id
-from fedbench.bench.data.datasets import Dataset, load_dataset, reopen
+from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.results.metrics import FINAL_METRICS, UNTRAINED_METRICS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
@@ -43,14 +44,298 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, Trainer
 from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
+OnRound = Callable[[RoundRecord, int], None]
+"""Called after every round with its record and the number of rounds of the run."""
+OnStart = Callable[[RunConfig, Sequence[str]], None]
+"""Called before a run with its configuration and the device of each of its workers."""
+OnResume = Callable[[int, int], None]
+"""Called with the rounds that are done and those of the run, if an earlier attempt left some."""
+
 _PACKAGES = ("torch", "torchvision", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folders, processes and device of a run; nothing here changes its result on a CPU.
+
+    Attributes:
+        folder: the run's folder (checkpoints, partition, history).
+        data_dir: cache of data sets; None = the default one.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+        device: `auto`, `cpu` or `cuda`.
+        dataset: the run's data set, opened before; None = open it by name.
+    """
+
+    folder: Path
+    data_dir: Path | str | None = None
+    workers: int | None = 1
+    device: str = "auto"
+    dataset: Dataset | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Preset, study, grid and command line of a run; recorded, but not part of its identity."""
+
+    preset: str = "demo"
+    study_id: str | None = None
+    grid: str | None = None
+    argv: str | None = None
+
+
+def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
+    """Open the data set of a configuration from the cache."""
+    data, cache = config.data, None if data_dir is None else Path(data_dir)
+    return load_dataset(
+        data.name, cache, train_subset=data.train_subset, test_subset=data.test_subset
+    )
+
+
+def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
+    """Deal the data set, and write the partition to the file that worker processes read."""
+    dealt = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+    try:
+        if path.exists() and Partition.load(path).hash == dealt.hash:
+            return dealt
+    except DataError as err:
+        _log.warning("%s; written again", err)
+    dealt.save(path)
+    return dealt
+
+
+def execute(
+    config: RunConfig,
+    origin: Origin,
+    place: Place,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> Row:
+    """Train and evaluate; resumes from the last checkpoint in the run's folder.
+
+    A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
+
+    Raises:
+        FedbenchError: for data, configuration, device or store problems.
+    """
+    began, started_at = time.perf_counter(), datetime.now(UTC)
+    dataset = place.dataset
+    if dataset is None:
+        dataset = open_dataset(config, place.data_dir)
+    partition_path = place.folder / "partition.safetensors"
+    partition = open_partition(config, dataset, partition_path)
+    setup = Setup.of(config, dataset, partition)
+    devices = choose_devices(place.device, place.workers)
+    task_columns = facts(
+        config, dataset.revision, partition.hash, origin, started_at=started_at, device=devices[0]
+    )
+    run = _Run(setup, place.folder, task_columns["row_id"], devices)
+    if on_resume is not None and run.trainer.rounds_done:
+        on_resume(run.trainer.rounds_done, run.trainer.total_rounds)
+    earlier_seconds = run.trainer.train_seconds
+    outcome = run.finish(partition_path, on_round)
+    return Row(
+        **task_columns,
+        **outcome,
+        num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
+        wall_seconds=earlier_seconds + time.perf_counter() - began,
+        finished_at=datetime.now(UTC),
+    )
+
+
+class _Run:
+    """A run that is being trained and evaluated.
+
+    Args:
+        setup: the run.
+        folder: its folder.
+        identity: its row id.
+        devices: one per worker; the first is also the server's.
+    """
+
+    def __init__(self, setup: Setup, folder: Path, identity: str, devices: Sequence[str]) -> None:
+        check_client_privacy(setup)
+        self.setup, self._folder, self._devices = setup, folder, devices
+        self._device = torch.device(devices[0])
+        self._personal_dir = folder / "clients"
+        self._personal = PersonalStore(self._personal_dir)
+        monitor = CollapseMonitor(setup, self._device)
+        self.trainer = Trainer(setup, folder, identity, self._device, monitor)
+
+    def finish(self, partition: Path, on_round: OnRound | None) -> dict[str, Any]:
+        """Do the rounds that are left and evaluate; return the columns that follow from it.
+
+        Args:
+            partition: file of the partition, for worker processes.
+            on_round: called after every round.
+        """
+        trainer, every = self.trainer, self.setup.config.evaluation.every
+        total = trainer.total_rounds
+
+        def watch(done: int) -> Mapping[str, float]:
+            return self._evaluate() if every and done < total and done % every == 0 else {}
+
+        try:
+            if trainer.rounds_done < total:
+                with closing(self._executor(partition)) as executor:
+                    audit(self.setup)  # while the workers get ready
+                    for record in trainer.rounds(executor, watch):
+                        if on_round is not None:
+                            on_round(record, total)
+            untrained = self._untrained()
+            final = self._evaluate()
+        except (Diverged, NonFiniteFeaturesError):
+            final = {}
+        if "objective" not in final:
+            return {"status": "diverged", **self._cost()}
+        return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
+
+    def _executor(self, partition: Path) -> InProcess | WorkerPool:
+        setup, layout = self.setup, self.trainer.layout
+        if len(self._devices) == 1:
+            return InProcess(ClientRunner(setup, self._device, self._personal_dir))
+        config = setup.config
+        spec = WorkerSpec(
+            config.model_dump_json(), setup.dataset.path, partition, self._personal_dir
+        )
+        sizes = (layout.server_size, layout.upload_size)
+        return WorkerPool(spec, self._devices, sizes, config.cohort_size)
+
+    def _untrained(self) -> dict[str, float]:
+        """Metrics before the first round, from a file if an earlier attempt measured them."""
+        if not self.setup.config.evaluation.untrained:
+            return {}
+        path = self._folder / "untrained.json"
+        try:
+            return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+        except (OSError, ValueError):  # missing or torn: it only saves time
+            pass
+        vector = self.trainer.vector
+        trained = vector.clone()
+        vector.copy_(self.trainer.initial)
+        metrics = self._evaluate(first=True)
+        vector.copy_(trained)
+        atomic_write_text(path, json.dumps(metrics, sort_keys=True))
+        return metrics
+
+    def _evaluate(self, *, first: bool = False) -> dict[str, float]:
+        """Metrics of the current weights; with `first`, with the initial personal tensors."""
+        binding, trainer = self.trainer.binding, self.trainer
+
+        def select(client_id: int) -> None:
+            rounds = {} if first else trainer.personal_rounds
+            tensors = self._personal.latest(client_id, rounds, trainer.first_personal)
+            binding.personal.data.copy_(tensors)
+
+        one_encoder = first or self.setup.method.needs().pooled
+        if one_encoder:
+            select(0)
+        return evaluate(
+            self.setup,
+            binding,
+            select,
+            self.setup.config.evaluation.protocols,
+            self._device,
+            one_encoder=one_encoder,
+        )
+
+    def _metrics(
+        self, final: Mapping[str, float], untrained: Mapping[str, float]
+    ) -> dict[str, Any]:
+        history = self.trainer.history
+        metrics: dict[str, Any] = {name: final.get(name) for name in FINAL_METRICS}
+        # Where encoders differ, `collapsed` is the share of clients whose encoder has collapsed.
+        metrics["collapsed"] = final["collapsed"] >= 0.5 if "collapsed" in final else None
+        metrics["final_loss"] = history[-1].loss if history else None
+        metrics |= {
+            name: untrained.get(name.removeprefix("untrained_")) for name in UNTRAINED_METRICS
+        }
+        measured = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
+        further = {name: value for name, value in measured.items() if name not in metrics}
+        further["relative_movement"] = self._movement()
+        further["idle_clients"] = float(sum(record.idle_clients for record in history))
+        return {**metrics, "metrics_json": canonical_json(further)}
+
+    def _movement(self) -> float:
+        """Relative movement of the trained shared tensors, or of one client's if none is shared."""
+        trainer = self.trainer
+        trained = trainer.layout.num_trained
+        if trained or not trainer.personal_rounds:
+            return relative_movement(trainer.initial[:trained], trainer.vector[:trained])
+        client_id, round_index = min(trainer.personal_rounds.items())
+        tensors = self._personal.load(client_id, round_index)
+        return relative_movement(trainer.first_personal.cpu(), tensors)
+
+    def _cost(self) -> dict[str, Any]:
+        trainer = self.trainer
+        return {
+            "train_seconds": trainer.train_seconds,
+            "bytes_up": trainer.ledger.bytes_up,
+            "bytes_down": trainer.ledger.bytes_down,
+            **columns(trainer),
+            "peak_memory_bytes": _peak_memory_bytes(),
+            "rounds_done": trainer.rounds_done,
+            "resumes": trainer.resumes,
+        }
+
+
+def facts(
+    config: RunConfig,
+    dataset_revision: str,
+    partition_hash: str,
+    origin: Origin,
+    *,
+    started_at: datetime,
+    device: str,
+) -> dict[str, Any]:
+    """The columns that every row of a configuration has, however its run ends.
+
+    Args:
+        config: what is run.
+        dataset_revision: of its data set.
+        partition_hash: of its partition; empty if that never became known.
+        origin: preset, study, grid and command line.
+        started_at: start of the run.
+        device: device of the server.
+    """
+    data = config.data
+    return {
+        "row_id": row_id(config, dataset_revision),
+        "config_id": config_id(config, dataset_revision),
+        "benchmark_version": BENCHMARK_VERSION,
+        "preset": origin.preset,
+        "dataset": data.public_name,
+        "dataset_revision": dataset_revision,
+        "partition": data.partition,
+        "alpha": None if data.partition in ("iid", "pathological") else data.alpha,
+        "num_clients": data.num_clients,
+        "participation": config.federation.participation,
+        "num_rounds": config.federation.num_rounds,
+        "local_epochs": config.client.local_epochs,
+        "partition_hash": partition_hash,
+        "method": config.spec,
+        "backbone": config.model.backbone,
+        "norm": config.model.norm,
+        "config_json": canonical_json(config.model_dump(mode="json")),
+        "tuned": origin.study_id is not None,
+        "study_id": origin.study_id,
+        "selection": "label-free" if origin.study_id else "default",
+        "seed": config.seed,
+        "started_at": started_at,
+        "device": device,
+        "grid": origin.grid,
+        "argv": origin.argv,
+        **_provenance(),
+    }
 
 
 @cache
-def provenance() -> dict[str, str | None]:
-    """The row's columns `git_sha package_version env_json hardware`."""
+def _provenance() -> dict[str, str | None]:
+    """The columns `git_sha package_version env_json hardware`."""
     env = {"python": platform.python_version(), "platform": platform.platform()}
-    env |= {name: found for name in _PACKAGES if (found := _version(name)) is not None}
+    for name in _PACKAGES:
+        if (installed := _version(name)) is not None:
+            env[name] = installed
     if torch.version.cuda:
         env["cuda"] = torch.version.cuda
     return {
@@ -59,12 +344,6 @@ def provenance() -> dict[str, str | None]:
         "env_json": canonical_json(env),
         "hardware": _hardware(),
     }
-
-
-def peak_memory_bytes() -> int:
-    """Largest resident size of this process so far; workers are not counted."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _version(package: str) -> str | None:
@@ -99,273 +378,7 @@ def _git_sha() -> str | None:
     return done.stdout.strip() or None
 
 
-def facts(
-    config: RunConfig,
-    dataset_revision: str,
-    partition_hash: str,
-    origin: Origin,
-    *,
-    started_at: datetime,
-    device: str,
-) -> dict[str, Any]:
-    """The columns that every row of a configuration has, however its run ends.
-
-    Args:
-        config: what is run.
-        dataset_revision: of its data set.
-        partition_hash: of who holds what; empty if that never became known.
-        origin: preset, study, grid and command line, for the record.
-        started_at: when the run began.
-        device: where it ran.
-    """
-    data = config.data
-    return {
-        "row_id": row_id(config, dataset_revision),
-        "config_id": config_id(config, dataset_revision),
-        "benchmark_version": BENCHMARK_VERSION,
-        "preset": origin.preset,
-        "dataset": data.public_name,
-        "dataset_revision": dataset_revision,
-        "partition": data.partition,
-        "alpha": None if data.partition in ("iid", "pathological") else data.alpha,
-        "num_clients": data.num_clients,
-        "participation": config.federation.participation,
-        "num_rounds": config.federation.num_rounds,
-        "local_epochs": config.client.local_epochs,
-        "partition_hash": partition_hash,
-        "method": config.spec,
-        "backbone": config.model.backbone,
-        "norm": config.model.norm,
-        "config_json": canonical_json(config.model_dump(mode="json")),
-        "tuned": origin.study_id is not None,
-        "study_id": origin.study_id,
-        "selection": "label-free" if origin.study_id else "default",
-        "seed": config.seed,
-        "started_at": started_at,
-        "device": device,
-        "grid": origin.grid,
-        "argv": origin.argv,
-        **provenance(),
-    }
-
-
-_log = logging.getLogger(__name__)
-
-_METRICS = (
-    "objective",
-    "align",
-    "unif",
-    "knn_acc",
-    "linear_acc",
-    "linear_paper_acc",
-    "std_ratio",
-    "effective_rank",
-)
-_UNTRAINED = ("objective", "knn_acc", "linear_acc")
-
-OnRound = Callable[[RoundRecord, int], None]
-"""Called after every round with its record and the number of rounds of the run."""
-
-OnStart = Callable[[RunConfig, Sequence[str]], None]
-"""Called before a run with its configuration and the device of each of its workers."""
-OnResume = Callable[[int, int], None]
-"""Called with the rounds that are done and those of the run, if an earlier attempt left some."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where and with what a run is executed; nothing here changes its result on a CPU.
-
-    Attributes:
-        folder: the run's own folder (checkpoints, partition, history).
-        data_dir: cache of data sets; None = the default one.
-        workers: processes that train clients; None = physical cores, or one per GPU.
-        device: `auto`, `cpu` or `cuda`.
-        dataset: cache folder of the data set, verified before; None = look it up by name.
-    """
-
-    folder: Path
-    data_dir: Path | None = None
-    workers: int | None = 1
-    device: str = "auto"
-    dataset: Path | None = None
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a configuration comes from; recorded, but not part of a run's identity."""
-
-    preset: str = "demo"
-    study_id: str | None = None
-    grid: str | None = None
-    argv: str | None = None
-
-
-def open_dataset(config: RunConfig, data_dir: Path | None) -> Dataset:
-    """The data set of a configuration, from the cache."""
-    data = config.data
-    return load_dataset(
-        data.name, data_dir, train_subset=data.train_subset, test_subset=data.test_subset
-    )
-
-
-def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
-    """The run's partition, dealt; the copy in the run's folder is what worker processes read."""
-    dealt = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
-    try:
-        if path.exists() and Partition.load(path).hash == dealt.hash:
-            return dealt
-    except DataError as err:
-        _log.warning("%s; written again", err)
-    dealt.save(path)
-    return dealt
-
-
-def execute(
-    config: RunConfig,
-    origin: Origin,
-    place: Place,
-    on_round: OnRound | None = None,
-    on_resume: OnResume | None = None,
-) -> Row:
-    """Train and evaluate; resumes from the last checkpoint in the run's folder.
-
-    A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
-
-    Raises:
-        FedbenchError: for data, configuration, device or store problems.
-    """
-    began, started_at = time.perf_counter(), datetime.now(UTC)
-    known = place.dataset
-    dataset = open_dataset(config, place.data_dir) if known is None else reopen(known)
-    identity = row_id(config, dataset.revision)
-    partition_path = place.folder / "partition.safetensors"
-    partition = open_partition(config, dataset, partition_path)
-    setup = Setup.of(config, dataset, partition)
-    devices = choose_devices(place.device, place.workers)
-    device = torch.device(devices[0])
-    run = _Run(setup, place.folder, identity, device)
-    if on_resume is not None and run.trainer.rounds_done:
-        on_resume(run.trainer.rounds_done, run.trainer.total_rounds)
-    stated = facts(
-        config, dataset.revision, partition.hash, origin, started_at=started_at, device=str(device)
-    )
-    spec = WorkerSpec(config.model_dump_json(), dataset.path, partition_path, run.personal_dir)
-    outcome = run.train(devices, spec, on_round)
-    return Row(
-        **stated,
-        **outcome,
-        num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
-        wall_seconds=run.earlier_seconds + time.perf_counter() - began,
-        finished_at=datetime.now(UTC),
-    )
-
-
-class _Run:
-    def __init__(self, setup: Setup, folder: Path, identity: str, device: torch.device) -> None:
-        self.setup, self.device = setup, device
-        self._folder = folder
-        self.personal_dir = folder / "clients"
-        self._personal = PersonalStore(self.personal_dir)
-        check_client_privacy(setup)
-        monitor = CollapseMonitor(setup, device)
-        self.trainer = Trainer(setup, folder, identity, device, monitor)
-        self.earlier_seconds = self.trainer.train_seconds
-
-    def train(
-        self, devices: Sequence[str], spec: WorkerSpec, on_round: OnRound | None
-    ) -> dict[str, Any]:
-        """Everything that the row gets from training and evaluation."""
-        trainer, every = self.trainer, self.setup.config.evaluation.every
-        total = trainer.total_rounds
-
-        def watch(done: int) -> Mapping[str, float]:
-            return self._evaluate() if every and done < total and done % every == 0 else {}
-
-        try:
-            if trainer.rounds_done < total:
-                with closing(self._executor(devices, spec)) as executor:
-                    audit(self.setup)  # while the workers get ready
-                    for record in trainer.rounds(executor, watch):
-                        if on_round is not None:
-                            on_round(record, total)
-            untrained = self._untrained()
-            final = self._evaluate()
-        except (Diverged, NonFiniteFeaturesError):
-            return {"status": "diverged", **self._cost()}
-        if "objective" not in final:
-            return {"status": "diverged", **self._cost()}
-        return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
-
-    def _executor(self, devices: Sequence[str], spec: WorkerSpec) -> InProcess | WorkerPool:
-        if len(devices) > 1:
-            sizes = (self.trainer.layout.server_size, self.trainer.layout.upload_size)
-            return WorkerPool(spec, devices, sizes, self.setup.config.cohort_size)
-        return InProcess(ClientRunner(self.setup, self.device, self.personal_dir))
-
-    def _untrained(self) -> dict[str, float]:
-        if not self.setup.config.evaluation.untrained:
-            return {}
-        path = self._folder / "untrained.json"
-        try:
-            return {name: float(value) for name, value in json.loads(path.read_text()).items()}
-        except (OSError, ValueError):  # not there yet, or torn: it only saves time
-            pass
-        vector = self.trainer.vector
-        now = vector.clone()
-        vector.copy_(self.trainer.initial)
-        metrics = self._evaluate(first=True)
-        vector.copy_(now)
-        atomic_write_text(path, json.dumps(metrics, sort_keys=True))
-        return metrics
-
-    def _evaluate(self, *, first: bool = False) -> dict[str, float]:
-        binding, trainer = self.trainer.binding, self.trainer
-
-        def select(client_id: int) -> None:
-            rounds = {} if first else trainer.personal_rounds
-            own = self._personal.latest(client_id, rounds, trainer.first_personal)
-            binding.personal.data.copy_(own)
-
-        one = first or self.setup.method.needs().pooled
-        if one:
-            select(0)
-        protocols = self.setup.config.evaluation.protocols
-        return evaluate(self.setup, binding, select, protocols, self.device, one_encoder=one)
-
-    def _metrics(
-        self, final: Mapping[str, float], untrained: Mapping[str, float]
-    ) -> dict[str, Any]:
-        history = self.trainer.history
-        found: dict[str, Any] = {name: final.get(name) for name in _METRICS}
-        # Where encoders differ it is the share of clients whose own has collapsed.
-        found["collapsed"] = final["collapsed"] >= 0.5 if "collapsed" in final else None
-        found["final_loss"] = history[-1].loss if history else None
-        found |= {f"untrained_{name}": untrained.get(name) for name in _UNTRAINED}
-        every = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
-        rest = {k: v for k, v in every.items() if k not in found}
-        rest["relative_movement"] = self._movement()
-        rest["idle_clients"] = float(sum(record.idle_clients for record in history))
-        return {**found, "metrics_json": canonical_json(rest)}
-
-    def _movement(self) -> float:
-        """Of what clients trained: the shared tensors, or the first client's where none are."""
-        trainer = self.trainer
-        trained = trainer.layout.num_trained
-        if trained or not trainer.personal_rounds:
-            return relative_movement(trainer.initial[:trained], trainer.vector[:trained])
-        client_id, round_index = min(trainer.personal_rounds.items())
-        own = self._personal.load(client_id, round_index)
-        return relative_movement(trainer.first_personal.cpu(), own)
-
-    def _cost(self) -> dict[str, Any]:
-        trainer = self.trainer
-        return {
-            "train_seconds": trainer.train_seconds,
-            "bytes_up": trainer.ledger.bytes_up,
-            "bytes_down": trainer.ledger.bytes_down,
-            **columns(trainer),
-            "peak_memory_bytes": peak_memory_bytes(),
-            "rounds_done": trainer.rounds_done,
-            "resumes": trainer.resumes,
-        }
+def _peak_memory_bytes() -> int:
+    """Largest resident size of this process so far; workers are not counted."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""A trained encoder as a file for everybody else: safetensors and a JSON card."""
+"""Encoders of finished runs as files for other programs: safetensors and a JSON card."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.views.views import MEAN, STD, normalise
 from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
-from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.load import open_run
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.runs.load import load_run
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
 
@@ -32,7 +32,7 @@ _PREPROCESSING = {
 
 @dataclass(frozen=True)
 class Exported:
-    """The file, its card, and the file's SHA-256."""
+    """An exported encoder: the file, its card, and the SHA-256 of the file."""
 
     file: Path
     card: Path
@@ -40,26 +40,31 @@ class Exported:
 
 
 def export_encoder(
-    store: Store, run_id: str, file: Path, *, data_dir: Path | None = None
+    run_id: str,
+    file: Path | str,
+    *,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
 ) -> Exported:
     """Write a run's encoder as `.safetensors`, with a card `<name>.json` beside it.
 
-    The card has the architecture, the preprocessing and the run's configuration and metrics, so
-    that nothing else is needed to use the encoder.
+    The card holds the architecture, the preprocessing, and the run's configuration and metrics;
+    nothing else is needed to use the encoder.
 
     Args:
-        store: where the run is.
         run_id: its row id, or an unambiguous beginning of it.
         file: ends in `.safetensors`.
-        data_dir: cache of data sets.
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
 
     Raises:
         StoreError: if the store has no such run, or no checkpoint of it, or it diverged.
         ConfigError: if `file` has another ending.
     """
+    file = Path(file)
     if file.suffix != ".safetensors":
         raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
-    run = open_run(store, run_id, data_dir)
+    run = load_run(open_store(store), run_id, data_dir)
     row, setup, net = run.row, run.setup, run.binding.net
     config = setup.config
     if setup.evaluate_on_clients:
@@ -78,7 +83,7 @@ def export_encoder(
         "feature_dim": feature_dim,
         "pixels": pixels,
         "preprocessing": _PREPROCESSING[pixels],
-        "class_names": list(run.class_names),
+        "class_names": list(setup.dataset.class_names),
         "config": config.model_dump(mode="json"),
         "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
     }
@@ -93,7 +98,7 @@ class Encoder(nn.Module):
     """An exported encoder with its preprocessing: uint8 images (B, C, H, W) -> features (B, D).
 
     Attributes:
-        card: what the file says of itself.
+        card: architecture, preprocessing, configuration and metrics, as in the JSON card.
     """
 
     def __init__(self, card: Mapping[str, Any], backbone: nn.Module) -> None:
@@ -107,7 +112,7 @@ class Encoder(nn.Module):
             raise TypeError(f"images must be uint8 (B, C, H, W), got {images.dtype}")
         x = normalise(images.float() / 255)
         if self.card["pixels"] == "unit":
-            x = x * STD + MEAN  # back and forth as in the run, for the same bits
+            x = x * STD + MEAN  # there and back as in the run, for the same bits
         return self.backbone(x)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""From runs in a store to files: pictures, and the numbers that they show as JSON."""
+"""Pictures of finished runs, and the numbers that they show as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from fedbench.bench.evaluation.angles import histogram
-from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.geometry import Geometry, measure
-from fedbench.bench.runs.load import open_run
+from fedbench.bench.runs.load import load_run
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FORMS = ("png", "svg")
+GEOMETRY = "geometry.json"
+"""File of numbers: of several runs in the chosen folder, of one run in the run's folder."""
 
 _STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -37,22 +40,92 @@ _MAPS_PER_ROW = 3
 _LEGEND_CLASSES = 20  # beyond, colours cannot be told apart and names would fill the page
 
 
-def angles(runs: Sequence[Geometry], form: str) -> bytes:
-    """Histograms of the angles between classes, plain and centred, as a file's bytes.
+@dataclass(frozen=True)
+class Figures:
+    """Files that were written, and one record per run with what they show."""
+
+    files: tuple[Path, ...]
+    runs: tuple[dict[str, Any], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench figures --json`: the maps' points are in `geometry.json`."""
+        names = ("run_id", "title", "setting", "clients", "angles")
+        return {
+            "files": [str(file) for file in self.files],
+            "runs": [{name: run[name] for name in names} for run in self.runs],
+        }
+
+
+def figures(
+    run_ids: Sequence[str],
+    folder: Path | str = "figures",
+    *,
+    forms: Sequence[str] = FORMS,
+    num_images: int = 1000,
+    client_id: int | None = None,
+    store: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> Figures:
+    """Draw angles between classes and t-SNE maps of test features of finished runs.
+
+    Writes `angles` and `tsne` in each form, and `geometry.json` with their numbers. Each run's
+    numbers are written beside its checkpoint too, where `report` reads them.
 
     Args:
-        runs: one line each.
+        run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
+        folder: created if it does not exist; files in it are replaced.
+        forms: `png`, `svg` or both.
+        num_images: test images on each map, at most.
+        client_id: client whose encoder is mapped where encoders differ; None = the first evaluated
+            one.
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
+
+    Raises:
+        StoreError: for a run that the store does not have, or has no checkpoint of.
+        ConfigError: without runs, or for a client or a form that does not exist.
+    """
+    if not run_ids:
+        raise ConfigError("no run given; `fedbench leaderboard --json` lists row ids")
+    for form in forms:
+        if form not in FORMS:
+            raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")
+    store, folder = open_store(store), Path(folder).expanduser()
+    runs = [
+        measure(load_run(store, run_id, data_dir), num_images=num_images, client_id=client_id)
+        for run_id in dict.fromkeys(store.find(run_id).row_id for run_id in run_ids)
+    ]
+    files = []
+    for name, draw in (("angles", angles), ("tsne", maps)):
+        for form in forms:
+            files.append(folder / f"{name}.{form}")
+            atomic_write_bytes(files[-1], draw(runs, form))
+    records = tuple(run.record() for run in runs)
+    with suppress(StoreError):  # a store that cannot be written can still be drawn
+        for record in records:
+            file = store.cell_dir(record["run_id"]) / GEOMETRY
+            atomic_write_text(file, json.dumps(record) + "\n")
+    files.append(folder / GEOMETRY)
+    atomic_write_text(files[-1], json.dumps(records) + "\n")
+    return Figures(tuple(files), records)
+
+
+def angles(runs: Sequence[Geometry], form: str) -> bytes:
+    """Draw histograms of the angles between classes, plain and centred; return a file's bytes.
+
+    Args:
+        runs: one curve per run.
         form: `png` or `svg`.
     """
     with _context():
-        common, apart = _settings(runs)
-        lines = 2 if any(apart) else 1
+        common, settings = _settings(runs)
+        lines = 2 if any(settings) else 1
         figure = _figure(10, 4.2 + 0.22 * len(runs) * lines)
         axes = figure.subplots(1, 2)
         for axis, name in zip(axes, ("plain", "centred"), strict=True):
             for index, run in enumerate(runs):
                 values = run.plain if name == "plain" else run.centred
-                _steps(axis, values, _name(run), apart[index], index)
+                _steps(axis, values, _name(run), settings[index], index)
             axis.set_title(f"{name} class means")
             axis.set_xlabel("angle between two classes, degrees")
             axis.set_ylabel("share of pairs, %")
@@ -65,14 +138,14 @@ def angles(runs: Sequence[Geometry], form: str) -> bytes:
 
 
 def maps(runs: Sequence[Geometry], form: str) -> bytes:
-    """Maps of test features side by side, coloured by class, as a file's bytes.
+    """Draw maps of test features side by side, coloured by class; return a file's bytes.
 
     Args:
-        runs: one panel each.
+        runs: one panel per run.
         form: `png` or `svg`.
     """
     with _context():
-        common, apart = _settings(runs)
+        common, settings = _settings(runs)
         columns = min(len(runs), _MAPS_PER_ROW)
         rows = math.ceil(len(runs) / columns)
         names = max((run.class_names for run in runs), key=len)
@@ -81,11 +154,11 @@ def maps(runs: Sequence[Geometry], form: str) -> bytes:
         axes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axis in axes[len(runs) :]:
             axis.set_axis_off()
-        for axis, run, setting in zip(axes, runs, apart, strict=False):
+        for axis, run, setting in zip(axes, runs, settings, strict=False):
             colours = _colours(len(run.class_names))
             for index in range(len(run.class_names)):
-                own = run.points[run.labels == index]
-                axis.scatter(*own.T, s=9, color=colours[index], linewidths=0, alpha=0.8)
+                points = run.points[run.labels == index]
+                axis.scatter(*points.T, s=9, color=colours[index], linewidths=0, alpha=0.8)
             axis.set_title("\n".join(filter(None, (run.title, setting))))
             axis.set_xticks([])
             axis.set_yticks([])
@@ -157,83 +230,8 @@ def _class_legend(figure: Figure, names: Sequence[str]) -> None:
 
 
 def _settings(runs: Sequence[Geometry]) -> tuple[str, list[str]]:
-    """What the runs' settings have in common, and what is left of each."""
+    """The part of the setting that all runs share, and the rest of each run's setting."""
     parts = [run.setting.split(", ") for run in runs]
-    common = [part for part in parts[0] if all(part in each for each in parts)]
-    own = [", ".join(part for part in each if part not in common) for each in parts]
-    return ", ".join(common), own
-
-
-FORMS = ("png", "svg")
-GEOMETRY = "geometry.json"
-"""Name of the file of numbers, of several runs in the chosen folder and of one beside the run."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Files that were written, and what they show: one record per run."""
-
-    files: tuple[Path, ...]
-    runs: tuple[dict[str, Any], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """What `fedbench figures --json` prints: the maps' points are in `geometry.json`."""
-        kept = ("run_id", "title", "setting", "clients", "angles")
-        return {
-            "files": [str(file) for file in self.files],
-            "runs": [{name: run[name] for name in kept} for run in self.runs],
-        }
-
-
-def write_figures(
-    store: Store,
-    run_ids: Sequence[str],
-    folder: Path,
-    *,
-    forms: Sequence[str] = FORMS,
-    num_images: int = 1000,
-    client_id: int | None = None,
-    data_dir: Path | None = None,
-) -> Figures:
-    """Write `angles` and `tsne` in each form, and `geometry.json` with their numbers.
-
-    Each run's own numbers are kept beside its checkpoint as well, where a page about the store
-    finds them.
-
-    Args:
-        store: where the runs are.
-        run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
-        folder: made if need be; files in it are replaced.
-        forms: `png`, `svg` or both.
-        num_images: test images on each map, at most.
-        client_id: whose encoder is mapped where encoders differ.
-        data_dir: cache of data sets.
-
-    Raises:
-        StoreError: for a run that the store does not have, or has no checkpoint of.
-        ConfigError: without runs, or for a client or a form that does not exist.
-    """
-    from fedbench.bench.runs import figures
-
-    if not run_ids:
-        raise ConfigError("no run given; `fedbench leaderboard --json` lists row ids")
-    for form in forms:
-        if form not in FORMS:
-            raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")
-    found = [
-        measure(open_run(store, run_id, data_dir), num_images=num_images, client_id=client_id)
-        for run_id in dict.fromkeys(store.find(run_id).row_id for run_id in run_ids)
-    ]
-    files = []
-    for name, picture in (("angles", figures.angles), ("tsne", figures.maps)):
-        for form in forms:
-            files.append(folder / f"{name}.{form}")
-            atomic_write_bytes(files[-1], picture(found, form))
-    records = tuple(each.record() for each in found)
-    with suppress(StoreError):  # a store that cannot be written can still be drawn
-        for record in records:
-            kept = store.cell_dir(record["run_id"]) / GEOMETRY
-            atomic_write_text(kept, json.dumps(record) + "\n")
-    files.append(folder / GEOMETRY)
-    atomic_write_text(files[-1], json.dumps(records) + "\n")
-    return Figures(tuple(files), records)
+    common = [part for part in parts[0] if all(part in setting for setting in parts)]
+    rest = [", ".join(part for part in setting if part not in common) for setting in parts]
+    return ", ".join(common), rest

@@ -123,7 +123,7 @@ def measure(run: TrainedRun, *, num_images: int = 1000, client_id: int | None = 
         centred=torch.cat(centred),
         points=project(shown[torch.from_numpy(chosen)], seed),
         labels=np.asarray(truth, np.int64)[chosen],
-        class_names=run.class_names,
+        class_names=tuple(dataset.class_names),
     )
 
 

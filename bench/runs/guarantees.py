@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedbench.bench.training.trainer import Trainer
 
 
-def not_a_sum(method: Method) -> str:
+def needed_one_by_one(method: Method) -> str:
     """What of a method's uploads the server needs one by one; empty if sums over clients will do.
 
     A method of which this is empty works under secure aggregation: the server needs no single
@@ -41,7 +41,7 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
     if entry.is_addon and not bases:
         return {}
     method = create(f"{bases[0]}+{entry.name}" if entry.is_addon else entry.name, {})
-    single = not_a_sum(method)
+    single = needed_one_by_one(method)
     return {
         "extras": {name: asdict(extra) for name, extra in method.needs().extras.items()},
         "secure_sum": not single,
@@ -59,7 +59,7 @@ def check_client_privacy(setup: Setup) -> None:
     config = setup.config
     if config.privacy.clip is None:
         return
-    single = not_a_sum(setup.method)
+    single = needed_one_by_one(setup.method)
     summed = ", ".join(setup.method.needs().extras)
     if single or summed:
         raise ConfigError(
@@ -87,7 +87,7 @@ def columns(trainer: Trainer) -> dict[str, Any]:
         "traffic_json": canonical_json(ledger.as_dict()),
         "revealing_messages": ledger.revealing,
         "smallest_group": ledger.smallest,
-        "secure_sum": not not_a_sum(method),
+        "secure_sum": not needed_one_by_one(method),
         **(_of_clients(trainer) or _of_images(trainer) or {}),
     }
 

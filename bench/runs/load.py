@@ -1,4 +1,4 @@
-"""The encoders of a finished run, read back from its store."""
+"""Finished runs with their weights, read back from a store."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.data.datasets import reopen
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, find_row
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.training.checkpoint import load_checkpoint
@@ -28,36 +27,34 @@ class TrainedRun:
         row: its row in the store.
         setup: data, partition and method.
         binding: the net, in eval mode, with the weights of the last round.
-        class_names: of the data set.
     """
 
     row: Row
     setup: Setup
     binding: Binding
-    class_names: tuple[str, ...]
     _personal: PersonalStore = field(repr=False)
     _personal_rounds: dict[int, int] = field(repr=False)
     _first_personal: Tensor = field(repr=False)
 
     def select(self, client_id: int) -> None:
-        """Put one client's own tensors into the net; those it began with if it never trained."""
-        own = self._personal.latest(client_id, self._personal_rounds, self._first_personal)
-        self.binding.personal.data.copy_(own)
+        """Put a client's personal tensors into the net; the initial ones if it never trained."""
+        tensors = self._personal.latest(client_id, self._personal_rounds, self._first_personal)
+        self.binding.personal.data.copy_(tensors)
 
 
-def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> TrainedRun:
-    """Read a run's weights back.
+def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> TrainedRun:
+    """Read a finished run with its weights.
 
     Args:
-        store: where the run is.
+        store: holds the run.
         run_id: its row id, or an unambiguous beginning of it.
         data_dir: cache of data sets; None = the default one.
 
     Raises:
         StoreError: if the store has no such run, if it did not finish, or if no checkpoint is left.
-        DataError: if the data set is another one now.
+        DataError: if the data set has changed since.
     """
-    row = find_row(store, run_id)
+    row = store.find(run_id)
     run_id = row.row_id
     if row.status == "diverged":
         raise StoreError(
@@ -81,7 +78,7 @@ def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> Trained
             f" {config.data.name} is {dataset.revision[:8]} now"
         )
     partition = Partition.load(folder / "partition.safetensors")
-    setup = Setup.of(config, reopen(dataset.path), partition)
+    setup = Setup.of(config, dataset, partition)
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
     binding.server.data.copy_(checkpoint.tensors["server"])
@@ -90,7 +87,6 @@ def open_run(store: Store, run_id: str, data_dir: Path | None = None) -> Trained
         row=row,
         setup=setup,
         binding=binding,
-        class_names=tuple(dataset.class_names),
         _personal=PersonalStore(folder / "clients"),
         _personal_rounds={int(k): r for k, r in checkpoint.state["personal_rounds"].items()},
         _first_personal=binding.personal.data.clone(),

@@ -1,4 +1,4 @@
-"""Run a stored row again from itself, and compare."""
+"""Reproduction of stored runs: execute a row's configuration again and compare every bit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.results.store.merge import Difference, differences, results_of
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs import run as runs
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
+from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import StoreError
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A row, and the same run done again.
+    """A stored run compared with its repetition.
 
     Attributes:
         row_id: of the run.
@@ -30,7 +30,7 @@ class Reproduction:
         num_results: values that were compared.
         num_rounds: rounds that were compared; 0 if the store has no curve of the run.
         differences: values that are not the same to the last bit; empty = reproduced.
-        environment: what the two were made with, where it differs: name to (then, now).
+        environment: versions and hardware that differ: name to (then, now).
         row: the new row.
     """
 
@@ -49,89 +49,89 @@ class Reproduction:
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench reproduce --json` prints."""
-        found = {name: getattr(self, name) for name in ("row_id", "method", "seed")}
-        return found | {
+        """The output of `fedbench reproduce --json`."""
+        return {
+            "row_id": self.row_id,
+            "method": self.method,
+            "seed": self.seed,
             "same": self.same,
             "num_results": self.num_results,
             "num_rounds": self.num_rounds,
-            "differences": [asdict(each) for each in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
             "environment": {name: list(pair) for name, pair in self.environment.items()},
         }
 
 
 def reproduce(
-    store: Store,
-    identity: str,
+    run_id: str,
+    store: Store | Path | str | None = None,
     *,
     data_name: str | None = None,
-    keep: Store | None = None,
-    data_dir: Path | None = None,
+    keep: Store | Path | str | None = None,
+    data_dir: Path | str | None = None,
     workers: int | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
 ) -> Reproduction:
-    """Execute the configuration in a row once more, elsewhere, and compare every result.
+    """Run a stored row again from its configuration, in another store, and compare every bit.
 
     Args:
-        store: holds the row; nothing is written there.
-        identity: the row's id, or an unambiguous beginning of it.
-        data_name: `data.name` to use where the data lies elsewhere than when the row was made.
-        keep: a store for the new run; None = a temporary one.
+        run_id: its row id, or an unambiguous beginning of it, at least 4 characters.
+        store: see `open_store`; nothing is written there.
+        data_name: `data.name` to use if the data has moved since the row was made.
+        keep: store for the new run; None = a temporary one.
         data_dir: cache of data sets; None = the default one.
-        workers: processes that train clients.
+        workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
-        on_round: called after every round.
+        on_round: called after every round with its record and the number of rounds.
 
     Raises:
         StoreError: no such row, one that failed, or one that this version of fedbench or this
             data set cannot reproduce.
         FedbenchError: for data, configuration or device problems.
     """
-    row = store.find(identity)
-    identity = row.row_id
+    store = open_store(store)
+    row = store.find(run_id)
     if row.status == "error":
-        raise StoreError(f"run {identity} failed ({row.error}); there is no result to compare")
-    if keep is not None and keep.root.resolve() == store.root.resolve():
-        raise StoreError(f"--keep {str(keep.root)!r} is the store itself; name another folder")
-    config = _config(row, data_name, data_dir)
+        raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
     with ExitStack() as stack:
         if keep is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedbench-"))
-            keep = Store(folder)
-        finished = runs.run(
-            config,
-            store=keep,
+            keep = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedbench-"))
+        other = open_store(keep)
+        if other.root.resolve() == store.root.resolve():
+            raise StoreError(f"--keep {str(other.root)!r} is the store itself; name another folder")
+        result = run(
+            _config(row, data_name, data_dir),
+            store=other,
             origin=Origin(preset=row.preset, study_id=row.study_id, grid=row.grid),
             data_dir=data_dir,
             workers=workers,
             device=device,
             on_round=on_round,
         )
-        if finished.stored_before:
+        if result.stored_before:
             raise StoreError(
-                f"{str(keep.root)!r} has run {identity} already: nothing was run again"
+                f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
             )
-        again = finished.row
-        before, after = store.curve(identity), keep.curve(identity)
-    found = differences(row, again)
-    found += _round_differences(
-        before, after, same_schema=row.schema_version == again.schema_version
-    )
+        before, after = store.curve(row.row_id), other.curve(row.row_id)
+    same_schema = row.schema_version == result.row.schema_version
     return Reproduction(
-        row_id=identity,
+        row_id=row.row_id,
         method=row.method,
         seed=row.seed,
         num_results=len(results_of(row)),
         num_rounds=min(len(before), len(after)),
-        differences=tuple(found),
-        environment=_environment(row, again),
-        row=again,
+        differences=(
+            *differences(row, result.row),
+            *_round_differences(before, after, same_schema=same_schema),
+        ),
+        environment=_environment(row, result.row),
+        row=result.row,
     )
 
 
-def _config(row: Row, data_name: str | None, data_dir: Path | None) -> RunConfig:
-    """The row's configuration, if it still is the same run here."""
+def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
+    """The row's configuration, checked to be the same run with this fedbench and this data."""
     if row.benchmark_version != BENCHMARK_VERSION:
         raise StoreError(
             f"run {row.row_id} is of benchmark version {row.benchmark_version}, this fedbench of"
@@ -159,10 +159,10 @@ def _config(row: Row, data_name: str | None, data_dir: Path | None) -> RunConfig
 def _round_differences(
     before: list[dict[str, Any]], after: list[dict[str, Any]], *, same_schema: bool
 ) -> list[Difference]:
-    """Values of rounds that differ, and how many there are; time is no result.
+    """Differences in values of rounds and in their number, apart from seconds.
 
-    A run without a curve, such as a trial, is compared by its row alone. Unless both are of one
-    schema, traffic that the stored rounds do not know is not compared.
+    A run without a curve, such as a trial, is compared by its row alone. If the schemas differ,
+    traffic that the stored rounds do not record is not compared.
     """
     if not before:
         return []
@@ -179,8 +179,8 @@ def _round_differences(
 def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]]:
     def named(row: Row) -> dict[str, str | None]:
         versions: dict[str, str | None] = json.loads(row.env_json or "{}")
-        own = {name: getattr(row, name) for name in ("package_version", "git_sha", "hardware")}
-        return versions | own | {"device": row.device}
+        columns = ("package_version", "git_sha", "hardware", "device")
+        return versions | {name: getattr(row, name) for name in columns}
 
     old, new = named(then), named(now)
     return {

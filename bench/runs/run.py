@@ -1,4 +1,4 @@
-"""A run and the store: finished runs are read back, others executed, their rows kept."""
+"""One run and its store: read a stored result back, or execute the run and store it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.method import registry
+from fedbench.bench.results.metrics import METRICS
 from fedbench.bench.results.store.row import Row, per_gigabyte
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import (
@@ -32,24 +33,8 @@ from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
 
 if TYPE_CHECKING:
-    from fedbench.bench.results.store.row import Row
     from fedbench.bench.runs.estimate import Estimate
 
-
-_MEASURED = (
-    "objective",
-    "align",
-    "unif",
-    "knn_acc",
-    "linear_acc",
-    "linear_paper_acc",
-    "untrained_objective",
-    "untrained_knn_acc",
-    "untrained_linear_acc",
-    "std_ratio",
-    "effective_rank",
-    "final_loss",
-)
 _COST = (
     "wall_seconds",
     "train_seconds",
@@ -73,16 +58,16 @@ class RunResult:
         method: canonical method spec.
         preset: the preset that the configuration started from.
         seed: the run's seed.
+        config: the configuration.
         metrics: accuracies in [0, 1]; None = not measured.
         cost: seconds, bytes and counts; keys as in the columns of the store, and
             `linear_acc_per_gb`, the linear-probe accuracy over 1e9 bytes in both directions.
         traffic: `{direction: {group: {messages, numbers, bytes, revealing, smallest}}}`.
-        privacy: what messages reveal and what holds of it; keys as in the columns of the store,
-            and what stands behind epsilon.
+        privacy: what messages reveal, and epsilon with the numbers behind it; keys as in the
+            columns of the store.
         paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
         collapsed: the detector's verdict on the final features.
         stored_before: whether the store had it already, so that nothing was executed.
-        config: the configuration.
         row: the whole row of the store.
     """
 
@@ -91,6 +76,7 @@ class RunResult:
     method: str
     preset: str
     seed: int
+    config: RunConfig = field(repr=False)
     metrics: Mapping[str, float | None]
     cost: Mapping[str, float | int | None]
     traffic: Mapping[str, Any]
@@ -98,17 +84,16 @@ class RunResult:
     paths: Mapping[str, str | None]
     collapsed: bool
     stored_before: bool
-    config: RunConfig = field(repr=False)
     row: Row = field(repr=False)
 
     @classmethod
-    def of(cls, finished: Finished, store: Path) -> RunResult:
-        """The result of a run that lies in a store."""
-        row, folder = finished.row, finished.folder
+    def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
+        """The result of a run from its row and its folder in the store."""
+        folder = store.cell_dir(row.row_id)
         checkpoints = sorted(folder.glob("round-*.safetensors"))
         files = {
             "run": folder,
-            "row": store / "rows" / f"{row.row_id}.parquet",
+            "row": store.root / "rows" / f"{row.row_id}.parquet",
             "curve": folder / "curve.parquet",
             "checkpoint": checkpoints[-1] if checkpoints else folder / "round",
             "partition": folder / "partition.safetensors",
@@ -120,49 +105,36 @@ class RunResult:
             method=row.method,
             preset=row.preset,
             seed=row.seed,
-            metrics={name: getattr(row, name) for name in _MEASURED}
+            config=RunConfig.model_validate_json(row.config_json),
+            metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
             | json.loads(row.metrics_json or "{}"),
             cost={name: getattr(row, name) for name in _COST}
             | {"linear_acc_per_gb": per_gigabyte(row, row.linear_acc)},
             traffic=json.loads(row.traffic_json or "{}"),
             privacy={name: getattr(row, name) for name in _PRIVACY}
             | json.loads(row.privacy_json or "{}"),
-            paths={"store": str(store), **paths},
+            paths={"store": str(store.root), **paths},
             collapsed=bool(row.collapsed),
-            stored_before=finished.stored_before,
-            config=RunConfig.model_validate_json(row.config_json),
+            stored_before=stored_before,
             row=row,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench run --json` prints."""
-        return {
-            "run_id": self.run_id,
-            "status": self.status,
-            "method": self.method,
-            "preset": self.preset,
-            "seed": self.seed,
-            "config": self.config.model_dump(mode="json"),
-            "metrics": dict(self.metrics),
-            "cost": dict(self.cost),
-            "traffic": dict(self.traffic),
-            "privacy": dict(self.privacy),
-            "paths": dict(self.paths),
-            "collapsed": self.collapsed,
-            "stored_before": self.stored_before,
-        }
+        """The output of `fedbench run --json`: every field but the row."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "row"}
+        return plain | {"config": self.config.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run would do.
+    """A run that has not been executed, with its estimated cost.
 
     Attributes:
-        run_id: the row id it would get.
+        run_id: its row id.
         stored: whether the store has it already.
         preset: the preset that the configuration starts from.
         workers: processes that would train clients.
-        device: where the server's part would run.
+        device: device of the server.
         estimate: cost, from measured parts of the run.
         config: the configuration.
         store: the store's folder.
@@ -178,7 +150,7 @@ class RunPlan:
     store: Path
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench run --dry-run --json` prints."""
+        """The output of `fedbench run --dry-run --json`."""
         return {
             "run_id": self.run_id,
             "status": "stored" if self.stored else "planned",
@@ -193,28 +165,19 @@ class RunPlan:
         }
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run's row, and whether it was already in the store."""
-
-    row: Row
-    stored_before: bool
-    folder: Path
-
-
 def run(
     config: RunConfig,
     *,
     store: Store,
     origin: Origin | None = None,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     workers: int | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
-) -> Finished:
-    """Execute a configuration, unless the store has its row; resumes what was interrupted.
+) -> RunResult:
+    """Execute a configuration unless the store has its row; an interrupted run is resumed.
 
     Args:
         config: what to run.
@@ -228,65 +191,68 @@ def run(
         on_resume: called if an earlier attempt is continued.
 
     Raises:
-        StoreError: if the store cannot be written, or another process is at this very run.
+        StoreError: if the store cannot be written, or another process executes this run.
         FedbenchError: for data, configuration or device problems.
     """
     origin = origin or Origin()
     config = canonical(config)
     dataset = open_dataset(config, data_dir)
-    identity = row_id(config, dataset.revision)
-    folder = store.cell_dir(identity)
-    row, stored_before = store.finished(identity), True
+    run_id = row_id(config, dataset.revision)
+    row = store.finished(run_id)
+    stored_before = row is not None
     if row is None:
         store.check_writable()
-        with store.lock(identity) as mine:
-            if not mine:
+        with store.lock(run_id) as locked:
+            if not locked:
                 raise StoreError(
-                    f"run {identity} is being executed by another process on this store; wait for"
+                    f"run {run_id} is being executed by another process on this store; wait for"
                     " it, or choose another --store"
                 )
-            row = store.finished(identity)  # another process may have been faster
+            row = store.finished(run_id)  # another process may have been faster
+            stored_before = row is not None
             if row is None:
-                stored_before = False
                 origin = replace(origin, argv=origin.argv or command_line())
                 if on_start is not None:
                     on_start(config, choose_devices(device, workers))
-                place = Place(folder, data_dir, workers, device)
+                place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset)
                 row = execute(config, origin, place, on_round, on_resume)
-                keep(store, row)
+                store_run(store, row)
     if stored_before:
-        catch_up(store)
+        refresh_quietly(store)
     else:
         store.refresh()
-    return Finished(row, stored_before, folder)
+    return RunResult.of(row, store, stored_before=stored_before)
 
 
-def catch_up(store: Store) -> None:
-    """Refresh the derived leaderboard after a process that was killed before it did."""
-    with suppress(StoreError):  # a store that cannot be written can still be read
+def refresh_quietly(store: Store) -> None:
+    """Update the derived leaderboard file; a store that cannot be written stays as it is.
+
+    A process that was killed after it wrote a row may have left that file out of date.
+    """
+    with suppress(StoreError):
         store.refresh()
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """The same run with its spec free of aliases and every field of its method written out."""
+    """The same configuration without aliases, and with every field of its method written out."""
     method = registry.create(config.spec, config.method)
     spec = registry.canonical_spec(config.spec)
     return config.model_copy(update={"spec": spec, "method": registry.dump(method)})
 
 
-def keep(
+def store_run(
     store: Store,
     row: Row,
     *,
     elsewhere: Path | None = None,
     history: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write a finished run's row and its curve; the derived leaderboard file comes later.
+    """Write the row and the curve of a finished run, but not the derived leaderboard file.
 
     Args:
-        store: where.
+        store: takes the run.
         row: the row.
-        elsewhere: the run's folder, if it is not that of the store: its content is moved there.
+        elsewhere: the run's folder, if it is outside the store; its content is moved into it.
         history: the run's rounds, if no folder has them.
 
     Raises:
@@ -307,17 +273,17 @@ def keep(
 
 
 def drop_scratch(folder: Path) -> None:
-    """Delete all checkpoints but the newest, with the clients' own tensors that belong to it."""
+    """Delete all checkpoints and personal tensors of clients but the newest."""
     for path in sorted(folder.glob("round-*.safetensors"))[:-1]:
         path.unlink(missing_ok=True)
     PersonalStore(folder / "clients").keep_latest()
 
 
 def forget_cell(store: Store, identity: str) -> None:
-    """Delete a run's folder: a tuning trial leaves its row only."""
+    """Delete a run's folder, since a tuning trial keeps only its row."""
     shutil.rmtree(store.cell_dir(identity), ignore_errors=True)
 
 
 def command_line() -> str:
-    """The command as it was typed, without the folder of the program."""
+    """The command line of this process, without the folder of the program."""
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import reopen
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Place, execute, facts
@@ -211,7 +212,8 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         if job.stop_collapsed:
             _check_collapse(folder)  # the process before us may have died on meeting the rule
         workers = job.workers if job.device == "cpu" else 1
-        place = Place(folder, job.data_dir, workers, job.device, job.dataset)
+        dataset = None if job.dataset is None else reopen(job.dataset)
+        place = Place(folder, job.data_dir, workers, job.device, dataset)
         row = execute(job.config, job.origin, place, on_round)
     except _Stopped:
         cost = sum(record["bytes_up"] + record["bytes_down"] for record in _history(folder))

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import row_id
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.metrics import FINAL_METRICS
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
-from fedbench.bench.runs.run import catch_up, command_line, keep
+from fedbench.bench.runs.run import command_line, refresh_quietly, store_run
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
@@ -25,7 +26,7 @@ from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.ray.executor import (
     choose_concurrency,
     choose_share,
-    device_at_hand,
+    estimate_device,
     forget_marks,
     run_source,
 )
@@ -128,7 +129,7 @@ def sweep(
     need = choose_share(device, gpus_per_trial, cpus_per_trial, address)
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, preset, files)
-    settings = {"methods": methods, "seeds": seeds, "files": files, "overrides": overrides}
+    settings = {"methods": methods, "seeds": seeds, "config_files": files, "set": overrides}
     cells: list[Cell] = []
     for each in presets:
         cells += _planned(grid, store, tuned, {**settings, "preset": each, "environ": environ})
@@ -168,7 +169,7 @@ def sweep(
     measurable = address is None or need.gpus == 0
     if dry_run or (measurable and worth_measuring(configs, revisions)):
         at_a_time = choose_concurrency(concurrency, need, address) or physical_cores()
-        at_hand = device_at_hand(need)
+        at_hand = estimate_device(need)
         cost = estimate_cost(configs, data_dir, at_hand, at_a_time, workers=need.cpus)
         estimate, predicted = (cost, None) if dry_run else (None, cost)
     if jobs and not dry_run:
@@ -187,7 +188,7 @@ def sweep(
                 store.refresh()
     elif not dry_run:
         forget_marks(checkpoint_dir or store.root)
-        catch_up(store)
+        refresh_quietly(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     fresh = [outcome.status for outcome in source.outcomes]
     old_failures = sum(
@@ -262,7 +263,7 @@ class _Rows:
             self._store.write_row(row)  # already there, unless the store is on another disk
         else:
             elsewhere = None if job.checkpoints is None else job.folder
-            keep(self._store, row, elsewhere=elsewhere, history=outcome.history)
+            store_run(self._store, row, elsewhere=elsewhere, history=outcome.history)
         self.outcomes.append(
             Outcome(job, outcome.status, row, outcome.error, outcome.seconds, outcome.bytes)
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -36,6 +37,7 @@ from fedbench.bench.system.files import (
     sweep_temporary,
 )
 
+STORE_VARIABLE = "FEDBENCH_STORE"
 _log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}$")
@@ -323,6 +325,13 @@ class Store:
                     yield path
                     if (path / "clients").is_dir():
                         yield path / "clients"
+
+
+def open_store(store: Store | Path | str | None = None) -> Store:
+    """Return the store of a folder; None = `$FEDBENCH_STORE`, else `./leaderboards`."""
+    if isinstance(store, Store):
+        return store
+    return Store(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
 
 
 def _checked(name: str, kind: str) -> str:

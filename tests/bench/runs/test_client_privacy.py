@@ -18,7 +18,7 @@ from fedbench.bench.config import ServerConfig
 from fedbench.bench.method import Extra, Needs, Net, Sharing, registry
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.runs.execute import Origin, Place, execute
-from fedbench.bench.runs.guarantees import check_client_privacy, columns, not_a_sum
+from fedbench.bench.runs.guarantees import check_client_privacy, columns, needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
@@ -175,7 +175,7 @@ def test_summed_extras_are_not_covered_either() -> None:
     setup = tiny_setup(tiny_config("supervised", privacy__clip=1.0))
     with pytest.raises(ConfigError, match="also send counts"):
         check_client_privacy(dataclasses.replace(setup, method=Counts()))
-    assert not_a_sum(Counts()) == ""
+    assert needed_one_by_one(Counts()) == ""
 
 
 @pytest.mark.parametrize(
@@ -189,4 +189,4 @@ def test_summed_extras_are_not_covered_either() -> None:
     ],
 )
 def test_who_works_under_secure_sums(spec: str, single: str) -> None:
-    assert not_a_sum(registry.create(spec, {})) == single
+    assert needed_one_by_one(registry.create(spec, {})) == single

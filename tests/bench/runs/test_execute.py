@@ -13,7 +13,8 @@ import torch
 from fedbench.bench.config.schema import Protocol
 from fedbench.bench.evaluation.finetune import FRACTIONS, FinetuneSettings
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.metrics import FINAL_METRICS
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.runs.run import forget_cell, run
@@ -67,10 +68,11 @@ def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
     assert again.stored_before
     assert again.row == row
     assert len(seen) == 2
-    assert len(list(first.folder.glob("round-*"))) == 1  # what export reads
-    assert (first.folder / "curve.parquet").exists()
+    folder = store.cell_dir(row.row_id)
+    assert len(list(folder.glob("round-*"))) == 1  # what export reads
+    assert (folder / "curve.parquet").exists()
     forget_cell(store, row.row_id)
-    assert not first.folder.exists()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("spec", ["simclr", "pfedae"])

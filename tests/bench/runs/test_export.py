@@ -27,7 +27,7 @@ def test_features_are_the_runs(tmp_path: Path, spec: str, norm: Literal["group",
     config = tiny_config(spec, model__norm=norm, **own)
     store = Store(tmp_path / "store")
     row = run(config, store=store, workers=1).row
-    exported = export_encoder(store, row.row_id, tmp_path / "out" / "encoder.safetensors")
+    exported = export_encoder(row.row_id, tmp_path / "out" / "encoder.safetensors", store=store)
     encoder = load_encoder(exported.file)
 
     setup = tiny_setup(config)
@@ -54,16 +54,16 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     store.root.mkdir()
     out = tmp_path / "encoder.safetensors"
     with pytest.raises(ConfigError, match=r"must end in \.safetensors"):
-        export_encoder(store, "0" * 20, tmp_path / "encoder.pt")
+        export_encoder("0" * 20, tmp_path / "encoder.pt", store=store)
     with pytest.raises(StoreError, match=r"no run '0+' in store.*lists row ids"):
-        export_encoder(store, "0" * 20, out)
+        export_encoder("0" * 20, out, store=store)
     local = run(tiny_config("simclr", model__norm="batch-local"), store=store, workers=1)
     with pytest.raises(StoreError, match="one encoder per client"):
-        export_encoder(store, local.row.row_id, out)
-    for path in local.folder.glob("round-*"):
+        export_encoder(local.row.row_id, out, store=store)
+    for path in store.cell_dir(local.run_id).glob("round-*"):
         path.unlink()
     with pytest.raises(StoreError, match=r"has no checkpoint.*run it again"):
-        export_encoder(store, local.row.row_id, out)
+        export_encoder(local.row.row_id, out, store=store)
     assert not out.exists()
 
 

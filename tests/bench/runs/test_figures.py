@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbench.bench.api import figures
 from fedbench.bench.evaluation.angles import class_angles
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs import figures as draw
+from fedbench.bench.runs.figures import figures
 from fedbench.bench.runs.geometry import Geometry, measure, project
-from fedbench.bench.runs.load import open_run
+from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.seeding import generator
@@ -46,7 +46,7 @@ def ids(store: Store) -> dict[str, str]:
 
 
 def test_angles_are_those_of_every_evaluated_client(store: Store, ids: dict[str, str]) -> None:
-    opened = open_run(store, ids["pfedae"])
+    opened = load_run(store, ids["pfedae"])
     found = measure(opened, num_images=30)
     assert len(found.clients) == 3
     assert len(found.plain) == len(found.centred) == 3 * 45

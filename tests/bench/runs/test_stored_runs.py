@@ -12,7 +12,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts
-from fedbench.bench.runs.run import Finished, keep, run
+from fedbench.bench.runs.run import RunResult, run, store_run
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 
@@ -20,7 +20,7 @@ CONFIG = tiny_config("supervised", federation__num_rounds=1, evaluation__protoco
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def again(store: Store, data_dir: Path) -> Finished:
+def again(store: Store, data_dir: Path) -> RunResult:
     return run(CONFIG, store=store, data_dir=data_dir, workers=1, device="cpu")
 
 
@@ -66,7 +66,7 @@ def test_a_failed_run_never_takes_the_place_of_a_finished_one(tmp_path: Path) ->
     store = Store(tmp_path)
     good = row_of(CONFIG, "ok", objective=0.5)
     for row in (row_of(CONFIG, "error", error="boom"), good, row_of(CONFIG, "error", error="late")):
-        keep(store, row)
+        store_run(store, row)
     assert store.rows() == [good]
 
 

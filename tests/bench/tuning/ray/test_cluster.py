@@ -19,12 +19,12 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
-from fedbench.bench.runs.run import keep
+from fedbench.bench.runs.run import store_run
 from fedbench.bench.system.errors import ConfigError, DataError, ResourceError, StoreError
 from fedbench.bench.system.files import file_lock
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.ray import nodes, remote, session
-from fedbench.bench.tuning.ray.executor import forget_marks
+from fedbench.bench.tuning.ray.executor import remove_stale_marks
 from fedbench.bench.tuning.ray.nodes import Share
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import InOneProcess
@@ -89,11 +89,11 @@ def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
     outcome = Outcome.of(made, json.loads(json.dumps(message)))
     assert outcome.row is not None
     store = Store(tmp_path / "store")
-    keep(store, outcome.row, history=outcome.history)
+    store_run(store, outcome.row, history=outcome.history)
     direct = Store(tmp_path / "direct")
     there = last(job(direct.root))
     row = Row.model_validate_json(there["row"])
-    keep(direct, row, elsewhere=direct.cell_dir("cell"))
+    store_run(direct, row, elsewhere=direct.cell_dir("cell"))
     (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
     assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
 
@@ -137,7 +137,7 @@ def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> N
     row = Row.model_validate_json(message["row"])
     assert not store.root.exists()
     assert made.folder == apart.cell_dir("cell")
-    keep(store, row, elsewhere=made.folder)
+    store_run(store, row, elsewhere=made.folder)
     assert not made.folder.exists()
     held = {path.name.split("-")[0] for path in store.cell_dir(row.row_id).iterdir()}
     assert held == {"round", "history.jsonl", "curve.parquet", "partition.safetensors",
@@ -244,9 +244,9 @@ def test_marks_of_drivers_that_were_killed_go(tmp_path: Path) -> None:
     numbers = {f"{host}-{ended.pid}": False, f"{host}-{os.getpid()}": True, "x-y-1": True}
     for name in numbers:
         (cells / f".driver-{name}-00ff").touch()
-    forget_marks(tmp_path)
+    remove_stale_marks(tmp_path)
     assert {name: (cells / f".driver-{name}-00ff").exists() for name in numbers} == numbers
-    forget_marks(tmp_path / "nowhere")
+    remove_stale_marks(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("address", ["somewhere", "somewhere:port", ":6379", "local"])
@@ -284,5 +284,5 @@ def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:
     row = Row.model_validate_json(last(made)["row"])
     (tmp_path / "store").write_text("a file, not a folder")
     with pytest.raises(StoreError, match="cannot write"):
-        keep(store, row, elsewhere=made.folder)
+        store_run(store, row, elsewhere=made.folder)
     assert list(made.folder.glob("round-*"))
