@@ -43,8 +43,8 @@ def resolve(
     spec: str,
     *,
     preset: str | None = None,
-    files: Sequence[Path] = (),
-    overrides: Mapping[str, Any] | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
     seed: int | None = None,
     environ: Mapping[str, str] | None = None,
     tuned: Mapping[str, Any] | None = None,
@@ -53,13 +53,14 @@ def resolve(
     """Build the configuration of a run.
 
     Later sources win: field defaults, preset, tuned values, files in order, environment
-    (`FEDBENCH__CLIENT__LR`), overrides, seed.
+    (`FEDBENCH__CLIENT__LR`), `set`, seed.
 
     Args:
         spec: method spec; aliases are resolved.
         preset: its name; None = the one that the last file names, else `demo`.
-        files: YAML files, nested or dotted; their `spec`, `preset` and `study` are not fields.
-        overrides: dotted (or nested) names to values, as `--set` gives them.
+        set: dotted (or nested) names to values, as `--set` gives them.
+        config_files: YAML files, nested or dotted; their `spec`, `preset` and `study` are no
+            fields.
         seed: the run's seed.
         environ: environment variables; None = those of the process.
         tuned: dotted names to the best values of a tuning study.
@@ -71,6 +72,7 @@ def resolve(
     """
     canonical = registry.canonical_spec(spec)
     infos = field_infos(canonical)
+    files = [Path(file) for file in config_files]
     read = [_read_file(path, canonical) for path in files]
     chosen = load_preset(preset or preset_of(files))
     for _, reserved in read:
@@ -81,7 +83,7 @@ def resolve(
     ]
     layers += [(f"file {path}", values) for path, (values, _) in zip(files, read, strict=True)]
     layers += _environment(os.environ if environ is None else environ, canonical)
-    layers.append(("--set", flatten(overrides or {}, keep=infos)))
+    layers.append(("--set", flatten(set or {}, keep=infos)))
     layers.append(("--seed", {} if seed is None else {"seed": seed}))
     user: dict[str, Any] = {}
     sources = dict.fromkeys(infos, "default")

@@ -311,8 +311,8 @@ def plan(
     preset: str = "demo",
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
-    files: Sequence[Path] = (),
-    overrides: Mapping[str, Any] | None = None,
+    set: Mapping[str, Any] | None = None,
+    config_files: Sequence[Path | str] = (),
     tuned: Mapping[str, TunedValues] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Cell]:
@@ -327,10 +327,10 @@ def plan(
         preset: name of the preset.
         methods: method specs in place of the grid's.
         seeds: seeds in place of the grid's.
-        files: YAML files, as in `resolve`.
-        overrides: dotted names to values, as `--set` gives them; a field of a method goes to the
+        set: dotted names to values, as `--set` gives them; a field of a method goes to the
             methods that have it. `data.name` may stand there even where the grid sets it: it says
             where the data set of that name lies, and cells on others are left out.
+        config_files: YAML files over the preset, as in `resolve`.
         tuned: per method spec, values found by tuning; specs without an entry stay untuned.
         environ: environment variables; None = those of the process.
 
@@ -348,16 +348,17 @@ def plan(
     methods = own_methods if methods is None else methods
     seeds = own_seeds if seeds is None else seeds
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
-    overrides = flatten(overrides or {})
+    overrides = flatten(set or {})
     keys = grid.keys(preset)
     points = _points(axes, grid.points_of(preset))
     if _DATA in keys and _DATA in overrides:
         points = _located(points, str(overrides.pop(_DATA)))
     environ = os.environ if environ is None else environ
     found = {registry.canonical_spec(spec): each for spec, each in (tuned or {}).items()}
-    known = {spec: set(known_keys(spec)) for spec in specs}
+    known = {spec: {*known_keys(spec)} for spec in specs}
     for key in overrides:
-        check_key(key, ", ".join(specs), set().union(*known.values()))
+        check_key(key, ", ".join(specs), {name for names in known.values() for name in names})
+    files = [Path(file) for file in config_files]
     for spec in specs:
         given = {**user_keys(spec, files, environ), **dict.fromkeys(overrides, "--set")}
         _check_free(grid, keys, given)
@@ -371,7 +372,7 @@ def plan(
         own = {key: value for key, value in overrides.items() if key in known[spec]}
         settings: dict[str, Any] = {
             "preset": preset,
-            "files": files,
+            "config_files": files,
             "seed": seed,
             "environ": environ,
             "tuned": best.values if best else None,
@@ -379,7 +380,7 @@ def plan(
         }
         scaled = _followers(grid, spec, {**own, **point}, point, settings)
         followers = {each.key: each.value for each in scaled}
-        resolved = resolve(spec, overrides={**own, **point, **followers}, **settings)
+        resolved = resolve(spec, set={**own, **point, **followers}, **settings)
         config = resolved.config
         settled = {key: get(config, key) for key in keys if key in known[spec]}
         if not _excluded(grid, config):
@@ -425,7 +426,7 @@ def _followers(
     for key, scale in grid.scaling.items():
         if key in known_keys(spec) and scale.of in point:
             without = {name: value for name, value in overrides.items() if name != scale.of}
-            plain = resolve(spec, overrides=without, **settings).config
+            plain = resolve(spec, set=without, **settings).config
             result.append(follow(key, scale, plain, point[scale.of]))
     return tuple(each for each in result if each is not None)
 

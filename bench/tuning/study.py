@@ -28,7 +28,7 @@ from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.ray.executor import (
     choose_concurrency,
     choose_share,
-    device_at_hand,
+    estimate_device,
     run_source,
 )
 from fedbench.bench.tuning.space import SearchSpace, load_space
@@ -251,8 +251,8 @@ def tune(
         return resolve(
             spec,
             preset=preset,
-            files=files,
-            overrides=settings,
+            config_files=files,
+            set=settings,
             seed=run_seed,
             environ=environ,
             tuned=params,
@@ -309,7 +309,7 @@ def tune(
         at_a_time = choose_concurrency(concurrency, need, address) or physical_cores()
         runs = _runs(base.config, missing, seeds_per_trial)
         cost = estimate_cost(
-            runs, data_dir, device_at_hand(need), at_a_time, keep_cells=False, workers=need.cpus
+            runs, data_dir, estimate_device(need), at_a_time, keep_cells=False, workers=need.cpus
         )
         return study_result(study, base, "planned", stored, missing, None, began, cost)
     if missing:

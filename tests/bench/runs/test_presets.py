@@ -23,7 +23,7 @@ from fedbench.bench.system.errors import ConfigError
 
 def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
     flat = {key.replace("__", "."): value for key, value in overrides.items()}
-    return resolve(spec, preset=preset, overrides=flat, environ={}).config
+    return resolve(spec, preset=preset, set=flat, environ={}).config
 
 
 def test_names() -> None:

@@ -36,9 +36,9 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
     steps: list[tuple[dict[str, Any], Any, str]] = [
         ({}, load_preset("demo").values["client.lr"].value, "preset demo (ours)"),
         ({"tuned": {"client.lr": 0.035}, "study": "s1"}, 0.035, "tuned study s1"),
-        ({"files": [file]}, 0.04, f"file {file}"),
+        ({"config_files": [file]}, 0.04, f"file {file}"),
         ({"environ": environ}, 0.05, "environment FEDBENCH__CLIENT__LR"),
-        ({"overrides": {"client.lr": 0.06}}, 0.06, "--set"),
+        ({"set": {"client.lr": 0.06}}, 0.06, "--set"),
     ]
     given: dict[str, Any] = {}
     for step, lr, source in steps:
@@ -49,18 +49,18 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
 
 
 def test_seed_wins_over_set() -> None:
-    found = settle(overrides={"seed": 4}, seed=7)
+    found = settle(set={"seed": 4}, seed=7)
     assert (found.config.seed, found.sources["seed"]) == (7, "--seed")
-    assert settle(overrides={"seed": 4}).config.seed == 4
+    assert settle(set={"seed": 4}).config.seed == 4
 
 
 def test_later_file_wins_and_names_the_preset(tmp_path: Path) -> None:
     first = write(tmp_path, "preset: laptop\nclient.lr: 0.5\nstudy: s9\n", "a.yaml")
     second = write(tmp_path, "client.lr: 0.6\n", "b.yaml")
-    found = settle(files=[first, second])
+    found = settle(config_files=[first, second])
     assert (found.preset, found.config.client.lr, found.study) == ("laptop", 0.6, "s9")
     assert found.config.data.num_clients == 20
-    assert settle(files=[first], preset="demo").preset == "demo"
+    assert settle(config_files=[first], preset="demo").preset == "demo"
 
 
 @pytest.mark.parametrize("spec", registry.specs())
@@ -73,8 +73,8 @@ def test_every_key_has_a_source_and_the_method_is_complete(spec: str) -> None:
 
 
 def test_equal_configurations_hash_equally() -> None:
-    one = settle("fed-simclr", overrides={"data.alpha": 1, "method.temperature": 1})
-    other = settle("simclr+uv", overrides={"data": {"alpha": 1.0}, "method.temperature": 1.0})
+    one = settle("fed-simclr", set={"data.alpha": 1, "method.temperature": 1})
+    other = settle("simclr+uv", set={"data": {"alpha": 1.0}, "method.temperature": 1.0})
     assert one.config.spec == "simclr+uv"
     assert config_id(one.config, "r") == config_id(other.config, "r")
 
@@ -160,7 +160,7 @@ def test_flatten_and_unflatten_are_inverse() -> None:
 )
 def test_bad_overrides(key: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        settle(overrides={key: value})
+        settle(set={key: value})
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith("[--set]")
     assert caught.value.exit_code == 2
@@ -169,7 +169,7 @@ def test_bad_overrides(key: str, value: Any, message: str) -> None:
 def test_errors_name_their_source(tmp_path: Path) -> None:
     file = write(tmp_path, "client:\n  lr: '1e-3'\n")
     with pytest.raises(ConfigError, match=r"\(got '1e-3'\) \[file .*x\.yaml\]"):
-        settle(files=[file])
+        settle(config_files=[file])
     with pytest.raises(ConfigError, match=r"\[environment FEDBENCH__CLIENT__LRR\]"):
         settle(environ={"FEDBENCH__CLIENT__LRR": "1"})
     with pytest.raises(ConfigError, match=r"\[environment FEDBENCH__SERVER__LR\]"):
@@ -180,15 +180,15 @@ def test_errors_name_their_source(tmp_path: Path) -> None:
 
 def test_a_file_for_another_method_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "spec: local-simclr\nclient.lr: 0.5\n")
-    assert settle("simclr", files=[file]).config.client.lr == 0.5
+    assert settle("simclr", config_files=[file]).config.client.lr == 0.5
     with pytest.raises(ConfigError, match="is for 'local-simclr' and cannot be used with 'superv"):
-        settle("supervised", files=[file])
+        settle("supervised", config_files=[file])
     with pytest.raises(ConfigError, match=r"preset: must be text \(got 3\)"):
-        settle(files=[write(tmp_path, "preset: 3\n")])
+        settle(config_files=[write(tmp_path, "preset: 3\n")])
 
 
 def test_supervised_may_see_a_share_of_the_labels() -> None:
-    found = settle("supervised", overrides={"data.label_fraction": 0.1})
+    found = settle("supervised", set={"data.label_fraction": 0.1})
     assert found.config.data.label_fraction == 0.1
 
 
@@ -232,16 +232,16 @@ def test_files_and_overrides_read_words_alike(word: str) -> None:
 def test_not_a_number_is_a_float_that_fields_refuse(word: str, tmp_path: Path) -> None:
     file = write(tmp_path, f"client.lr: {word}\n")
     with pytest.raises(ConfigError, match=r"^client\.lr: must be a finite number.*x\.yaml\]$"):
-        settle(files=[file])
+        settle(config_files=[file])
     with pytest.raises(ConfigError, match=r"^client\.lr: must be a finite number.*\[--set\]$"):
-        settle(overrides=dict([parse_override(f"client.lr={word}")]))
+        settle(set=dict([parse_override(f"client.lr={word}")]))
 
 
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_numbers_without_end_are_refused_in_one_line(digits: int) -> None:
     for key in ("client.lr", "seed"):
         with pytest.raises(ConfigError, match=rf"^{key}: ") as caught:
-            settle(overrides=dict([parse_override(f"{key}={'9' * digits}")]))
+            settle(set=dict([parse_override(f"{key}={'9' * digits}")]))
         assert "\n" not in str(caught.value)
 
 
@@ -304,11 +304,11 @@ def test_yaml_files_that_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_numbers_that_float32_cannot_hold_are_refused(key: str, value: float, bound: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{key}: must be {bound} in size.* \[--set\]"):
-        resolve("simclr", overrides={key: value}, environ={})
+        resolve("simclr", set={key: value}, environ={})
 
 
 def test_the_largest_rate_that_is_allowed_is_one_that_torch_takes() -> None:
-    lr = resolve("simclr", overrides={"client.lr": 1e37}, environ={}).config.client.lr
+    lr = resolve("simclr", set={"client.lr": 1e37}, environ={}).config.client.lr
     weight = torch.nn.Parameter(torch.ones(2))
     for optimizer in (torch.optim.SGD([weight], lr=lr), torch.optim.Adam([weight], lr=lr)):
         weight.grad = torch.ones(2)
@@ -317,11 +317,11 @@ def test_the_largest_rate_that_is_allowed_is_one_that_torch_takes() -> None:
 
 def test_a_phase_that_would_never_come_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"must be at least 4 for 'cbafed'.*\(got 3\) \[--set\]"):
-        settle("cbafed", overrides={"method.warmup_rounds": 3, "federation.num_rounds": 3})
-    settle("cbafed", overrides={"method.warmup_rounds": 2, "federation.num_rounds": 3})
+        settle("cbafed", set={"method.warmup_rounds": 3, "federation.num_rounds": 3})
+    settle("cbafed", set={"method.warmup_rounds": 2, "federation.num_rounds": 3})
 
 
 def test_a_term_on_what_is_never_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="cbafed leaves no image unlabelled; uv_on must be all"):
-        settle("cbafed+uv", overrides={"method.uv.uv_on": "unlabelled"})
-    settle("semifed+uv", overrides={"method.uv.uv_on": "unlabelled"})
+        settle("cbafed+uv", set={"method.uv.uv_on": "unlabelled"})
+    settle("semifed+uv", set={"method.uv.uv_on": "unlabelled"})

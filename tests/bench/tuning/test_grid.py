@@ -98,11 +98,11 @@ def test_exclude() -> None:
 
 
 def test_a_field_of_one_method_leaves_the_others_alone() -> None:
-    found = cells(overrides={"method.temperature": 0.3, "client.lr": 0.5})
+    found = cells(set={"method.temperature": 0.3, "client.lr": 0.5})
     assert {cell.config.method.get("temperature") for cell in found} == {0.3, None}
     assert {cell.config.client.lr for cell in found} == {0.5}
     with pytest.raises(ConfigError, match=r"'method\.temprature' is not a field"):
-        cells(overrides={"method.temprature": 0.3})
+        cells(set={"method.temprature": 0.3})
 
 
 def test_tuned_values_reach_their_method_only() -> None:
@@ -119,15 +119,15 @@ def test_tuned_values_reach_their_method_only() -> None:
 def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
     message = "data.alpha is an axis of grid 'heterogeneity' and cannot be set as well"
     with pytest.raises(ConfigError, match=message):
-        cells(overrides={"data": {"alpha": 1.0}})
+        cells(set={"data": {"alpha": 1.0}})
     with pytest.raises(ConfigError, match=message):
         cells(environ={"FEDBENCH__DATA__ALPHA": "1"})
     file = tmp_path / "x.yaml"
     file.write_text("data: {alpha: 1.0}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        cells(files=[file])
+        cells(config_files=[file])
     with pytest.raises(ConfigError, match="takes its seeds from --seeds"):
-        cells(overrides={"seed": 1})
+        cells(set={"seed": 1})
 
 
 @pytest.mark.parametrize("given", [{"methods": []}, {"seeds": []}])
@@ -139,7 +139,7 @@ def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
 def test_files_reach_every_cell(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("client: {lr: 0.7}\n", encoding="utf-8")
-    assert {cell.config.client.lr for cell in cells(files=[file])} == {0.7}
+    assert {cell.config.client.lr for cell in cells(config_files=[file])} == {0.7}
 
 
 def test_own_grid_file(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_scaling_starts_from_tuned_and_overridden_values() -> None:
     tuned = {"simclr": TunedValues({"client.lr": 0.2}, "s1")}
     (cell, *_) = cells(grid, tuned=tuned, methods=["simclr"])
     assert cell.config.client.lr == pytest.approx(0.2 * (0.25 / 0.5) ** 0.5, rel=1e-5)
-    (cell, *_) = cells(grid, overrides={"client.lr": 0.1}, methods=["simclr"])
+    (cell, *_) = cells(grid, set={"client.lr": 0.1}, methods=["simclr"])
     assert cell.config.client.lr == pytest.approx(0.1 * (0.25 / 0.5) ** 0.5, rel=1e-5)
     assert cell.scaled[0].base == 0.1
 

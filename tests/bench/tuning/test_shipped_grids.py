@@ -144,17 +144,17 @@ def test_presets_of_a_table_give_way_to_a_given_one(tmp_path: Path) -> None:
 
 def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
     given = {"data.name": "hub:/some/where/cifar100"}
-    found = cells("orchestra-table1", preset="cross-silo", overrides=given)
+    found = cells("orchestra-table1", preset="cross-silo", set=given)
     assert {cell.config.data.name for cell in found} == {"hub:/some/where/cifar100"}
     assert len(found) == 7 * 3
     # Rules of the preset go by the folder's name: CIFAR-100 has 256 global clusters.
     (orchestra, *_) = [cell for cell in found if cell.config.spec == "orchestra"]
     assert orchestra.config.method["num_global_clusters"] == 256
     tiny = {"data.name": "tiny-imagenet:/some/where/tiny-imagenet-200"}
-    assert len(cells("mi-table4", preset="mi", overrides=tiny)) == 7 * 3 * 5
+    assert len(cells("mi-table4", preset="mi", set=tiny)) == 7 * 3 * 5
     message = r"data\.name: this grid is about cifar10, cifar100 \(got hub:/some/where/mnist\)"
     with pytest.raises(ConfigError, match=message):
-        cells("orchestra-table1", preset="mi", overrides={"data.name": "hub:/some/where/mnist"})
+        cells("orchestra-table1", preset="mi", set={"data.name": "hub:/some/where/mnist"})
 
 
 def small(**parts: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_points_are_for_their_method_and_multiply_the_axes() -> None:
         ("orchestra", 1.0, False),
     ]
     with pytest.raises(ConfigError, match=r"method\.target is an axis of grid 'g' and cannot be"):
-        plan(grid, overrides={"method.target": True}, environ={})
+        plan(grid, set={"method.target": True}, environ={})
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_every_preset_lies_inside_every_space(spec: str, preset: str) -> None:
     assert {point["client.lr"] for point in points} >= {0.03, 0.01, 0.003, 0.001}
     assert all(set(point) == set(space.dimensions) for point in points)
     for point in points:
-        resolve(spec, preset=preset, overrides=point, environ={})
+        resolve(spec, preset=preset, set=point, environ={})
 
 
 def test_distributions() -> None:
@@ -95,10 +95,10 @@ def test_own_file_replaces_the_methods_file(tmp_path: Path) -> None:
 
 def test_first_points_leave_out_what_lies_outside(tmp_path: Path) -> None:
     space = load_space("simclr", file=write(tmp_path, TEXT))
-    odd = resolve("simclr", overrides={"client.batch_size": 24}, environ={}).config
+    odd = resolve("simclr", set={"client.batch_size": 24}, environ={}).config
     assert space.first_points(odd) == []
     fast_values = {"client.lr": 3.0, "client.batch_size": 16, "client.local_epochs": 1}
-    fast = resolve("simclr", overrides=fast_values, environ={}).config
+    fast = resolve("simclr", set=fast_values, environ={}).config
     assert space.first_points(fast) == [
         {"client.lr": 0.5, "client.local_epochs": 1, "client.batch_size": 16}
     ]

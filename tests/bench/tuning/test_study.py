@@ -138,7 +138,7 @@ def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -
     in_one_process(fake=scored(lambda job: -job.config.client.lr))
     result = small(tmp_path, trials=6, study_name="tiny rates")
     assert result.best["trial"] == 3  # the paper's 0.001, the end of the range
-    found = resolve("simclr", files=[result.config_file], environ={})
+    found = resolve("simclr", config_files=[result.config_file], environ={})
     values = flat_config(found.config)
     assert found.study == result.study_id
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]

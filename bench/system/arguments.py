@@ -1,0 +1,78 @@
+"""Keyword arguments in groups: dataclasses that functions share, given whole or field by field."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, get_type_hints
+
+from fedbench.bench.system.errors import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def grouped(function: Callable[P, R]) -> Callable[..., R]:
+    """Take the fields of dataclass parameters as keywords, beside or instead of whole objects.
+
+    A keyword replaces the field of an object that is given as well. Signature and docstring of the
+    result list the fields in place of their group; their texts come from the `Attributes:` of the
+    dataclass. All fields need defaults.
+
+    Raises (when called):
+        TypeError: for an unknown keyword; names the nearest known one.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Places: device: str = "auto"
+    >>> @grouped
+    ... def show(*, places: Places, count: int = 1) -> str: return f"{places.device} {count}"
+    >>> show(device="cpu", count=2), show(places=Places("cuda"))
+    ('cpu 2', 'cuda 1')
+    >>> inspect.signature(show)
+    <Signature (*, device: str = 'auto', count: int = 1)>
+    >>> show(devise="cpu")
+    Traceback (most recent call last):
+    TypeError: show() has no argument 'devise'; did you mean 'device'? (known: count, device)
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    flat: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in groups:
+            flat.append(parameter.replace(annotation=hints[name]))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        flat += [
+            parameter.replace(name=field.name, default=field.default, annotation=types[field.name])
+            for field in fields(groups[name])
+        ]
+    names = [parameter.name for parameter in flat]
+
+    @wraps(function)
+    def call(*args: Any, **given: Any) -> R:
+        for unknown in sorted(given.keys() - {*names, *groups}):
+            hint = did_you_mean(unknown, names)
+            raise TypeError(f"{function.__name__}() has no argument {unknown!r}{hint}")
+        for name, kind in groups.items():
+            changes = {f.name: given.pop(f.name) for f in fields(kind) if f.name in given}
+            given[name] = replace(given.get(name, kind()), **changes)
+        return function(*args, **given)
+
+    # Typer reads both the signature and the annotations.
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    lines = inspect.cleandoc(function.__doc__ or "").split("\n")
+    entries = {f"    {name}": kind for name, kind in groups.items()}
+    described = [_described(entries.get(line.partition(":")[0])) or line for line in lines]
+    call.__doc__ = "\n".join(described)
+    return call
+
+
+def _described(kind: type | None) -> str:
+    """Return the texts of a dataclass's fields, those of its base classes first."""
+    bases = [] if kind is None else reversed(kind.__mro__)
+    texts = [inspect.cleandoc(vars(base).get("__doc__") or "") for base in bases]
+    return "\n".join(filter(None, (text.partition("Attributes:\n")[2] for text in texts)))
