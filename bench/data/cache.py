@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.files import lock_file, release_lock
 
 FORMAT_VERSION = 1
 IMAGES: np.dtype[Any] = np.dtype("|u1")
@@ -273,20 +274,17 @@ def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | Non
 
 
 def _build_locked(path: Path, name: str, source: str, write: Write, verify: Verify) -> Cache:
-    from filelock import FileLock, Timeout
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.parent / f".{path.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
+    lock = path.parent / f".{path.name}.lock"
+    held = lock_file(lock)
+    if held is None:
         LOGGER.info("another process builds %s; waiting for it", path)
-        lock.acquire()
+        held = lock_file(lock, wait=True)
     try:
         cache, _ = _usable(path, source, verify)  # another process may have been faster
         return cache or _build(path, name, source, write)
     finally:
-        lock.release()
+        release_lock(held)
 
 
 def _build(path: Path, name: str, source: str, write: Write) -> Cache:

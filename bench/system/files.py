@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, stale leftovers, locks between processes."""
+"""Atomic writes, temporary files that a crash left behind, locks between processes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
 def write_error(
     path: Path, cause: OSError, error: type[FedbenchError] = StoreError
 ) -> FedbenchError:
-    """The one-line error for a failed write: which file, why, what to do."""
+    """Return the one-line error for a failed write: which file, why, what to do."""
     if cause.errno in _FULL:
         why = "the disk is full (or a quota or file-size limit is reached); free some space"
     elif cause.errno in _FORBIDDEN:
         readonly = cause.errno == errno.EROFS
         kind = "the file system is read-only" if readonly else "permission is denied"
         why = f"{kind}; make it writable"
-    elif cause.errno == errno.ENOENT:  # what is missing is made first, where that is possible
+    elif cause.errno == errno.ENOENT:  # missing folders are made first where that is possible
         why = "nothing can be created there; check the path"
     elif cause.errno in _NOT_A_FOLDER:
         why = "a part of this path is a file, not a folder; rename it"
@@ -44,10 +44,10 @@ def write_error(
 
 
 def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = StoreError) -> None:
-    """Write so that a reader, or a restart after a crash at any instant, sees all of it or nothing.
+    """Write a file so that a reader, or a restart after a crash, sees all of it or nothing.
 
-    The bytes go to a hidden temporary file in the same folder, are flushed to the disk, and take
-    the final name in one step; the folder is created if need be and flushed too.
+    The bytes go to a hidden temporary file in the same folder, are flushed to the disk, and get the
+    final name in one step; the folder is created if need be and flushed too.
 
     Args:
         path: the final file; an existing one is replaced.
@@ -55,8 +55,8 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
         error: class of the error to raise.
 
     Raises:
-        FedbenchError: of class `error`, when the disk is full, read-only or otherwise unwilling;
-            the temporary file is removed and an existing file stays as it was.
+        FedbenchError: of class `error`, when the disk is full, read-only or fails; the temporary
+            file is removed and an existing file stays as it was.
     """
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
@@ -94,7 +94,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy what is in a folder into another, but no lock and nothing half written.
+    """Copy the files of a folder into another, without locks and temporary files.
 
     Raises:
         StoreError: as `atomic_write_bytes`.
@@ -102,14 +102,14 @@ def copy_folder(source: Path, target: Path) -> None:
     ignore = shutil.ignore_patterns("lock", ".*.tmp")
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
-    except OSError as cause:  # shutil's own has no errno
+    except OSError as cause:  # shutil.Error has no errno
         raise write_error(target, cause if cause.errno else OSError(str(cause))) from cause
 
 
 def sweep_temporary(folder: Path, older_than: float = STALE_SECONDS) -> int:
-    """Delete `.….tmp` files in `folder` older than `older_than` seconds; returns how many.
+    """Delete `.….tmp` files in `folder` older than `older_than` seconds and return their number.
 
-    Leftovers are harmless, so one that cannot be deleted is left for the next time.
+    These files are harmless, so one that cannot be deleted is left for the next time.
     """
     limit = time.time() - older_than
     count = 0
@@ -125,7 +125,7 @@ def check_writable(folder: Path) -> None:
     """Try a write in `folder`, or where it would be created, and leave no trace.
 
     Raises:
-        StoreError: when nothing can be written there; says why.
+        StoreError: when nothing can be written there; the message says why.
     """
     place = folder
     while not place.exists() and place != place.parent:
@@ -143,39 +143,59 @@ def check_writable(folder: Path) -> None:
         raise write_error(folder, cause) from cause
 
 
+def lock_file(path: Path, *, wait: bool = False) -> int | None:
+    """Lock a file and return the descriptor that holds the lock; None if another holder has it.
+
+    The system releases the lock when the holder closes the descriptor or ends, however it ends. The
+    file itself stays: deleting it would let two processes lock two files of one name.
+
+    Args:
+        path: created if need be, in a folder that exists.
+        wait: whether to wait for the other holder rather than return None.
+
+    Raises:
+        OSError: when the file cannot be created, or the file system has no locks.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as err:
+        os.close(descriptor)
+        if isinstance(err, BlockingIOError):
+            return None
+        raise
+    return descriptor
+
+
+def release_lock(descriptor: int | None) -> None:
+    """Release a lock of `lock_file`; None = it was not held."""
+    if descriptor is not None:
+        os.close(descriptor)
+
+
 @contextmanager
 def file_lock(path: Path) -> Iterator[bool]:
-    """Hold `path` as a lock inside the block; yields False, at once, if another holder has it.
-
-    The system releases the lock when its holder ends, however it ends. The file itself stays:
-    deleting it would let two processes lock two files of one name.
+    """Hold a `lock_file` inside the block; yields False, at once, if another holder has it.
 
     Raises:
         StoreError: when the file cannot be created, or the file system has no locks.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = lock_file(path)
     except OSError as cause:
-        raise write_error(path, cause) from cause
+        if cause.errno not in _NO_LOCKS:
+            raise write_error(path, cause) from cause
+        message = f"cannot lock {str(path)!r}: this file system has no locks; "
+        raise StoreError(message + "choose another folder for the store") from cause
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = True
-        except BlockingIOError:
-            held = False
-        except OSError as cause:
-            if cause.errno not in _NO_LOCKS:
-                raise write_error(path, cause) from cause
-            message = f"cannot lock {str(path)!r}: this file system has no locks; "
-            raise StoreError(message + "choose another folder for the store") from cause
-        yield held
+        yield descriptor is not None
     finally:
-        os.close(descriptor)
+        release_lock(descriptor)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line and flush it to the disk; a crash may leave a torn last line.
+    """Append a line to a text file and flush it; a crash may leave a torn last line.
 
     Raises:
         StoreError: as `atomic_write_bytes`.

@@ -103,7 +103,7 @@ def _show(resources: Mapping[str, float]) -> str:
 
 PACKAGES = (
     *("fedbench", "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
-    *("pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "filelock", "psutil", "pillow"),
+    *("pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow"),
 )
 """What trials import, directly or not."""
 _SECONDS = 60.0

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from fedbench.bench.system.files import (
     atomic_write_text,
     check_writable,
     file_lock,
+    lock_file,
+    release_lock,
     sweep_temporary,
 )
 
@@ -103,3 +107,39 @@ def test_an_error_inside_a_lock_frees_it(tmp_path: Path) -> None:
         raise RuntimeError("inside")
     with file_lock(path) as mine:
         assert mine
+
+
+def test_waiting_for_a_lock_ends_when_its_holder_dies(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from fedbench.bench.system.files import lock_file\n"
+        "print(lock_file(Path(sys.argv[1])), flush=True); time.sleep(60)\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert lock_file(path) is None
+    threading.Timer(0.1, holder.kill).start()
+    descriptor = lock_file(path, wait=True)
+    assert descriptor is not None
+    assert lock_file(path) is None
+    release_lock(descriptor)
+    release_lock(None)
+    holder.communicate()
+    with file_lock(path) as mine:
+        assert mine
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    message = "this file system has no locks; choose another folder for the store"
+    with pytest.raises(StoreError, match=message), file_lock(tmp_path / "lock"):
+        pass
+    with pytest.raises(OSError, match="no locks available"):
+        lock_file(tmp_path / "lock", wait=True)
