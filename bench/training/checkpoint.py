@@ -1,34 +1,32 @@
-"""Checkpoints of a run: one file per round, atomic, checksummed, the last two kept."""
+"""Checkpoints of a run: one checksummed file per round, of which the last two are kept."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
 from torch import Tensor
 
+from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes
 
 _log = logging.getLogger(__name__)
-_KEPT = 2
+_NUM_KEPT = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after some round.
+    """State of a run between two rounds.
 
     Attributes:
-        rounds_done: how many rounds lie behind it.
+        rounds_done: number of rounds that are done.
         tensors: by name.
-        state: everything that is not a tensor; JSON.
+        state: everything that is not a tensor, as JSON values.
     """
 
     rounds_done: int
@@ -44,44 +42,36 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     Raises:
         StoreError: if it cannot be written; the earlier ones are then still there.
     """
-    tensors = {
-        name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()
-    }
-    data = save(tensors, metadata={"state": json.dumps(checkpoint.state, sort_keys=True)})
-    digest = hashlib.sha256(data).hexdigest()[:16]
-    written = folder / f"round-{checkpoint.rounds_done:08d}-{digest}.safetensors"
+    data = tensor_files.encode({"state": checkpoint.state}, checkpoint.tensors)
+    written = folder / f"round-{checkpoint.rounds_done:08d}-{_digest(data)}.safetensors"
     atomic_write_bytes(written, data)
-    found = _newest_first(folder)
-    # Files of this round or a later one are torn, or the run would have gone on from them.
-    stale = [path for path in found[: found.index(written)] if path != written]
-    stale += [path for path in found[found.index(written) + 1 :] if _round(path) == _round(written)]
-    for path in stale:
-        path.unlink(missing_ok=True)
-    for path in _newest_first(folder)[_KEPT:]:
+    # Other files of this round or a later one are damaged: the run would have resumed from them.
+    paths = _newest_first(folder)
+    earlier = [path for path in paths if _round(path) < checkpoint.rounds_done]
+    for path in {*paths} - {written, *earlier[: _NUM_KEPT - 1]}:
         path.unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path, row_id: str) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None.
+    """Return the newest checkpoint that is whole, or None.
 
-    A torn one is passed over with a warning: the round before it gives the same bits, only later.
+    A torn one is skipped with a warning: resuming a round earlier gives the same bits, only later.
 
     Raises:
         StoreError: if the checkpoint belongs to another run, or cannot be read at all.
     """
     for path in _newest_first(folder):
         try:
-            data = path.read_bytes()
+            digest = _digest(path.read_bytes())
         except OSError as err:
             raise StoreError(f"cannot read checkpoint {str(path)!r}: {err.strerror}") from err
-        if hashlib.sha256(data).hexdigest()[:16] != path.stem.rsplit("-", 1)[1]:
+        if digest != path.stem.rsplit("-", 1)[1]:
             _log.warning("checkpoint %s is torn or altered; going back one round", path)
             continue
         try:
-            with safe_open(path, "pt") as file:
-                state = json.loads(file.metadata()["state"])
-            tensors = load(data)
-        except (SafetensorError, KeyError, TypeError, ValueError) as err:
+            meta, tensors = tensor_files.read(path)
+            state = meta["state"]
+        except (OSError, KeyError, ValueError) as err:
             raise StoreError(f"checkpoint {str(path)!r} is not one of fedbench's: {err}") from err
         if state.get("row_id") != row_id:
             raise StoreError(
@@ -90,6 +80,10 @@ def load_checkpoint(folder: Path, row_id: str) -> Checkpoint | None:
             )
         return Checkpoint(_round(path), tensors, state)
     return None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _round(path: Path) -> int:
