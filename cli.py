@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """One federated run, then its evaluation."""
     if not dry_run:
-        fork_server.prepare(workers, places.device)
+        fork_server.start_early(workers, places.device)
     from fedbench.bench import api
     from fedbench.bench.terminal import show_run
 

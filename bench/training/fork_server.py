@@ -1,9 +1,13 @@
 """One process that imports torch once and forks the workers of a run from itself.
 
-Importing takes seconds and hundreds of megabytes; forks share both. The process that starts it may
-have threads, a GPU or a notebook, none of which survive a fork: the nursery is a fresh interpreter
-that does nothing but import. It needs nothing but the standard library here, so that a command can
-start it before it imports torch itself (`prepare`).
+Importing takes seconds and hundreds of megabytes; forks share both. The process that starts the
+server may have threads, a GPU or a notebook, none of which survive a fork: the server is a new
+interpreter that does nothing but import. This module needs the standard library only, so that a
+command can start the server before it imports torch itself (`start_early`).
+
+The fork server of `multiprocessing` is not used: it imports the user's `__main__` in every worker,
+so that an unguarded script or notebook would run itself again, and its children outlive a parent
+that is killed.
 """
 
 from __future__ import annotations
@@ -21,26 +25,21 @@ from collections.abc import Callable
 from typing import NoReturn
 
 CAN_FORK = sys.platform == "linux"
-"""Elsewhere system libraries may not survive a fork, and every worker gets a nursery of its own."""
+"""Elsewhere system libraries may not survive a fork; every worker then is a server that runs it."""
 
-_REQUEST = struct.Struct("!cq")  # what, and of which process
+_REQUEST = struct.Struct("!cq")  # kind, process id
 _ANSWER = struct.Struct("!q")
 _FORK, _REAP = b"f", b"r"
 _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-class Nursery:
-    """A running nursery, seen from the process that started it; it ends when that one does."""
+class ForkServer:
+    """Handle on a running fork server in the process that started it; it ends with that process."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "fedbench.bench.training.workers",
-            str(theirs.fileno()),
-        ]
+        module = "fedbench.bench.training.workers"
+        command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
         # Ctrl-C reaches the whole group: the process that was asked to stop ends the others.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -57,10 +56,10 @@ class Nursery:
         self._asked = False
 
     def fork(self, pipe: int, memory: int) -> Worker:
-        """Ask for one more worker, which gets these two file descriptors; does not wait for it.
+        """Request one more worker, which gets these two file descriptors, without waiting for it.
 
         Raises:
-            OSError: if the nursery has died.
+            OSError: if the server has died.
         """
         self._asked = True
         socket.send_fds(self._control, [_REQUEST.pack(_FORK, 0)], [pipe, memory])
@@ -72,11 +71,11 @@ class Nursery:
         return worker
 
     def exit_code(self) -> int:
-        """Wait for its own end."""
+        """Wait for the server's end and return its exit code."""
         return self._process.wait()
 
     def reap(self, worker: Worker) -> int:
-        """Wait for a worker's end; its exit code, negative for a signal, or that of the nursery."""
+        """Wait for a worker's end; its exit code, negative for a signal, or that of the server."""
         try:
             self._control.sendall(_REQUEST.pack(_REAP, worker.pid()))
             return self._answer()
@@ -84,17 +83,17 @@ class Nursery:
             return self.exit_code()
 
     def settle(self) -> None:
-        """Wait until all workers that were asked for have a process id.
+        """Wait until all requested workers have a process id.
 
         Raises:
-            OSError: if the nursery has died.
+            OSError: if the server has died.
         """
         while self._unanswered:
             self._unanswered[0].number = self._answer()
             del self._unanswered[0]
 
     def close(self) -> None:
-        """End the workers, in whatever they are doing, and the nursery."""
+        """End the workers, busy or not, and the server."""
         self._control.close()
         if not self._asked or not CAN_FORK:  # it may still be importing; it has no children
             self._process.kill()
@@ -103,70 +102,70 @@ class Nursery:
     def _answer(self) -> int:
         data = self._control.recv(_ANSWER.size, socket.MSG_WAITALL)
         if len(data) < _ANSWER.size:
-            raise ConnectionResetError("the nursery has died")
+            raise ConnectionResetError("the fork server has died")
         number: int = _ANSWER.unpack(data)[0]
         return number
 
 
 class Worker:
-    """One worker process, seen from the process that it works for."""
+    """Handle on one worker process."""
 
-    def __init__(self, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
         self.number: int | None = None
         self._exit_code: int | None = None
 
     def pid(self) -> int:
-        """Its process id; waits for the nursery to have imported everything.
+        """Return its process id; waits until the server has imported everything.
 
         Raises:
-            OSError: if the nursery has died.
+            OSError: if the server has died.
         """
         if self.number is None:
-            self._nursery.settle()
+            self._server.settle()
         if self.number is None:
-            raise ConnectionResetError("the nursery has died")
+            raise ConnectionResetError("the fork server has died")
         return self.number
 
     def wait(self) -> int:
         """Wait for its end; the exit code, negative for a signal."""
         if self._exit_code is None:
-            self._exit_code = self._nursery.reap(self)
+            self._exit_code = self._server.reap(self)
         return self._exit_code
 
 
-_prepared: list[Nursery] = []
+_early: list[ForkServer] = []
 
 
-def prepare(workers: int | None, device: str) -> None:
-    """Start a nursery for the pool that will be made soon, so that it imports meanwhile.
+def start_early(workers: int | None, device: str) -> None:
+    """Start a server for a pool that will be made soon, so that it imports in the meantime.
 
     Args:
-        workers: as the pool will be asked for; a single one needs no process of its own.
+        workers: of that pool; a single one needs no process besides this one.
         device: `auto`, `cpu` or `cuda`.
     """
     several = (os.cpu_count() or 1) > 1 if workers is None else workers > 1
-    if several and CAN_FORK and not _prepared and device in ("auto", "cpu"):
-        _prepared.append(Nursery())
-        atexit.register(_forget)
+    if several and CAN_FORK and not _early and device in ("auto", "cpu"):
+        _early.append(ForkServer())
+        atexit.register(_close_early)
 
 
-def take() -> Nursery:
-    """The nursery that was prepared, or a new one."""
-    return _prepared.pop() if _prepared else Nursery()
+def get() -> ForkServer:
+    """Return the server that was started early, or a new one."""
+    return _early.pop() if _early else ForkServer()
 
 
-def _forget() -> None:
-    while _prepared:
-        _prepared.pop().close()
+def _close_early() -> None:
+    while _early:
+        _early.pop().close()
 
 
-def attend(control: int, serve: Callable[[int, int], None]) -> None:
-    """The nursery's own life, once everything is imported: fork, reap, and end with the parent.
+def serve(control: int, run_worker: Callable[[int, int], None]) -> None:
+    """Run the server after its imports: fork and reap on request, until the parent ends.
 
     Args:
         control: file descriptor of the socket to the parent.
-        serve: a worker's life, given its pipe and its memory.
+        run_worker: runs a worker, given the file descriptors of its pipe and its memory.
     """
     children: set[int] = set()
     gc.freeze()  # pages that a collection does not touch stay shared
@@ -178,15 +177,15 @@ def attend(control: int, serve: Callable[[int, int], None]) -> None:
                 break
             if len(data) < _REQUEST.size:
                 break
-            what, pid = _REQUEST.unpack(data)
-            if what == _FORK:
+            kind, pid = _REQUEST.unpack(data)
+            if kind == _FORK:
                 answer = os.fork() if CAN_FORK else 0
                 if answer == 0:
                     parent.close()
-                    _live(serve, *fds)
+                    _run_and_exit(run_worker, *fds)
                 children.add(answer)
-                for each in fds:
-                    os.close(each)
+                for descriptor in fds:
+                    os.close(descriptor)
             else:
                 answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 children.discard(pid)
@@ -196,11 +195,11 @@ def attend(control: int, serve: Callable[[int, int], None]) -> None:
         os.waitpid(pid, 0)
 
 
-def _live(serve: Callable[[int, int], None], pipe: int, memory: int) -> NoReturn:
-    """A worker from its first moment to its last; nothing of the nursery's is tidied up in it."""
+def _run_and_exit(run_worker: Callable[[int, int], None], pipe: int, memory: int) -> NoReturn:
+    """Run a worker and end its process without the exit handlers inherited from the server."""
     code = 1
     try:
-        serve(pipe, memory)
+        run_worker(pipe, memory)
         code = 0
     except Exception:
         traceback.print_exc()

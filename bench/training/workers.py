@@ -1,6 +1,6 @@
-"""Worker processes that train clients of one run, and the in-process stand-in for one worker.
+"""Executors of a round: worker processes, or this process alone.
 
-A worker comes from a fresh interpreter (`bench.training.fork_server`), so it needs no importable
+A worker is forked from a new interpreter (`bench.training.fork_server`), so it needs no importable
 `__main__`, and nothing of the parent's threads reaches it. It shares one anonymous memory file with
 its parent: the server's vector, followed by one slot per upload in flight. Only small messages
 pass through the pipe.
@@ -43,7 +43,7 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a worker needs to rebuild the run: configuration and files."""
+    """Configuration and files from which a worker rebuilds the run."""
 
     config_json: str
     dataset_path: Path
@@ -51,14 +51,14 @@ class WorkerSpec:
     personal_dir: Path
 
     def runner(self, device: str) -> ClientRunner:
-        """The run's client runner in this process."""
+        """Return the run's client runner in this process."""
         config = RunConfig.model_validate_json(self.config_json)
         setup = Setup.reopen(config, self.dataset_path, self.partition_path)
         return ClientRunner(setup, torch.device(device), self.personal_dir)
 
 
 class InProcess:
-    """Trains one client after another in this process."""
+    """Executor that trains one client after another in this process."""
 
     def __init__(self, runner: ClientRunner) -> None:
         self._runner = runner
@@ -80,16 +80,16 @@ class InProcess:
 
 
 class WorkerPool:
-    """Trains clients in several processes, handing results back in the order of the tasks.
+    """Executor that trains clients in several processes.
 
     At most two uploads per worker are in flight, so memory does not grow with the cohort; a slow
     client makes the others wait once those are used up.
 
     Args:
         spec: the run.
-        devices: one per worker, at most; a round of fewer clients starts only as many.
+        devices: one per worker; no more workers start than a round has clients.
         sizes: (server_size, upload_size).
-        cohort_size: clients of the first round, as far as known; so many start at once.
+        cohort_size: clients of the first round, if known: so many workers start at once.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class WorkerPool:
         total = server_size + self._num_slots * upload_size
         self._memory = _shared_memory(max(1, total) * _FLOAT)
         self._server, self._slots = _views(self._memory, server_size, upload_size, self._num_slots)
-        self._nurseries: list[fork_server.Nursery] = []
+        self._servers: list[fork_server.ForkServer] = []
         self._workers: list[fork_server.Worker] = []
         self._pipes: list[Connection] = []
         try:
             self._grow(len(devices) if cohort_size is None else cohort_size)
-        except BaseException:  # a worker that could not start must not leave the others behind
+        except BaseException:  # if one worker cannot start, the others must not stay
             self.close()
             raise
 
@@ -135,34 +135,34 @@ class WorkerPool:
                     number, trained, slot = self._receive(pipe)  # type: ignore[arg-type]
                     done[number] = (trained, slot)
                     idle.append(pipe)  # type: ignore[arg-type]
-                hand_out()  # before anybody looks at what came back
+                hand_out()  # before the results are folded, so that no worker waits for that
             trained, slot = done.pop(index)
             yield trained, self._slots[slot]
             free.append(slot)
 
     def close(self) -> None:
-        """End the workers; one that is in the middle of a client is killed."""
+        """End the workers; one that trains a client is killed."""
         for pipe in self._pipes:
             pipe.close()
-        for each in self._nurseries:
-            each.close()
+        for server in self._servers:
+            server.close()
         os.close(self._memory)
 
     def _grow(self, num_tasks: int) -> None:
-        """Start what is missing for so many clients at a time."""
+        """Start missing workers, up to one per task."""
         for device in self._devices[len(self._workers) : num_tasks]:
             self._send(self._start(), (self._spec, device, *self._sizes, self._num_slots))
 
     def _start(self) -> Connection:
-        if not self._nurseries or not fork_server.CAN_FORK:
-            self._nurseries.append(fork_server.take())
+        if not self._servers or not fork_server.CAN_FORK:
+            self._servers.append(fork_server.get())
         ours, theirs = socketpair()
         self._pipes.append(Connection(ours.detach()))
         with theirs:
             try:
-                self._workers.append(self._nurseries[-1].fork(theirs.fileno(), self._memory))
+                self._workers.append(self._servers[-1].fork(theirs.fileno(), self._memory))
             except OSError as err:
-                raise self._lost(self._nurseries[-1].exit_code()) from err
+                raise self._lost(self._servers[-1].exit_code()) from err
         return self._pipes[-1]
 
     def _send(self, pipe: Connection, message: object) -> None:
@@ -194,7 +194,7 @@ class WorkerPool:
 
 
 def _shared_memory(size: int) -> int:
-    """A file descriptor of anonymous memory; it vanishes with the last process that holds it."""
+    """Return a file descriptor of anonymous memory, freed with the last process that holds it."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("fedbench")
     else:  # macOS
@@ -210,19 +210,20 @@ def _views(fd: int, server: int, upload: int, slots: int) -> tuple[Tensor, list[
     return flat[:server], list(uploads)
 
 
-def _serve(channel: int, memory: int) -> None:
+def _run_worker(channel: int, memory: int) -> None:
+    """Rebuild the run, then train the clients that arrive on the pipe until it is closed."""
     pipe = Connection(channel)
     try:
         spec, device, server_size, upload_size, slots = pipe.recv()
     except (EOFError, ConnectionResetError):
         return
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", PluginWarning)  # the parent has said so
+    warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it
     server, uploads = _views(memory, server_size, upload_size, slots)
     runner: ClientRunner | Exception
-    try:  # before there is anything to do, while the parent makes its own preparations
+    try:  # before the first task, while the parent prepares too
         runner = spec.runner(device)
-    except Exception as err:  # the answer to the first task
+    except Exception as err:  # sent as the answer to the first task
         runner = err
     while True:
         try:
@@ -250,4 +251,4 @@ def _serve(channel: int, memory: int) -> None:
 
 
 if __name__ == "__main__":
-    fork_server.attend(int(sys.argv[1]), _serve)
+    fork_server.serve(int(sys.argv[1]), _run_worker)
