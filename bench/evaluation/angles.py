@@ -1,4 +1,4 @@
-"""How far classes lie apart as directions: the angles between their mean features."""
+"""Angles between the mean features of classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def class_angles(
     """Angle between the mean features of every two classes, in degrees.
 
     Features of a network that ends in ReLU and averaging are not negative, so plain angles do not
-    exceed 90 degrees and shrink with everything that classes have in common; centred ones do not.
+    exceed 90 degrees and shrink with all that the classes have in common; centred ones do not.
 
     Source: Arora 2023, pFedAE, equations 4.1 and 4.2 (plain).
 
@@ -29,7 +29,7 @@ def class_angles(
         features: (N, D), finite; of test images.
         labels: (N,), each in [0, num_classes).
         num_classes: classes without examples are left out.
-        centred: take the mean of the class means away first.
+        centred: subtract the mean of the class means first.
 
     Returns:
         float64 (C (C - 1) / 2,) in [0, 180]; pairs with a mean of length 0 are left out.
@@ -56,7 +56,7 @@ def class_angles(
 
 
 def both_angles(features: Tensor, labels: Labels, num_classes: int) -> dict[str, Tensor]:
-    """`class_angles` under `angle`, and centred ones under `angle_centred`."""
+    """`class_angles` as `angle`, and the centred ones as `angle_centred`."""
     return {
         name: class_angles(features, labels, num_classes, centred=centred)
         for name, centred in (("angle", False), ("angle_centred", True))
@@ -67,18 +67,18 @@ def angle_summary(encoders: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     """Mean and median over pairs of classes, of all encoders together.
 
     Args:
-        encoders: `both_angles` of each.
+        encoders: `both_angles` of every encoder.
 
     Returns:
         `angle_mean`, `angle_median` and the centred ones; without those that have no pair.
     """
-    found = {}
-    for name in dict.fromkeys(name for each in encoders for name in each):
-        angles = torch.cat([each[name] for each in encoders]).numpy()
-        if len(angles):
-            found[f"{name}_mean"] = float(np.mean(angles))
-            found[f"{name}_median"] = float(np.median(angles))
-    return found
+    metrics = {}
+    for name in dict.fromkeys(name for angles in encoders for name in angles):
+        pairs = torch.cat([angles[name] for angles in encoders]).numpy()
+        if len(pairs):
+            metrics[f"{name}_mean"] = float(np.mean(pairs))
+            metrics[f"{name}_median"] = float(np.median(pairs))
+    return metrics
 
 
 def histogram(angles: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""Features of many images from one encoder, and the checks that every evaluation shares."""
+"""Features of many images from one encoder, and the checks shared by all evaluations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EvaluationError(FedbenchError):
 
 
 class NonFiniteFeaturesError(EvaluationError):
-    """Features with NaN or infinity: the encoder diverged, and the run is recorded so."""
+    """Features with NaN or infinity: the encoder diverged, and the run's row says so."""
 
 
 def extract(
@@ -75,7 +75,7 @@ def extract(
 
 
 def clean(images: Tensor, view: str = "plain") -> Tensor:
-    """The images themselves as floats: a view that draws nothing, `plain` or `unit`.
+    """Convert images to floats without any augmentation.
 
     Args:
         images: uint8 (B, C, H, W).
@@ -114,9 +114,9 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
 
 
 def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Tensor:
-    """Some of the images as a uint8 tensor (n, C, H, W) of their own.
+    """Return some of the images as a uint8 tensor (n, C, H, W).
 
-    Arrays are copied because torch warns about memory that it may not write to.
+    Arrays are copied, because torch warns about memory that it may not write to.
     """
     if isinstance(images, Tensor):
         return images[torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows]
@@ -124,7 +124,7 @@ def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Ten
 
 
 def check_finite(what: str, features: Tensor) -> None:
-    """Refuse features that only a diverged encoder gives.
+    """Refuse NaN and infinity, which only a diverged encoder gives.
 
     Raises:
         NonFiniteFeaturesError: naming `what` and how many rows are affected.
@@ -163,7 +163,7 @@ def check_examples(what: str, features: Tensor, labels: Labels, num_classes: int
 
 
 def check_labels(what: str, labels: Labels, num_examples: int, num_classes: int) -> Tensor:
-    """Check labels alone; the part of `check_examples` that needs no features.
+    """Check labels that come without features; `check_examples` includes it.
 
     Returns:
         The labels as an int64 tensor (num_examples,) on the CPU.

@@ -24,16 +24,6 @@ TOLERANCE = 1e-9
 """Relative decrease of the loss in one iteration below which the fit has converged."""
 
 
-class LinearResult(NamedTuple):
-    """Outcome of a linear probe; accuracies in [0, 1]."""
-
-    accuracy: float
-    train_accuracy: float
-    iterations: int
-    converged: bool
-    predicted: Tensor  # (M,) class of each test image
-
-
 class LogisticFit(NamedTuple):
     """A fitted classifier: logits = ((x - mean) * scale) @ weight + bias, all float64."""
 
@@ -51,6 +41,15 @@ class LogisticFit(NamedTuple):
             for rows in features.split(CHUNK)
         ]
         return torch.cat(logits).argmax(dim=1)
+
+
+class LinearResult(NamedTuple):
+    """Outcome of a linear probe; accuracies in [0, 1]."""
+
+    accuracy: float
+    train_accuracy: float
+    predicted: Tensor  # (M,) class of each test image
+    fit: LogisticFit
 
 
 def linear_probe(
@@ -95,9 +94,8 @@ def linear_probe(
     return LinearResult(
         accuracy=(predicted == truth).double().mean().item(),
         train_accuracy=(fit.predict(train) == train_truth).double().mean().item(),
-        iterations=fit.iterations,
-        converged=fit.converged,
         predicted=predicted,
+        fit=fit,
     )
 
 
@@ -143,7 +141,7 @@ def fit_logistic(
     penalty = (l2 / curvature)[:, None]  # (r, 1)
     shape = (basis.shape[1] + 1, num_classes)
 
-    from scipy.optimize import minimize  # half a second that only a probe should pay
+    from scipy.optimize import minimize  # imported here: it takes half a second
 
     def loss_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         parameters = torch.from_numpy(flat).view(shape)
@@ -208,6 +206,6 @@ def _eigenbasis(
         standard = (rows.double() - mean) * scale
         correlation.addmm_(standard.T, standard, alpha=1.0 / len(features))
     variance, basis = torch.linalg.eigh(correlation)  # ascending (D,), (D, D)
-    kept = variance > variance[-1] * len(mean) * torch.finfo(torch.float64).eps
+    varying = variance > variance[-1] * len(mean) * torch.finfo(torch.float64).eps
     # p (1 - p) is 1/C (1 - 1/C) before training and a fraction of it after: only a scale.
-    return basis[:, kept], 2 * variance[kept] / num_classes + l2
+    return basis[:, varying], 2 * variance[varying] / num_classes + l2

@@ -13,7 +13,7 @@ formula (two augmented views, batches of 256); this is the paper's, with one dra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.features import (
     Encode,
     EvaluationError,
+    Images,
     check_finite,
     check_positive,
     clean,
@@ -33,9 +34,6 @@ from fedbench.bench.evaluation.features import (
     take_images,
 )
 from fedbench.bench.system import seeding
-
-ReadImages = Callable[[int, NDArray[np.int64]], NDArray[np.uint8] | Tensor]
-"""(client id, indices (n,)) to uint8 images (n, C, H, W) as that client sees them."""
 
 
 class ClientObjective(NamedTuple):
@@ -47,7 +45,7 @@ class ClientObjective(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """The means over clients, and `value` = align + weight * unif."""
+    """Means over clients, and `value` = align + weight * unif."""
 
     align: float
     unif: float
@@ -67,8 +65,8 @@ def client_align_unif(
         anchors: (N, d) projections of the clean images, N >= 1.
         views: (N, d) projections of one augmented view of each.
         temperature: positive.
-        chunk: anchors per block of similarities; 8 * chunk * N bytes are held. Results depend on
-            it in the last bits at most.
+        chunk: anchors per block of similarities; a block takes 8 * chunk * N bytes. Results depend
+            on it in the last bits at most.
 
     Returns:
         align in [-1, 1]; unif in [-1 / temperature, 1 / temperature], with and without the pairs
@@ -87,7 +85,7 @@ def client_align_unif(
     check_positive("chunk", chunk)
     check_finite("projections of clean images", anchors)
     check_finite("projections of views", views)
-    # Double precision is cheap beside the encoder and makes a collapsed encoder score 0 exactly.
+    # Double precision costs little next to the encoder; a collapsed encoder then scores exactly 0.
     unit = F.normalize(anchors.double(), dim=1)  # (N, d)
     align = (unit * F.normalize(views.double(), dim=1)).sum(dim=1).mean().item()
     size = len(unit)
@@ -95,11 +93,11 @@ def client_align_unif(
     for start in range(0, size, chunk):
         rows = unit[start : start + chunk]
         logits = rows @ unit.T / temperature  # (n, N)
-        diagonal = logits.diagonal(start)  # s(x, x) / temperature
-        own = diagonal.clone()
+        diagonal = logits.diagonal(start)
+        to_itself = diagonal.clone()  # (n,), s(x, x) / temperature
         diagonal.fill_(-math.inf)
         others = logits.logsumexp(dim=1)  # (n,)
-        total += torch.logaddexp(others, own).sum().item()
+        total += torch.logaddexp(others, to_itself).sum().item()
         total_without_self += others.sum().item()
     unif = math.log(size) - total / size
     if size == 1:
@@ -133,7 +131,7 @@ def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Obj
 def client_statistics(
     embed: Encode,
     clients: Iterable[tuple[int, NDArray[np.int64]]],
-    images: NDArray[np.uint8] | Tensor | ReadImages,
+    images: Images,
     *,
     view: str,
     seed: int,
@@ -141,15 +139,13 @@ def client_statistics(
     temperature: float = 0.2,
     max_examples: int = 2000,
     batch_size: int = 500,
-    clean_view: str = "plain",
 ) -> list[ClientObjective]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
     Args:
         embed: normalised images to projections; in eval mode and on `device`.
         clients: (client id, indices of its training images); clients without images are left out.
-        images: all training images, uint8 (N, C, H, W), or a function that reads the images of
-            one client (for clients that see them rotated).
+        images: all training images, uint8 (N, C, H, W).
         view: the augmentation, a key of `VIEWS`.
         seed: the run's. Draws depend on (seed, client) and not on the round, so that rounds and
             trials with one seed are compared on the same images and views.
@@ -157,7 +153,6 @@ def client_statistics(
         temperature: positive.
         max_examples: images per client, at most; drawn without replacement where there are more.
         batch_size: images per forward pass; several small clients share one.
-        clean_view: `plain`, or `unit` for encoders trained on [0, 1].
 
     Raises:
         EvaluationError: for settings out of range.
@@ -169,10 +164,9 @@ def client_statistics(
     for pack in _packs(clients, seed, max_examples, batch_size):
         pairs = []
         for client_id, chosen in pack:
-            held = images(client_id, chosen) if callable(images) else images[chosen]
-            raw = take_images(held, slice(None)).to(device)
+            raw = take_images(images, chosen).to(device)
             draws = seeding.generator(seed, "objective-view", client_id)
-            pairs.append((clean(raw, clean_view), make_view(view, raw, draws)))
+            pairs.append((clean(raw), make_view(view, raw, draws)))
         sizes = [len(anchor) for anchor, _ in pairs]
         anchors, views = (
             torch.cat(
@@ -200,7 +194,7 @@ def _packs(
             rng = seeding.numpy_generator(seed, "objective-subset", client_id)
             chosen = np.sort(rng.choice(indices, max_examples, replace=False))
         pack.append((client_id, chosen))
-        if sum(len(held) for _, held in pack) >= batch_size:
+        if sum(len(indices) for _, indices in pack) >= batch_size:
             yield pack
             pack = []
     if pack:

@@ -5,7 +5,12 @@ import math
 import pytest
 import torch
 
-from fedbench.bench.evaluation.collapse import collapse_report, effective_rank, relative_movement
+from fedbench.bench.evaluation.collapse import (
+    FeatureSpread,
+    effective_rank,
+    feature_spread,
+    relative_movement,
+)
 from fedbench.bench.evaluation.features import EvaluationError
 from fedbench.bench.system import seeding
 
@@ -14,39 +19,35 @@ def gaussian(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=seeding.generator(0, "gaussian"))
 
 
+def spread(features: torch.Tensor) -> FeatureSpread:
+    measured = feature_spread(features)
+    assert measured is not None
+    return measured
+
+
 def test_constant_features_are_collapsed() -> None:
     for row in (torch.zeros(8), torch.full((8,), 0.1), gaussian(8)):
-        report = collapse_report(row.expand(50, 8))
-        assert report["std_ratio"] == pytest.approx(0.0, abs=1e-7)
-        assert report["effective_rank"] == pytest.approx(1.0)
-        assert report["collapsed"] is True
+        measured = spread(row.expand(50, 8))
+        assert measured.std_ratio == pytest.approx(0.0, abs=1e-7)
+        assert measured.effective_rank == pytest.approx(1.0)
+        assert measured.collapsed is True
 
 
 def test_isotropic_features_are_not() -> None:
-    report = collapse_report(gaussian(4000, 16))
-    assert report["std_ratio"] == pytest.approx(1.0, abs=0.02)
-    assert report["min_std_ratio"] == pytest.approx(1.0, abs=0.05)
-    assert report["effective_rank"] == pytest.approx(16.0, abs=0.1)
-    assert report["collapsed"] is False
-    assert report["finite"] is True
+    measured = spread(gaussian(4000, 16))
+    assert measured.std_ratio == pytest.approx(1.0, abs=0.02)
+    assert measured.effective_rank == pytest.approx(16.0, abs=0.1)
+    assert measured.collapsed is False
 
 
 def test_features_on_a_line_are_collapsed_although_their_directions_spread() -> None:
-    line = gaussian(200, 1) @ gaussian(1, 8)
-    report = collapse_report(line)
-    assert report["effective_rank"] == pytest.approx(1.0, abs=1e-3)
-    assert report["std_ratio"] is not None
-    assert report["std_ratio"] > 0.5
-    assert report["collapsed"] is True
-    # One dimension or two images cannot do better, so there it says nothing.
-    assert collapse_report(gaussian(200, 1))["collapsed"] is False
-    assert collapse_report(gaussian(2, 8))["collapsed"] is False
-
-
-def test_a_dead_dimension_shows_in_the_minimum() -> None:
-    features = gaussian(100, 4)
-    features[:, 2] = 0.0
-    assert collapse_report(features)["min_std_ratio"] == 0.0
+    measured = spread(gaussian(200, 1) @ gaussian(1, 8))
+    assert measured.effective_rank == pytest.approx(1.0, abs=1e-3)
+    assert measured.std_ratio > 0.5
+    assert measured.collapsed is True
+    # One dimension or two images cannot do better, so a low rank says nothing about them.
+    assert spread(gaussian(200, 1)).collapsed is False
+    assert spread(gaussian(2, 8)).collapsed is False
 
 
 @pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
@@ -67,13 +68,7 @@ def test_effective_rank_of_equal_directions_is_their_number() -> None:
 def test_non_finite_features_have_no_verdict() -> None:
     features = gaussian(10, 3)
     features[4, 1] = math.nan
-    assert collapse_report(features) == {
-        "finite": False,
-        "std_ratio": None,
-        "min_std_ratio": None,
-        "effective_rank": None,
-        "collapsed": None,
-    }
+    assert feature_spread(features) is None
 
 
 def test_relative_movement() -> None:
@@ -89,6 +84,6 @@ def test_relative_movement() -> None:
 
 def test_errors() -> None:
     with pytest.raises(EvaluationError, match=r"shape \(1, 3\); collapse is judged on"):
-        collapse_report(torch.ones(1, 3))
+        feature_spread(torch.ones(1, 3))
     with pytest.raises(EvaluationError, match=r"weights of shape \(2,\) and \(3,\)"):
         relative_movement(torch.ones(2), torch.ones(3))

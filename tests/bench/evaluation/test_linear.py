@@ -89,7 +89,7 @@ def test_collapsed_features_give_the_majority_class() -> None:
     )
     assert result.train_accuracy == pytest.approx(0.6)
     assert result.accuracy == 0.5
-    assert result.converged
+    assert result.fit.converged
 
 
 def test_fewer_examples_than_dimensions_and_a_separable_problem() -> None:

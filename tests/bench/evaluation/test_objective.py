@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -139,17 +138,6 @@ def test_draws_depend_on_seed_and_client_alone() -> None:
     assert run([(3, CLIENTS[3])]) == [pytest.approx(everyone[2], abs=1e-5)]
     assert run(enumerate(CLIENTS)) == everyone
     assert run(enumerate(CLIENTS), seed=1)[0] != pytest.approx(everyone[0], abs=1e-3)
-
-
-def test_images_may_be_read_per_client() -> None:
-    def read(client_id: int, indices: np.ndarray) -> np.ndarray:
-        return np.rot90(IMAGES[indices], client_id, axes=(2, 3))
-
-    options: dict[str, Any] = {"view": "base", "seed": 0, "device": "cpu"}
-    statistics = client_statistics(embed, enumerate(CLIENTS), IMAGES, **options)
-    turned = client_statistics(embed, enumerate(CLIENTS), read, **options)
-    assert turned[0] == statistics[0]  # client 0 is not turned
-    assert turned[2] != pytest.approx(statistics[2], abs=1e-4)
 
 
 def test_a_constant_encoder_scores_zero_and_memory_mapped_images_work(tmp_path: Path) -> None:
