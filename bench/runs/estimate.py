@@ -25,7 +25,7 @@ import torch
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.data.partition.deal import deal
-from fedbench.bench.evaluation.collapse import judge, probe_images
+from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import ACTIVATIONS, RoundPlan
 from fedbench.bench.runs.execute import open_dataset
@@ -229,7 +229,7 @@ class Estimator:
         with TemporaryDirectory() as folder, single_thread():
             for index in range(2):  # the first one is slower
                 began = time.perf_counter()
-                judge(setup, binding, probe_images(setup), self._device)
+                CollapseMonitor(setup, self._device)(binding)
                 tensors = {"server": binding.server.data.cpu()}
                 save_checkpoint(Path(folder), Checkpoint(index, tensors, {}))
                 seconds = time.perf_counter() - began

@@ -105,7 +105,7 @@ def test_same_bits_twice_and_the_iteration_limit_is_reported() -> None:
     first, second = (fit_logistic(features, labels, num_classes=3) for _ in range(2))
     assert torch.equal(first.weight, second.weight)
     stopped = linear_probe(features, labels, features, labels, num_classes=3, max_iterations=2)
-    assert (stopped.iterations, stopped.converged) == (2, False)
+    assert (stopped.fit.iterations, stopped.fit.converged) == (2, False)
 
 
 def test_errors() -> None:
