@@ -166,8 +166,7 @@ def test_who_gives_the_target(tmp_path: Path) -> None:
 def test_updates_that_remember_need_a_target_at_home() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"method\.update: must be 'average' or 'frozen-predictor' unless target is 'personal'"
-        r" \(got 'fedu'\)",
+        match=r"method\.target: must be 'personal' for update 'fedu' \(got 'averaged'\)",
     ):
         tiny_config("byol", method__update="fedu")
     setup = setup_of(**STATEFUL)

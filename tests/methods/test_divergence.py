@@ -1,4 +1,4 @@
-"""Clients that remember: distances, shares, and rounds played through by hand."""
+"""Divergence-aware updates: distances, shares, and rounds played through by hand."""
 
 from __future__ import annotations
 
@@ -9,31 +9,66 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.method import Net, Sharing
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ClientData,
+    DataSpec,
+    Loss,
+    Needs,
+    Net,
+    Server,
+)
 from fedbench.bench.method.sharing import check_table
+from fedbench.bench.nn import Backbone
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.methods.divergence import (
     ONLINE,
+    DivergenceAware,
     Update,
-    add_memory,
-    begin_round,
     convolutions,
-    end_round,
     mean_distance,
-    memory_rules,
     mix,
-    own_share,
-    restore_frozen_predictor,
+    stored_share,
 )
 
+NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
 
-def make(update: Update, *, record: bool = False) -> Net:
+
+class Toy(DivergenceAware):
+    """The rules on a net of two convolutions; `record` keeps a record under every rule."""
+
+    record: bool = False
+
+    @property
+    def keeps_record(self) -> bool:
+        return self.record or super().keeps_record
+
+    def needs(self) -> Needs:
+        return Needs(views=("plain",))
+
+    def build(self, backbone: Backbone, data: DataSpec) -> Net:
+        raise NotImplementedError
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        raise NotImplementedError
+
+
+def make(method: Toy) -> Net:
     with scope(0, "init"):
         encoder = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 1, 2))
         predictor = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
         net = Net({"encoder": encoder, "projector": nn.Linear(2, 3), "predictor": predictor})
-    add_memory(net, update, record=record)
+    method.add_memory(net)
     return net
+
+
+def at(round_index: int) -> Client:
+    return Client(0, round_index, generator(0, "client", round_index))
+
+
+def restore(method: Toy, net: Net) -> None:
+    method.server_step(net, [], Server(0, generator(0, "server"), {}))
 
 
 def shift(module: nn.Module, by: float) -> None:
@@ -60,9 +95,9 @@ def test_mean_distance_equals_a_loop() -> None:
     assert mean_distance(before, before).item() == 0
 
 
-def test_own_share_is_linear_up_to_one() -> None:
+def test_the_stored_share_is_linear_up_to_one() -> None:
     scale = torch.tensor(0.5)
-    shares = [own_share(torch.tensor(d), scale).item() for d in (0.0, 1.0, 2.0, 9.0)]
+    shares = [stored_share(torch.tensor(d), scale).item() for d in (0.0, 1.0, 2.0, 9.0)]
     assert shares == [0.0, 0.5, 1.0, 1.0]
 
 
@@ -82,9 +117,10 @@ def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
 @pytest.mark.parametrize("update", ["average", "fedu", "fedema", "frozen-predictor"])
 @pytest.mark.parametrize("record", [False, True])
 def test_the_rules_cover_exactly_what_is_added(update: Update, record: bool) -> None:
-    net = make(update, record=record)
-    rules = memory_rules(update, record=record)
-    check_table(net.state_dict(), {**rules, "*": Sharing.AVERAGED})
+    method = Toy(update=update, record=record)
+    net = make(method)
+    check_table(net.state_dict(), method.sharing())
+    rules = {pattern: rule for pattern, rule in method.sharing().items() if pattern != "*"}
     added = {name for name in net.state_dict() if name.split(".")[0] not in ONLINE}
     check_table(added, rules) if added else None
     assert bool(added) == bool(rules)
@@ -93,59 +129,64 @@ def test_the_rules_cover_exactly_what_is_added(update: Update, record: bool) -> 
 
 
 def test_without_a_record_nothing_happens() -> None:
-    net = make("average")
+    method = Toy()
+    net = make(method)
     before = state(net)
-    assert begin_round(net, "average", 0, 0.4)
-    end_round(net, "average", 0, 0.7)
-    restore_frozen_predictor(net)
+    assert method.begin_round(net, at(0))
+    assert method.after_local(net, NO_DATA, at(0)) == {}
+    restore(method, net)
     assert all(torch.equal(value, before[name]) for name, value in state(net).items())
 
 
-def play(net: Net, update: Update, index: int, moved: float, server: Net) -> tuple[bool, Net]:
-    """One round: receive, begin, train by moving everything, end; -> what training began with."""
+def play(method: Toy, net: Net, index: int, moved: float, server: Net) -> tuple[bool, Net]:
+    """Receive, begin, move everything, end; -> server's tensors alone?, net before the moves."""
     for part in ONLINE:
         mix(net[part], server[part], 1.0)
-    afresh = begin_round(net, update, index, threshold=0.4)
+    from_server = method.begin_round(net, at(index))
     began = copy.deepcopy(net)
     for part in ONLINE:
         shift(net[part], moved)
-    end_round(net, update, index, target=0.7)
-    return afresh, began
+    method.after_local(net, NO_DATA, at(index))
+    return from_server, began
 
 
-def test_fedu_keeps_the_own_predictor_after_a_long_way() -> None:
-    server, net = make("average"), make("fedu")
+def test_fedu_keeps_the_clients_predictor_after_a_long_way() -> None:
+    method = Toy(update="fedu")
+    server, net = make(Toy()), make(method)
     shift(server["predictor"], 5.0)
     # Convolutions have 18 and 8 weights; all move by m: d = m (sqrt 18 + sqrt 8) / 2 = 3.536 m.
     way = (math.sqrt(18) + math.sqrt(8)) / 2
-    afresh, began = play(net, "fedu", 0, 0.2, server)  # d = 0.707
-    assert afresh
+    from_server, began = play(method, net, 0, 0.2, server)  # d = 0.707
+    assert from_server
     assert net.tensor("own_record.divergence").item() == pytest.approx(0.2 * way, rel=1e-5)
     assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
-    kept = state(net["predictor"])
+    stored = state(net["predictor"])
 
     shift(server["predictor"], 1.0)
-    afresh, began = play(net, "fedu", 3, 0.1, server)  # missed rounds do not matter; d = 0.354
-    assert not afresh
+    from_server, began = play(method, net, 3, 0.1, server)  # missed rounds do not matter; d = 0.354
+    assert not from_server
     for name, value in state(began["predictor"]).items():
-        assert torch.equal(value, kept[name])
+        assert torch.equal(value, stored[name])
     assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
 
-    _, began = play(net, "fedu", 4, 0.1, server)  # the last way was short
+    _, began = play(method, net, 4, 0.1, server)  # the last way was short
     assert torch.equal(began.tensor("predictor.0.weight"), server.tensor("predictor.0.weight"))
 
 
 def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
-    server, net = make("average"), make("fedema")
+    method = Toy(update="fedema")
+    server, net = make(Toy()), make(method)
     way = (math.sqrt(18) + math.sqrt(8)) / 2
-    assert play(net, "fedema", 0, 0.2, server)[0]
+    assert play(method, net, 0, 0.2, server)[0]
     scale = 0.7 / (0.2 * way)
     assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)
     own = {part: state(net[part]) for part in ONLINE}
 
     shift(server, -1.0)
-    afresh, began = play(net, "fedema", 1, 0.1, server)  # the last way gives the share 0.7 itself
-    assert not afresh
+    from_server, began = play(
+        method, net, 1, 0.1, server
+    )  # the last way gives the share 0.7 itself
+    assert not from_server
     for part in ONLINE:
         for name, theirs in state(server[part]).items():
             expected = 0.7 * own[part][name] + 0.3 * theirs
@@ -154,33 +195,35 @@ def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
     assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)  # fixed for good
 
     own = {part: state(net[part]) for part in ONLINE}
-    _, began = play(net, "fedema", 2, 0.1, server)  # half the way: share 0.35
+    _, began = play(method, net, 2, 0.1, server)  # half the way: share 0.35
     name, theirs = "0.weight", server.tensor("predictor.0.weight")
     expected = 0.35 * own["predictor"][name] + 0.65 * theirs
     torch.testing.assert_close(began.tensor("predictor.0.weight").detach(), expected.detach())
 
-    afresh, began = play(net, "fedema", 4, 0.1, server)  # round 3 was missed
-    assert afresh
+    from_server, began = play(method, net, 4, 0.1, server)  # round 3 was missed
+    assert from_server
     assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
 
 
 def test_a_client_that_never_moved_has_no_scale_yet() -> None:
-    server, net = make("average"), make("fedema")
-    play(net, "fedema", 0, 0.0, server)
+    method = Toy(update="fedema")
+    server, net = make(Toy()), make(method)
+    play(method, net, 0, 0.0, server)
     assert net.tensor("own_record.scale").item() == 0
-    afresh, began = play(net, "fedema", 1, 0.2, server)
-    assert not afresh
+    from_server, began = play(method, net, 1, 0.2, server)
+    assert not from_server
     assert torch.equal(began.tensor("encoder.0.weight"), server.tensor("encoder.0.weight"))
     assert net.tensor("own_record.scale").item() > 0
     assert bool(net.tensor("own_record.scale").isfinite())
 
 
 def test_the_frozen_predictor_comes_back() -> None:
-    net = make("frozen-predictor")
+    method = Toy(update="frozen-predictor")
+    net = make(method)
     before = state(net)
     for part in ONLINE:
         shift(net[part], 1.0)
-    restore_frozen_predictor(net)
+    restore(method, net)
     for name, value in state(net).items():
         same = torch.equal(value, before[name])
         assert same == (not name.startswith(("encoder", "projector")))

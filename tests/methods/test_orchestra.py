@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -129,7 +130,7 @@ def test_without_a_target_the_online_branch_of_view_1_stops_gradients() -> None:
     net = shaken(make(method))
     batch = batch_for(method)
     loss_of(method, net, batch).total.backward()
-    found = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
     net.zero_grad()
     with torch.no_grad():
         t1 = F.normalize(net(batch.views[0], "encoder", "projector"), dim=1)
@@ -138,8 +139,8 @@ def test_without_a_target_the_online_branch_of_view_1_stops_gradients() -> None:
     constant = (t1 @ centroids.T / 0.1).softmax(dim=1)
     (-(constant * scores.log_softmax(dim=1)).sum(dim=1).mean()).backward()
     expected = [p.grad for p in net.parameters() if p.grad is not None]
-    assert len(found) == len(expected) > 0
-    for a, b in zip(found, expected, strict=True):
+    assert len(gradients) == len(expected) > 0
+    for a, b in zip(gradients, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
@@ -198,9 +199,12 @@ def test_sharing_table() -> None:
     assert not any("memory" in name for name in rules)
 
 
-def extras_of(method: Orchestra, rows: Tensor) -> dict[str, Tensor]:
+def extras_of(
+    method: Orchestra, rows: Tensor, images: Sequence[int] | None = None
+) -> dict[str, Tensor]:
+    """Extras sent after a round that left these rows in the memory, by default one per image."""
     net = Net({"encoder": torch.nn.Identity(), "memory": Memory(128, rows.shape[1])})
-    Memory.of(net).push(rows, torch.arange(len(rows)))
+    Memory.of(net).push(rows, torch.tensor(images) if images else torch.arange(len(rows)))
     data = ClientData(torch.zeros(len(rows), 3, 8, 8, dtype=torch.uint8), torch.zeros(len(rows)))
     return dict(method.after_local(net, data, Client(0, 1, generator(0, "client"))))
 
@@ -241,3 +245,47 @@ def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:
     method.server_step(net, [Upload(0, 1, {}), Upload(1, 1, up)], server)
     assert not torch.equal(net.tensor("centroids"), before)
     torch.testing.assert_close(net.tensor("centroids").norm(dim=1), torch.ones(5))
+
+
+def unit(n: int, dim: int) -> Tensor:
+    return F.normalize(torch.randn(n, dim, generator=generator(0, "z")), dim=1)
+
+
+@pytest.mark.parametrize(
+    ("n", "sent"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (15, 7), (16, 8), (60, 8)]
+)
+def test_at_most_half_as_many_clusters_as_rows(n: int, sent: int) -> None:
+    up = extras_of(Orchestra(), unit(n, 4))
+    assert len(up.get("centroids", [])) == sent
+    assert sorted(up) == (["centroids", "min_cluster_size"] if sent else [])
+
+
+def test_strict_sends_no_centroid_of_a_single_row() -> None:
+    strict = Orchestra(strict_k_anonymity=True)
+    assert extras_of(strict, unit(1, 4)) == {}
+    for n in (2, 5, 60):
+        up = extras_of(strict, unit(n, 4))
+        assert float(up["min_cluster_size"]) == n // len(up["centroids"]) >= 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_cluster_counts_images_not_rows(strict: bool) -> None:
+    """Eight equal rows of four images are one cluster of 8 rows, and then of 4 images.
+
+    Strict: 10 rows of 5 images are 5 rows, two clusters of 2 and 3 images; by rows they were 5.
+    """
+    method = Orchestra(strict_k_anonymity=strict, num_local_clusters=2 if strict else 1)
+    images = [0, 1, 2, 3, 4] * 2 if strict else [0, 1, 2, 3] * 2
+    up = extras_of(method, unit(len(images), 4), images)
+    assert float(up["min_cluster_size"]) == (2 if strict else 4)
+    if strict:  # made of the newest rows only
+        again = extras_of(method, unit(len(images), 4)[5:])
+        assert torch.equal(up["centroids"], again["centroids"])
+
+
+def test_the_ideal_case_sends_every_row() -> None:
+    ideal = Orchestra(representations="memory")
+    up = extras_of(ideal, unit(5, 4))
+    assert torch.equal(up["memory"], unit(5, 4))
+    assert float(up["min_cluster_size"]) == 1
+    assert extras_of(ideal, unit(0, 4)) == {}

@@ -1,4 +1,4 @@
-"""Losses against slow loops written apart from them, a second library, and closed forms."""
+"""Losses against slow independent loops, a second library, and closed forms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.bench.nn.losses import client_cross_entropy, info_nce, nt_xent
+from fedbench.bench.nn.losses import (
+    accept,
+    balanced_thresholds,
+    classification,
+    client_cross_entropy,
+    clip_length,
+    clipped_spectral_contrast,
+    confident_cross_entropy,
+    consistency,
+    info_nce,
+    mutual_prediction,
+    negative_cosine,
+    nt_xent,
+    spectral_contrast,
+    spread,
+    sum_over_classes,
+)
 from fedbench.bench.system.seeding import generator
 
 Contrast = Callable[[Tensor, Tensor, float], Tensor]
@@ -72,7 +89,7 @@ def test_lengths_do_not_matter(contrast: Contrast) -> None:
 
 
 @pytest.mark.parametrize("contrast", [nt_xent, info_nce])
-def test_views_play_the_same_part(contrast: Contrast) -> None:
+def test_views_have_the_same_role(contrast: Contrast) -> None:
     z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
     torch.testing.assert_close(contrast(z1, z2, 0.2), contrast(z2, z1, 0.2))
 
@@ -102,7 +119,129 @@ def test_a_small_temperature_does_not_overflow(contrast: Contrast) -> None:
     assert bool(z1.grad.isfinite().all())
 
 
-def test_codes_that_know_nothing_cost_ln_k() -> None:
+def slow_spectral(z1: Tensor, z2: Tensor) -> float:
+    a, b = z1.tolist(), z2.tolist()
+    attract, repel = 0.0, 0.0
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            product = sum(s * t for s, t in zip(x, y, strict=True))
+            if i == j:
+                attract -= 2 * product / len(a)
+            else:
+                repel += product**2 / (len(a) * (len(a) - 1))
+    return attract + repel
+
+
+def slow_clip(z: Tensor, longest: float) -> Tensor:
+    rows = []
+    for row in z:
+        length = math.sqrt(sum(float(x) ** 2 for x in row))
+        rows.append(row * longest / length if length > longest else row)
+    return torch.stack(rows)
+
+
+def test_spectral_contrast_equals_a_double_loop() -> None:
+    z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
+    assert spectral_contrast(z1, z2).item() == pytest.approx(slow_spectral(z1, z2), rel=1e-5)
+
+
+def test_spectral_contrast_of_two_pairs_by_hand() -> None:
+    z1 = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    z2 = torch.tensor([[0.6, 0.8], [1.0, 0.0]])
+    # partners' products 0.6 and 0: -2 x 0.3; others 1 and 0.8: (1 + 0.64) / 2.
+    assert spectral_contrast(z1, z2).item() == pytest.approx(-0.6 + 0.82)
+
+
+def test_unit_vectors_that_all_coincide_cost_minus_one() -> None:
+    z = torch.tensor([[0.6, 0.8]]).expand(5, 2)
+    assert spectral_contrast(z, z).item() == pytest.approx(-1)
+
+
+def test_orthonormal_pairs_cost_minus_two() -> None:
+    assert spectral_contrast(torch.eye(4), torch.eye(4)).item() == pytest.approx(-2)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
+def test_clipped_equals_the_slow_way(mu: float) -> None:
+    z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
+    clipped = slow_clip(z1, math.sqrt(mu)), slow_clip(z2, math.sqrt(mu))
+    expected = slow_spectral(*clipped) / mu
+    assert clipped_spectral_contrast(z1, z2, mu).item() == pytest.approx(expected, rel=1e-5)
+    # Long vectors that all coincide: products are mu, so (-2 mu + mu^2) / mu.
+    far = torch.tensor([[60.0, 80.0]]).expand(5, 2)
+    assert clipped_spectral_contrast(far, far, mu).item() == pytest.approx(-2 + mu)
+
+
+def test_clipping_leaves_short_vectors_and_their_gradient_untouched() -> None:
+    z = torch.tensor([[0.0, 0.0], [0.3, 0.4], [3.0, 4.0]], requires_grad=True)
+    clipped = clip_length(z, 1.0)
+    torch.testing.assert_close(clipped, torch.tensor([[0.0, 0.0], [0.3, 0.4], [0.6, 0.8]]))
+    clipped.sum().backward()
+    assert z.grad is not None
+    torch.testing.assert_close(z.grad[:2], torch.ones(2, 2))
+    # The long one may only turn: its gradient is orthogonal to it.
+    assert float(z.grad[2] @ z[2].detach()) == pytest.approx(0, abs=1e-6)
+
+
+def slow_mean_cosine(a: Tensor, b: Tensor) -> float:
+    return sum(cosine(x, y) for x, y in zip(a, b, strict=True)) / len(a)
+
+
+def test_negative_cosine_equals_a_loop() -> None:
+    p, z = draw(6, 5), draw(6, 5, purpose="z2")
+    assert negative_cosine(p, z).item() == pytest.approx(-slow_mean_cosine(p, z), rel=1e-5)
+
+
+def test_negative_cosine_equals_lightlys() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that package's own, at import
+        theirs = pytest.importorskip("lightly.loss.negative_cosine_similarity")
+    p, z = draw(6, 5), draw(6, 5, purpose="z2")
+    torch.testing.assert_close(negative_cosine(p, z), theirs.NegativeCosineSimilarity()(p, z))
+
+
+def test_mutual_prediction_crosses_the_views() -> None:
+    p1, p2, z1, z2 = (draw(6, 5, purpose=name) for name in ("p1", "p2", "z1", "z2"))
+    expected = -(slow_mean_cosine(p1, z2) + slow_mean_cosine(p2, z1)) / 2
+    assert mutual_prediction((p1, p2), (z1, z2)).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_perfect_prediction_costs_minus_one_whatever_the_lengths() -> None:
+    z1, z2 = draw(6, 5), draw(6, 5, purpose="z2")
+    assert mutual_prediction((3 * z2, 0.1 * z1), (z1, z2)).item() == pytest.approx(-1)
+    assert mutual_prediction((-z2, -z1), (z1, z2)).item() == pytest.approx(1)
+
+
+def test_no_gradient_reaches_what_is_predicted() -> None:
+    p1, p2, z1, z2 = (draw(4, 3, purpose=n).requires_grad_() for n in ("p1", "p2", "z1", "z2"))
+    mutual_prediction((p1, p2), (z1, z2)).backward()
+    assert p1.grad is not None
+    assert p2.grad is not None
+    assert bool(p1.grad.any())
+    assert bool(p2.grad.any())
+    assert z1.grad is None
+    assert z2.grad is None
+
+
+def test_bootstrap_loss_has_four_times_the_gradient() -> None:
+    # Two directions of 2 - 2 cos: 4 + 4 x ours.
+    p1, p2, z1, z2 = (draw(6, 5, purpose=name) for name in ("p1", "p2", "z1", "z2"))
+    original = 4 - 2 * (slow_mean_cosine(p1, z2) + slow_mean_cosine(p2, z1))
+    assert original == pytest.approx(4 + 4 * mutual_prediction((p1, p2), (z1, z2)).item(), rel=1e-5)
+
+
+def test_spread_tells_collapse_from_uniform_directions() -> None:
+    one_way = torch.arange(1.0, 6.0)[:, None] * torch.tensor([[0.6, 0.8]])
+    assert spread(one_way).item() == pytest.approx(0, abs=1e-6)
+    # +e_i and -e_i for each of d axes: per dimension the variance is 2 / 2d, so spread is 1.
+    axes = torch.cat((torch.eye(7), -torch.eye(7)))
+    assert spread(axes).item() == pytest.approx(1, rel=1e-6)
+    assert spread(draw(4000, 64)).item() == pytest.approx(1, abs=0.01)
+    assert spread(draw(1, 8)).item() == 0
+    assert not spread(draw(3, 3).requires_grad_()).requires_grad
+
+
+def test_codes_without_information_cost_ln_k() -> None:
     # 100 random rows and codes in 128 dimensions: cosines ~ N(0, 1/128), so the expected loss is
     # ln 100 + ln E exp(cos) - E cos = 4.605 + 1/256.
     codes, rows = draw(2000, 128, purpose="codes"), draw(100, 128, purpose="rows")
@@ -127,3 +266,86 @@ def test_client_cross_entropy_equals_a_loop_and_ignores_lengths() -> None:
     loss = client_cross_entropy(codes, rows, 2, 0.3)
     assert loss.item() == pytest.approx(total / 4, rel=1e-5)
     torch.testing.assert_close(client_cross_entropy(7 * codes, 0.1 * rows, 2, 0.3), loss)
+
+
+def test_every_class_and_the_unlabelled_part_are_separate_terms() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+    labels = torch.tensor([3, -1, 0, 3, -1, 7])
+    # Means: unlabelled (2 + 16) / 2 = 9, class 0: 4, class 3: (1 + 8) / 2 = 4.5, class 7: 32.
+    total = sum_over_classes(lambda group: values[group].mean(), labels, min_size=1)
+    assert total.item() == 9 + 4 + 4.5 + 32
+    assert (
+        sum_over_classes(lambda group: values[group].mean(), labels, min_size=2).item() == 9 + 4.5
+    )
+    assert sum_over_classes(lambda group: values[group].mean(), labels, min_size=3).item() == 0
+
+
+def test_classification_is_a_mean_over_labelled_examples_and_a_sum_over_views() -> None:
+    one, two = draw(4, 5, purpose="a"), draw(4, 5, purpose="b")
+    labels = torch.tensor([2, -1, 0, -1])
+    expected = 0.0
+    for logits in (one, two):
+        for i, c in ((0, 2), (2, 0)):
+            weights = [math.exp(v) for v in logits[i].tolist()]
+            expected -= math.log(weights[c] / sum(weights)) / 2
+    assert classification((one, two), labels).item() == pytest.approx(expected, rel=1e-5)
+    assert classification((torch.zeros(4, 5),), labels).item() == pytest.approx(math.log(5))
+    none = one.requires_grad_()
+    classification((none,), torch.full((4,), -1)).backward()
+    assert none.grad is not None
+    assert not none.grad.any()
+
+
+def test_consistency_is_the_divergence_from_the_weak_view() -> None:
+    weak, strong = (
+        draw(3, 4, purpose="a").requires_grad_(),
+        draw(3, 4, purpose="b").requires_grad_(),
+    )
+    expected = 0.0
+    for a, b in zip(weak.softmax(1).tolist(), strong.softmax(1).tolist(), strict=True):
+        expected += sum(p * math.log(p / q) for p, q in zip(a, b, strict=True)) / 3
+    loss = consistency(weak, strong)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert consistency(weak, weak).item() == pytest.approx(0, abs=1e-6)
+    loss.backward()
+    assert weak.grad is None
+    assert strong.grad is not None
+
+
+def test_only_confident_guesses_count_and_all_are_divided_by() -> None:
+    guesses = torch.tensor([[0.96, 0.04], [0.94, 0.06], [0.05, 0.95], [0.5, 0.5]])
+    logits = draw(4, 2)
+    # The first and the third reach 0.95; the sum is divided by all four.
+    losses = [
+        F.cross_entropy(logits[i : i + 1], torch.tensor([c])).item() for i, c in ((0, 0), (2, 1))
+    ]
+    loss = confident_cross_entropy(guesses, logits, 0.95)
+    assert loss.item() == pytest.approx(sum(losses) / 4, rel=1e-5)
+    assert confident_cross_entropy(guesses, logits, 0.97).item() == 0
+
+
+def test_thresholds_by_hand() -> None:
+    # Mean 0.1, squares of deviations 0.04, 0, 0.0025, 0.0225: deviation sqrt(0.065 / 4) = 0.12748.
+    share = torch.tensor([0.3, 0.1, 0.05, -0.05])
+    expected = [0.95, 0.81252, 0.76252, 0.66252]  # the first would be 1.01252
+    thresholds = balanced_thresholds(share, 0.84, 0.95)
+    torch.testing.assert_close(thresholds, torch.tensor(expected), atol=1e-5, rtol=0)
+    even = balanced_thresholds(torch.full((10,), 0.1), 0.84, 0.95)
+    torch.testing.assert_close(even, torch.full((10,), 0.94))
+
+
+def test_acceptance_by_hand() -> None:
+    thresholds = torch.tensor([0.6, 0.9, 0.9, 0.9])
+    rare = torch.tensor([False, False, False, True])
+    probabilities = torch.tensor(
+        [
+            [0.61, 0.20, 0.10, 0.09],  # sure of class 0
+            [0.20, 0.61, 0.10, 0.09],  # class 1 needs 0.9; its second guess, 0, is not rare
+            [0.05, 0.61, 0.10, 0.24],  # second guess 3 is rare
+            [0.60, 0.05, 0.05, 0.30],  # 0.6 is not above 0.6; second guess 3 is rare
+            [0.01, 0.05, 0.04, 0.90],  # 0.9 is not above 0.9; second guess 1 is not rare
+        ]
+    )
+    labels, accepted = accept(probabilities, thresholds, rare)
+    assert accepted.tolist() == [True, False, True, True, False]
+    assert labels[accepted].tolist() == [0, 3, 3]

@@ -12,6 +12,7 @@ from fedbench.bench.nn.target import (
     copy_to_targets,
     ema_update,
     has_batch_norm,
+    keep_within_round,
     kept_buffers,
 )
 from fedbench.bench.system.errors import PluginError
@@ -141,3 +142,18 @@ def test_a_net_without_targets_is_left_alone() -> None:
     ema_update(net, 0.0)
     copy_to_targets(net)
     assert all(torch.equal(value, before[name]) for name, value in state(net).items())
+
+
+def test_hidden_parts_are_neither_shared_nor_lost() -> None:
+    encoder = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    net = Net({"encoder": encoder, "head": nn.Linear(2, 2)})
+    names = set(net.state_dict())
+    add_targets(net, "encoder")
+    keep_within_round(net["target_encoder"])
+    assert set(net.state_dict()) == names
+    assert all(not module.state_dict() for module in net["target_encoder"].modules())
+    layout = Layout.of(net, {"*": Sharing.AVERAGED})
+    assert {slot.name for slot in layout.server} == names
+    layout.bind(net)
+    x = torch.randn(4, 3, generator=generator(0, "x"))
+    torch.testing.assert_close(net(x, "target_encoder"), net(x, "encoder"))
