@@ -1,27 +1,26 @@
-"""The `fedbench` command: parses, calls `fedbench.bench.api`, prints. No logic.
+"""The `fedbench` command: parse the command line, call `fedbench.bench.api`, print the result.
 
-Heavy modules are imported inside the commands, so that `--help` is quick.
+Commands import what they need when they run, so that `--help` is quick.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedbench.bench.terminal import groups
+from fedbench.bench.terminal import groups, show_lists, show_results, show_run, show_tuning
 from fedbench.bench.terminal import options as opt
-from fedbench.bench.terminal.console import emit, emit_json, note, show_table, suggest, warn
-from fedbench.bench.terminal.exit_codes import guarded
-from fedbench.bench.terminal.units import count, size
+from fedbench.bench.terminal.console import emit, emit_json, note, suggest, warn
+from fedbench.bench.terminal.exit_codes import DIFFERENT, FAILED, UNREADABLE, run_command
+from fedbench.bench.terminal.progress import CellProgress, DecodingProgress, RunProgress
 from fedbench.bench.training import fork_server
 
-FAILED, DIFFERENT, UNREADABLE = 4, 4, 5
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,  # rich would double the time of --help and box every error
     "pretty_exceptions_enable": False,
@@ -29,13 +28,25 @@ _SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
 app, data_app = typer.Typer(**_SETTINGS), typer.Typer(**_SETTINGS)
+app.add_typer(data_app, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
-    sys.exit(guarded(parse, debug="--debug" in words))
+    sys.exit(run_command(parse, debug="--debug" in words))
+
+
+def command(
+    example: str, *, of: typer.Typer = app, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command whose help ends in an example."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        return of.command(epilog=f"Example: {example}", **settings)(groups.grouped(function))
+
+    return register
 
 
 @app.callback(epilog="Example: fedbench run simclr --preset demo")
@@ -54,7 +65,7 @@ def _main(
 
 @data_app.callback()
 def _data(context: typer.Context) -> None:
-    """Data sets: download or convert them into the cache."""
+    """Download or convert data sets into the cache."""
     _help_without_command(context)
 
 
@@ -64,8 +75,10 @@ def _help_without_command(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-@app.command(epilog="Example: fedbench run simclr+uv --set data.alpha=1.0 --seed 3 --json")
-@groups.grouped
+# Training
+
+
+@command("fedbench run simclr+uv --set data.alpha=1.0 --seed 3 --json")
 def run(
     spec: opt.Spec,
     *,
@@ -76,31 +89,33 @@ def run(
     places: groups.Places,
     output: groups.Output,
 ) -> None:
-    """One federated run, then its evaluation."""
+    """Train one method, then evaluate its encoder."""
     if not dry_run:
         fork_server.start_early(workers, places.device)
     from fedbench.bench import api
-    from fedbench.bench.terminal import show_run
 
     common: dict[str, Any] = {**settings.values(), **places.values(), "workers": workers}
     if dry_run:
-        plan = api.plan_run(spec, **common)
-        emit_json(plan.as_dict()) if output.json else emit(show_run.plan_text(plan))
+        output.show(api.plan_run(spec, **common), show_run.show_plan)
         return
-    with show_run.RunProgress(f"run {spec}", **output.loudness) as progress:
-        common |= {"on_start": progress.start, "on_resume": progress.resume}
-        result = api.run(spec, track=opt.parse_names(track) or (), on_round=progress, **common)
+    with RunProgress(f"run {spec}", **output.verbosity) as progress:
+        result = api.run(
+            spec,
+            track=opt.parse_names(track) or (),
+            on_start=progress.start,
+            on_resume=progress.resume,
+            on_round=progress,
+            **common,
+        )
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
-    for text in show_run.warnings(result):
-        warn(text)
-    emit_json(result.as_dict()) if output.json else emit(show_run.summary(result))
+    warn(*show_run.warnings(result))
+    output.show(result, show_run.show_result)
     if output.suggests:
         suggest("fedbench leaderboard", places.store)
 
 
-@app.command(epilog="Example: fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
-@groups.grouped
+@command("fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
 def tune(
     spec: opt.Spec,
     *,
@@ -110,18 +125,17 @@ def tune(
     space: opt.Space = None,
     watch_labels: opt.WatchLabels = False,
     stop_hopeless: opt.StopHopeless = False,
-    study: opt.Study = None,
+    study: opt.StudyName = None,
     dry_run: opt.DryRun = False,
     settings: groups.StudySettings,
     cluster: groups.Cluster,
     places: groups.Places,
     output: groups.Output,
 ) -> None:
-    """Search hyperparameters without looking at a label."""
+    """Search for good hyperparameters without using labels."""
     from fedbench.bench import api
-    from fedbench.bench.terminal import show_tuning
 
-    with show_tuning.CellProgress(f"tune {spec}", **output.loudness) as progress:
+    with CellProgress(f"tune {spec}", **output.verbosity) as progress:
         result = api.tune(
             spec,
             trials=trials,
@@ -137,15 +151,14 @@ def tune(
             **places.values(),
             **cluster.values(),
         )
-    emit_json(result.as_dict()) if output.json else show_tuning.show_study(result)
+    output.show(result, show_tuning.show_study)
     if (result.failed or result.best is None) and not dry_run:
         raise typer.Exit(FAILED)
     if output.suggests and result.config_file is not None:
         suggest(show_tuning.next_command(result, settings, places, cluster))
 
 
-@app.command(epilog="Example: fedbench sweep --grid heterogeneity --seeds 0,1,2")
-@groups.grouped
+@command("fedbench sweep --grid heterogeneity --seeds 0,1,2")
 def sweep(
     *,
     grid: opt.Grid,
@@ -160,11 +173,10 @@ def sweep(
     places: groups.Places,
     output: groups.Output,
 ) -> None:
-    """All cells of a grid that are not in the store yet."""
+    """Run all cells of a grid that are not in the store yet."""
     from fedbench.bench import api
-    from fedbench.bench.terminal import show_tuning
 
-    with show_tuning.CellProgress(f"sweep {grid}", **output.loudness) as progress:
+    with CellProgress(f"sweep {grid}", **output.verbosity) as progress:
         result = api.sweep(
             grid,
             methods=opt.parse_names(methods),
@@ -178,19 +190,21 @@ def sweep(
             **places.values(),
             **cluster.values(),
         )
-    emit_json(result.as_dict()) if output.json else show_tuning.show_sweep(result)
+    output.show(result, show_tuning.show_sweep)
     if result.failed and not dry_run:
         raise typer.Exit(FAILED)
     if output.suggests and not dry_run:
         suggest(f"fedbench leaderboard --grid {shlex.quote(grid)}", places.store)
 
 
-@app.command(epilog="Example: fedbench leaderboard --grid heterogeneity --format markdown")
-@groups.grouped
+# Results
+
+
+@command("fedbench leaderboard --grid heterogeneity --format markdown")
 def leaderboard(
     *,
-    grid: opt.OfGrid = None,
-    dataset: opt.Dataset = None,
+    grid: opt.GridFilter = None,
+    dataset: opt.DatasetFilter = None,
     metric: opt.Metric = "linear",
     format_: opt.FormatName = None,
     published: opt.Published = True,
@@ -199,280 +213,67 @@ def leaderboard(
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """Rank what the store holds."""
+    """Rank the runs in the store."""
     from fedbench.bench import api
-    from fedbench.bench.terminal import show_results
 
     form = opt.parse_format(format_, output.json)
     ranking = api.leaderboard(
         store, grid=grid, dataset=dataset, metric=metric, published=published, reach=reach
     )
-    for problem in ranking.problems:
-        warn(problem)
+    warn(*ranking.problems)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
-    show_results.show(ranking, form, quiet=output.quiet)
-    check_strict(strict, ranking.problems)
-
-
-@app.command(epilog="Example: fedbench partition --preset cross-device --labels balanced:50000:10")
-@groups.grouped
-def partition(
-    *,
-    labels: opt.Labels = None,
-    settings: groups.Settings,
-    data_dir: opt.DataDir = None,
-    output: groups.Output,
-) -> None:
-    """Show how a preset deals its data to clients."""
-    from fedbench.bench import api
-    from fedbench.bench.terminal import show_lists
-
-    deal = api.partition(labels=labels, data_dir=data_dir, **settings.values())
-    emit_json(deal.as_dict()) if output.json else show_lists.show_deal(deal)
-
-
-@app.command(epilog="Example: fedbench config simclr+uv --preset cross-device --yaml > mine.yaml")
-@groups.grouped
-def config(
-    spec: opt.Spec,
-    *,
-    settings: groups.Settings,
-    yaml: opt.AsYaml = False,
-    output: groups.Output,
-) -> None:
-    """Show the configuration and where each value comes from."""
-    from fedbench.bench import api
-    from fedbench.bench.terminal import show_lists
-
-    resolved = api.resolve(spec, **settings.values())
-    if output.json:
-        emit_json(show_lists.config_record(resolved))
-    elif yaml:
-        emit(show_lists.config_yaml(resolved))
-    else:
-        show_lists.show_config(resolved)
-
-
-def _add_listing(kind: str, summary: str) -> None:
-    @app.command(kind, help=summary, epilog=f"Example: fedbench {kind}")
-    @groups.grouped
-    def show(output: groups.Output) -> None:
-        _list(kind, output)
-
-
-_add_listing("methods", "List methods and add-ons with their hyperparameters.")
-_add_listing("presets", "List presets: named, complete settings.")
-_add_listing("grids", "List grids that can be swept.")
-_add_listing("spaces", "List search spaces: what can be tuned.")
-
-
-@app.command(epilog="Example: fedbench datasets")
-@groups.grouped
-def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
-    """List data sets, and how to get them."""
-    _list("datasets", output, data_dir)
-
-
-def _list(kind: str, output: groups.Output, data_dir: Path | None = None) -> None:
-    from fedbench.bench.terminal import show_lists
-
-    records = show_lists.records(kind, data_dir)
-    emit_json(records) if output.json else show_table(*show_lists.table(kind, records))
-
-
-@app.command(epilog="Example: fedbench doctor --address auto")
-@groups.grouped
-def doctor(
-    *,
-    address: opt.Address = None,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
-    output: groups.Output,
-) -> None:
-    """Say what this machine, or a cluster, has and lacks."""
-    from fedbench.bench.api import as_path, open_store
-    from fedbench.bench.tuning.doctor import checkup
-
-    found = checkup(open_store(store), as_path(data_dir), address)
-    if output.json:
-        emit_json(found.as_dict())
-    else:
-        width = max(len(check.name) for check in found.checks)
-        for check in found.checks:
-            remedy = f" ({check.remedy})" if check.remedy else ""
-            emit(f"{check.status:<8} {check.name:<{width}}  {check.detail}{remedy}")
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
-
-
-@app.command(epilog="Example: fedbench figures 0123456789abcdef0123 --out figures")
-@groups.grouped
-def figures(
-    run_ids: opt.RunIds,
-    *,
-    out: opt.PictureFolder = Path("figures"),
-    format_: opt.PictureFormName = opt.PictureForm.BOTH,
-    images: opt.Images = 1000,
-    client: opt.ClientId = None,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
-    output: groups.Output,
-) -> None:
-    """Draw angles between classes and t-SNE maps of test features."""
-    from fedbench.bench import api
-
-    made = api.figures(
-        run_ids,
-        out,
-        forms=("png", "svg") if format_ is opt.PictureForm.BOTH else (format_.value,),
-        num_images=images,
-        client_id=client,
-        store=store,
-        data_dir=data_dir,
-    )
-    if output.json:
-        emit_json(made.as_dict())
-    else:
-        emit("\n".join(str(file) for file in made.files))
-
-
-def check_strict(strict: bool, problems: Sequence[str]) -> None:
-    """Leave with an exit code of its own if that was asked for and something was not read."""
-    if strict and problems:
+    show_results.show_leaderboard(ranking, form, quiet=output.quiet)
+    if strict and ranking.problems:
         raise typer.Exit(UNREADABLE)
 
 
-@app.command(epilog="Example: fedbench report results.html --grid heterogeneity")
-@groups.grouped
+@command("fedbench report results.html --grid heterogeneity")
 def report(
-    file: opt.Page,
+    file: opt.ReportFile,
     *,
-    grid: opt.OfGrid = None,
-    dataset: opt.Dataset = None,
+    grid: opt.GridFilter = None,
+    dataset: opt.DatasetFilter = None,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """One web page with tables and charts; needs no network."""
+    """Write one web page with tables and charts. It needs no network."""
     from fedbench.bench import api
 
-    written = api.report(file, store, grid=grid, dataset=dataset)
-    for problem in written.problems:
-        warn(problem)
-    if output.json:
-        emit_json(written.as_dict())
-    else:
-        runs = count(written.num_rows, "run")
-        studies = count(written.num_studies, "study", "studies")
-        emit(f"{written.file} · {runs}, {studies}, {size(written.num_bytes)}")
-    check_strict(strict, written.problems)
+    result = api.report(file, store, grid=grid, dataset=dataset)
+    warn(*result.problems)
+    output.show(result, show_results.show_report)
+    if strict and result.problems:
+        raise typer.Exit(UNREADABLE)
 
 
-@app.command(epilog="Example: fedbench export 0123456789abcdef0123 encoder.safetensors")
-@groups.grouped
-def export(
-    run_id: opt.RunId,
-    file: opt.File,
-    *,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
-    output: groups.Output,
-) -> None:
-    """Write a run's encoder as .safetensors, with a JSON card."""
-    from fedbench.bench import api
-    from fedbench.bench.terminal import show_lists
-
-    exported = api.export_encoder(run_id, file, store=store, data_dir=data_dir)
-    show_lists.show_record(exported, output.json)
-
-
-@app.command(epilog="Example: fedbench studies simclr-810893d84f")
-@groups.grouped
+@command("fedbench studies simclr-810893d84f")
 def studies(
-    study: opt.StudyId = None,
+    study: opt.ShownStudy = None,
     *,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """Tuning studies: trials, cost, what the objective foretold."""
+    """Show tuning studies: trials, cost, correlations."""
     from fedbench.bench import api
-    from fedbench.bench.system.errors import UnknownNameError
-    from fedbench.bench.terminal import show_tuning
 
-    found = api.studies(store)
-    for problem in found.problems:
-        warn(problem)
-    views = {view.study_id: view for view in found}
-    if study is None:
-        records = [view.as_dict() for view in found]
-        emit_json(records) if output.json else show_tuning.show_studies(found)
-    elif study not in views:
-        raise UnknownNameError("study", study, views)
+    views = api.studies(store)
+    warn(*views.problems)
+    if study is not None:
+        output.show(show_tuning.choose_study(views, study), show_tuning.show_stored_study)
+    elif output.json:
+        emit_json([view.as_dict() for view in views])
     else:
-        view = views[study]
-        emit_json(view.as_dict()) if output.json else show_tuning.show_stored_study(view)
-    check_strict(strict, found.problems)
+        show_tuning.show_studies(views)
+    if strict and views.problems:
+        raise typer.Exit(UNREADABLE)
 
 
-@app.command(epilog="Example: fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
-@groups.grouped
-def merge(
-    stores: opt.Stores,
-    *,
-    dry_run: opt.DryRun = False,
-    strict: opt.Strict = False,
-    store: opt.StoreDir = None,
-    output: groups.Output,
-) -> None:
-    """Bring other stores into this one; refuses what contradicts."""
-    from fedbench.bench import api
-    from fedbench.bench.terminal import show_results
-
-    merged = api.merge(stores, store, dry_run=dry_run)
-    for problem in merged.problems:
-        warn(f"left out: {problem}")
-    if output.json:
-        emit_json(merged.as_dict())
-    else:
-        emit(show_results.merged_text(merged, dry_run=dry_run))
-    check_strict(strict, merged.problems)
-
-
-@app.command(epilog="Example: fedbench reproduce 0123456789abcdef0123")
-@groups.grouped
-def reproduce(
-    run_id: opt.RunId,
-    *,
-    data: opt.DataAt = None,
-    keep: opt.Keep = None,
-    workers: opt.Workers = None,
-    places: groups.Places,
-    output: groups.Output,
-) -> None:
-    """Run a stored row again from itself and compare every bit."""
-    from fedbench.bench import api
-    from fedbench.bench.terminal import show_results, show_run
-
-    with show_run.RunProgress(f"reproduce {run_id}", **output.loudness) as progress:
-        found = api.reproduce(
-            run_id,
-            data_name=data,
-            keep=keep,
-            workers=workers,
-            on_round=progress,
-            **places.values(),
-        )
-    emit_json(found.as_dict()) if output.json else show_results.show_reproduction(found)
-    if not found.same:
-        raise typer.Exit(DIFFERENT)
-
-
-@app.command(epilog="Example: fedbench dashboard simclr-810893d84f")
-@groups.grouped
+@command("fedbench dashboard simclr-810893d84f")
 def dashboard(
-    study: opt.StudyId = None,
+    study: opt.MirroredStudy = None,
     *,
     port: opt.Port = 8080,
     mirror_only: opt.MirrorOnly = False,
@@ -484,30 +285,189 @@ def dashboard(
     from fedbench.bench.tuning import dashboard
 
     mirrored = dashboard.mirror(open_store(store), study)
-    if output.json:
-        emit_json(mirrored.as_dict())
-    else:
-        studies = count(len(mirrored.studies), "study", "studies")
-        emit(f"{mirrored.file} · {studies}, {count(mirrored.num_trials, 'trial')}")
+    output.show(mirrored, show_tuning.show_mirrored)
     if not mirror_only:
         dashboard.check_installed(mirrored)
         note(f"http://127.0.0.1:{port} · Ctrl-C ends it")
         dashboard.serve(mirrored, port)
 
 
-app.add_typer(data_app, name="data", help="Data sets: download or convert them into the cache.")
-
-
-@data_app.command(epilog="Example: fedbench data prepare cifar10")
-@groups.grouped
-def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: groups.Output) -> None:
-    """Download or convert a data set into the cache, and check every byte of it."""
+@command("fedbench figures 0123456789abcdef0123 --out figures")
+def figures(
+    run_ids: opt.RunIds,
+    *,
+    out: opt.PictureFolder = Path("figures"),
+    format_: opt.PictureFormatName = opt.PictureFormat.BOTH,
+    images: opt.Images = 1000,
+    client: opt.ClientId = None,
+    store: opt.StoreDir = None,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
+    """Draw angles between classes and t-SNE maps of test features."""
     from fedbench.bench import api
-    from fedbench.bench.terminal import show_lists
 
-    with show_lists.DecodingProgress(name, quiet=output.quiet) as progress:
+    result = api.figures(
+        run_ids,
+        out,
+        forms=format_.names,
+        num_images=images,
+        client_id=client,
+        store=store,
+        data_dir=data_dir,
+    )
+    output.show(result, show_results.show_figures)
+
+
+@command("fedbench export 0123456789abcdef0123 encoder.safetensors")
+def export(
+    run_id: opt.RunId,
+    file: opt.EncoderFile,
+    *,
+    store: opt.StoreDir = None,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
+    """Write a run's encoder as .safetensors, with a JSON card."""
+    from fedbench.bench import api
+
+    exported = api.export_encoder(run_id, file, store=store, data_dir=data_dir)
+    show_lists.show_record(exported, output.json)
+
+
+@command("fedbench reproduce 0123456789abcdef0123")
+def reproduce(
+    run_id: opt.RunId,
+    *,
+    data: opt.DataName = None,
+    keep: opt.NewStore = None,
+    workers: opt.Workers = None,
+    places: groups.Places,
+    output: groups.Output,
+) -> None:
+    """Repeat a stored run and compare every bit of its result."""
+    from fedbench.bench import api
+
+    with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
+        result = api.reproduce(
+            run_id,
+            data_name=data,
+            keep=keep,
+            workers=workers,
+            on_round=progress,
+            **places.values(),
+        )
+    output.show(result, show_results.show_reproduction)
+    if not result.same:
+        raise typer.Exit(DIFFERENT)
+
+
+@command("fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
+def merge(
+    stores: opt.Stores,
+    *,
+    dry_run: opt.MergeDryRun = False,
+    strict: opt.Strict = False,
+    store: opt.StoreDir = None,
+    output: groups.Output,
+) -> None:
+    """Merge other stores into this one; contradictions are refused."""
+    from fedbench.bench import api
+
+    merged = api.merge(stores, store, dry_run=dry_run)
+    warn(*(f"left out: {problem}" for problem in merged.problems))
+    output.show(merged, partial(show_results.show_merged, dry_run=dry_run))
+    if strict and merged.problems:
+        raise typer.Exit(UNREADABLE)
+
+
+# Settings and data
+
+
+@command("fedbench config simclr+uv --preset cross-device --yaml > mine.yaml")
+def config(
+    spec: opt.Spec,
+    *,
+    settings: groups.Settings,
+    yaml: opt.AsYaml = False,
+    output: groups.Output,
+) -> None:
+    """Show the configuration and where each value comes from."""
+    from fedbench.bench import api
+
+    resolved = api.resolve(spec, **settings.values())
+    if output.json:
+        emit_json(show_lists.config_record(resolved))
+    elif yaml:
+        emit(show_lists.config_yaml(resolved))
+    else:
+        show_lists.show_config(resolved)
+
+
+@command("fedbench partition --preset cross-device --labels balanced:50000:10")
+def partition(
+    *,
+    labels: opt.Labels = None,
+    settings: groups.Settings,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
+    """Show how a preset deals its data to clients."""
+    from fedbench.bench import api
+
+    deal = api.partition(labels=labels, data_dir=data_dir, **settings.values())
+    output.show(deal, show_lists.show_deal)
+
+
+def _add_list(kind: str, summary: str) -> None:
+    @command(f"fedbench {kind}", name=kind, help=summary)
+    def show(output: groups.Output) -> None:
+        _show_list(kind, output)
+
+
+_add_list("methods", "List methods and add-ons.")
+_add_list("presets", "List presets: named, complete configurations.")
+_add_list("grids", "List grids that can be swept.")
+_add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")
+
+
+@command("fedbench datasets")
+def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
+    """List data sets and how to get them."""
+    _show_list("datasets", output, data_dir)
+
+
+def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -> None:
+    records = show_lists.records(kind, data_dir)
+    emit_json(records) if output.json else show_lists.show_list(kind, records)
+
+
+@command("fedbench data prepare cifar10", of=data_app)
+def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: groups.Output) -> None:
+    """Download or convert a data set into the cache, and verify it."""
+    from fedbench.bench import api
+
+    with DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = api.prepare_data(name, data_dir=data_dir, on_progress=progress)
     show_lists.show_record(prepared, output.json)
+
+
+@command("fedbench doctor --address auto")
+def doctor(
+    *,
+    address: opt.Address = None,
+    store: opt.StoreDir = None,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
+    """Check versions, devices, memory, store, data and Ray."""
+    from fedbench.bench.api import as_path, open_store
+    from fedbench.bench.tuning.doctor import checkup
+
+    result = checkup(open_store(store), as_path(data_dir), address)
+    output.show(result, show_lists.show_checks)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
 def test_progress_of_rounds_in_a_pipe_is_thinned_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedbench.bench.terminal.show_run import RunProgress
+    from fedbench.bench.terminal.progress import RunProgress
     from fedbench.bench.training.history import RoundRecord
 
     clock = iter(range(1000))  # a second per look

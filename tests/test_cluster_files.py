@@ -16,7 +16,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from fedbench.bench.terminal.exit_codes import guarded
+from fedbench.bench.terminal.exit_codes import run_command
 from fedbench.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +51,7 @@ def test_scripts_are_sound(script: Path) -> None:
 @pytest.mark.parametrize("command", commands())
 def test_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command)[1:]
-    code = guarded(lambda: app([*words, "--help"], prog_name="fedbench", standalone_mode=False))
+    code = run_command(lambda: app([*words, "--help"], prog_name="fedbench", standalone_mode=False))
     assert code == 0, capsys.readouterr().err
 
 

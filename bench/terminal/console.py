@@ -1,7 +1,7 @@
-"""Everything that reaches the terminal: results on stdout, the rest on stderr.
+"""Output of the command line: results on stdout, everything else on stderr.
 
-The only module that imports rich, and only where a terminal is attached. A pipe gets plain text:
-no colours, no box characters, no wrapping.
+The only module that imports rich, and it does so only for a terminal. A pipe gets plain text: no
+colours, no box characters, no wrapping.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fedbench.bench.system.errors import DataError
@@ -22,41 +21,33 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-
 WORDS = frozenset(
     {
         *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
         *("preset", "cells", "status", "how to get it", "largest classes"),
     }
 )
-"""Headings of columns that are aligned to the left; all others hold numbers."""
+"""Headings of columns that are aligned to the left; all other columns hold numbers."""
 
 _DROPPED_FIRST = (
-    "% / GB",
-    "per GB",
-    "minutes",
-    "MB down",
-    "MB up",
-    "objective",
-    "k-NN %",
-    "published",
-    "gain",
-    "notes",
+    *("% / GB", "per GB", "minutes", "MB down", "MB up"),
+    *("objective", "k-NN %", "published", "gain", "notes"),
 )
+"""Headings of columns that a narrow terminal does without, in this order."""
 
 
 def emit(text: str) -> None:
-    """Write a result to stdout; a reader that has gone away ends the program quietly.
+    """Write a result to stdout.
 
     Raises:
-        SystemExit: with code 0, if nobody reads stdout any more.
+        SystemExit: with code 0, if the reader of a pipe has closed it.
         DataError: if stdout is a file that cannot be written.
     """
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
         sys.stdout.flush()
     except OSError as err:
-        # What is still buffered would fail once more when the interpreter ends.
+        # Buffered text would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(err, BrokenPipeError):
             raise SystemExit(0) from None
@@ -70,7 +61,7 @@ def emit_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Write a line to stderr; a run is worth more than its messages, so a closed stderr is fine."""
+    """Write a line to stderr; a closed stderr is ignored, since it must not end a run."""
     try:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
@@ -78,19 +69,24 @@ def note(text: str) -> None:
         return
 
 
-def warn(text: str) -> None:
-    """Write a warning to stderr."""
-    note(f"warning: {text}")
+def warn(*texts: str) -> None:
+    """Write each text to stderr as a warning."""
+    for text in texts:
+        note(f"warning: {text}")
 
 
-def suggest(command: str, store: Path | None = None, words: str = "next:") -> None:
-    """Name a command on stderr, with the option that makes it look into the same store."""
+def suggest(command: str, store: Path | None = None) -> None:
+    """Name the next command on stderr, with the `--store` option that the user gave."""
     option = "" if store is None else f" --store {shlex.quote(str(store))}"
-    note(f"{words} {command}{option}")
+    note(f"next: {command}{option}")
 
 
 def setup_streams(*, debug: bool = False) -> None:
-    """Let no letter be unprintable, and show Python's warnings as one line each."""
+    """Escape letters that a stream cannot encode; print Python's warnings on one line each.
+
+    Args:
+        debug: leave Python's warnings as they are.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -111,7 +107,7 @@ def setup_streams(*, debug: bool = False) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether rich output is wanted: a terminal, or `FORCE_COLOR`."""
+    """Return whether to draw with rich: on a terminal, or with `FORCE_COLOR`."""
     if os.environ.get("FORCE_COLOR"):
         return True
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
@@ -137,19 +133,17 @@ def show_table(
     title: str = "",
     bold: Sequence[bool] = (),
 ) -> None:
-    """Print a table to stdout: drawn by rich on a terminal, in aligned plain columns elsewhere.
+    """Print a table to stdout: drawn by rich on a terminal, plain aligned columns elsewhere.
 
     Args:
-        header: headings; those in `WORDS` are aligned to the left.
-        rows: cells.
-        title: a line above.
-        bold: which rows to stress, on a terminal.
+        header: headings; columns whose heading is in `WORDS` are aligned to the left.
+        rows: cells, one list for each row.
+        title: line above the table.
+        bold: for each row, whether a terminal shows it in bold.
     """
     if not is_terminal(sys.stdout):
         emit(plain_table(header, rows, title=title))
         return
-    from io import StringIO
-
     from rich import box
     from rich.table import Table
 
@@ -161,7 +155,7 @@ def show_table(
         title_justify="left",
         title_style="bold" if style else "",
         header_style="bold cyan" if style else "",
-        box=box.ROUNDED if console.encoding.startswith("utf") else box.ASCII,
+        box=box.ROUNDED,
     )
     for name in header:
         words = name in WORDS
@@ -169,17 +163,15 @@ def show_table(
             name, justify="left" if words else "right", overflow="fold", no_wrap=not words
         )
     for index, row in enumerate(rows):
-        stressed = style and index < len(bold) and bold[index]
-        table.add_row(*row, style="bold" if stressed else "")
-    drawn = _console(StringIO())
-    drawn.width = console.width
-    with drawn.capture() as captured:
-        drawn.print(table)
+        in_bold = style and index < len(bold) and bold[index]
+        table.add_row(*row, style="bold" if in_bold else "")
+    with console.capture() as captured:
+        console.print(table)
     emit(captured.get())
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
-    """A table as text, columns two spaces apart.
+    """Format a table as text, with two spaces between columns.
 
     >>> print(plain_table(["name", "size"], [["a", "10"], ["bc", "2"]], title="things"))
     things
@@ -205,7 +197,7 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
 def _fitting(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The table without the columns that a narrow terminal has no room for; words may wrap."""
+    """Leave out columns that a narrow terminal has no room for; columns of words may wrap."""
     for name in _DROPPED_FIRST:
         needed = [
             min(size, 16) if column in WORDS else size
@@ -223,11 +215,19 @@ def _fitting(
 class Status:
     """Lines at the foot of the terminal that are replaced as work goes on; nothing in a pipe.
 
+    Args:
+        title: what is running.
+        quiet: show nothing.
+        verbose: show more, as a subclass says.
+
     Attributes:
         live: whether there is a terminal to draw on.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    first_step = "preparing"
+
+    def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
+        self.title, self.quiet, self.verbose = title, quiet, verbose
         self.live = not quiet and is_terminal(sys.stderr) and sys.stderr.isatty()
         self._drawn: Live | None = None
 
@@ -235,24 +235,19 @@ class Status:
         if self.live:
             from rich.live import Live
 
-            self._drawn = Live(
-                "", console=_console(sys.stderr), transient=True, refresh_per_second=4
-            )
+            console = _console(sys.stderr)
+            self._drawn = Live("", console=console, transient=True, refresh_per_second=4)
             self._drawn.start()
+        self.update(f"{self.title} · {self.first_step}")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._drawn is not None:
             self._drawn.stop()
             self._drawn = None
 
     def update(self, *lines: str) -> None:
-        """Replace what is shown."""
+        """Replace the lines on the terminal."""
         if self._drawn is not None:
             from rich.text import Text
 

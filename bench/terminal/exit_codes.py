@@ -1,4 +1,4 @@
-"""From exceptions to exit codes: one line for what went wrong, a traceback only on request."""
+"""Exit codes of the command line, and the lines on stderr that explain them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 from fedbench.bench.system.errors import FedbenchError
 from fedbench.bench.terminal.console import note, setup_streams
 
-BUG, INTERRUPTED, TERMINATED = 1, 130, 143
+BUG, FAILED, DIFFERENT, UNREADABLE = 1, 4, 4, 5
+INTERRUPTED, TERMINATED = 130, 143
 _SIGNALLED = 128
 
 
-def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
-    """Run a command and return its exit code.
+def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:
+    """Run a command and return its exit code; explain a failure on stderr.
 
     Args:
         command: returns None or an exit code; may raise anything.
@@ -37,39 +38,40 @@ def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
         return _interrupted(INTERRUPTED)
     except FedbenchError as error:
         stopped = error.exit_code > _SIGNALLED  # by a signal, which is no error
-        _show(debug, f"{error}" if stopped else f"error: {error}")
+        _show(f"{error}" if stopped else f"error: {error}", debug)
         return error.exit_code
     except Exception as error:
         if hasattr(error, "format_message"):  # wrong use, as Typer reports it
             note(_usage(error))
             return _code(getattr(error, "exit_code", None), 2)
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = "" if debug else "; --debug shows the traceback"
-        _show(debug, f"error: {what}\nthis is a bug{remedy}")
+        _show(f"error: {message}\nthis is a bug{remedy}", debug)
         return BUG
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Leave through every `finally`; once is enough."""
+    """Exit through every `finally` block; ignore further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(TERMINATED)
 
 
 def _interrupted(code: int) -> int:
-    what = "interrupted" if code == INTERRUPTED else "terminated"
-    note(f"{what}; the same command continues")
+    state = "interrupted" if code == INTERRUPTED else "terminated"
+    note(f"{state}; the same command continues")
     return code
 
 
-def _show(debug: bool, text: str) -> None:
+def _show(text: str, debug: bool) -> None:
     if debug:
         note(traceback.format_exc().rstrip())
     note(text)
 
 
 def _usage(error: Any) -> str:
+    """Return Typer's message about wrong use, in the words of other errors."""
     message = " ".join(str(error.format_message()).split())
     message = message.replace("Value error, ", "").replace("Input should be", "must be")
     text = f"error: {message[:1].lower()}{message[1:]}"
@@ -77,7 +79,8 @@ def _usage(error: Any) -> str:
     return text if context is None else f"{text}\nsee {context.command_path} --help"
 
 
-def _code(value: Any, other: int) -> int:
+def _code(value: Any, default: int) -> int:
+    """Return an exit code: the value if it is a number, 0 for None, else the default."""
     if isinstance(value, int):
         return value
-    return 0 if value is None else other
+    return 0 if value is None else default

@@ -1,4 +1,4 @@
-"""Groups of options that commands share: dataclasses that Typer sees as single options."""
+"""Options that several commands share, grouped in dataclasses; Typer sees each field."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from fedbench.bench.terminal import options as opt
+from fedbench.bench.terminal.console import emit_json
 
-P = ParamSpec("P")
-R = TypeVar("R")
+
+class Record(Protocol):
+    """Result of a command."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a configuration comes from."""
+    """Sources of a configuration."""
 
     preset: opt.Preset = None
     set_: opt.Set = None
@@ -24,20 +32,20 @@ class Settings:
     seed: opt.Seed = None
 
     def values(self) -> dict[str, Any]:
-        """As `fedbench.bench.api` takes them."""
+        """Return keyword arguments for `fedbench.bench.api`."""
         return {**self.without_seed(), "seed": self.seed}
 
     def words(self, without: Collection[str] = ()) -> list[str]:
-        """As they were typed, for a command that follows; without the seed.
+        """Return the options except the seed, for the command line of a following command.
 
         Args:
             without: dotted names whose `--set` is left out.
         """
-        kept = [text for text in self.set_ or () if text.partition("=")[0].strip() not in without]
-        return _words({"--preset": self.preset, "--config": self.config, "--set": kept})
+        texts = [text for text in self.set_ or () if text.partition("=")[0].strip() not in without]
+        return _words({"--preset": self.preset, "--config": self.config, "--set": texts})
 
     def without_seed(self) -> dict[str, Any]:
-        """The same for a sweep, which has seeds of its own."""
+        """Return keyword arguments for a sweep, which takes its seeds from other options."""
         return {
             "preset": self.preset,
             "set": opt.parse_set(self.set_),
@@ -47,49 +55,49 @@ class Settings:
 
 @dataclass(frozen=True)
 class StudySettings(Settings):
-    """The same for a study, whose trials have seeds of their own."""
+    """Sources of the configuration of a study; each trial derives its seeds."""
 
-    seed: opt.FirstSeed = None
+    seed: opt.StudySeed = None
 
 
 @dataclass(frozen=True)
 class SweepSettings(Settings):
-    """The same for a sweep, which goes through several seeds."""
+    """Sources of the configuration of a sweep over several seeds."""
 
-    seed: opt.OneSeed = None
+    seed: opt.SweepSeed = None
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where results and data lie, and what computes."""
+    """Places of results and data, and the device."""
 
     store: opt.StoreDir = None
     data_dir: opt.DataDir = None
     device: opt.DeviceName = opt.Device.AUTO
 
     def values(self) -> dict[str, Any]:
-        """As `fedbench.bench.api` takes them."""
+        """Return keyword arguments for `fedbench.bench.api`."""
         return {"store": self.store, "data_dir": self.data_dir, "device": self.device.value}
 
     def words(self) -> list[str]:
-        """As they were typed, for a command that follows."""
+        """Return the options for the command line of a following command."""
         device = None if self.device is opt.Device.AUTO else self.device.value
         return _words({"--store": self.store, "--data-dir": self.data_dir, "--device": device})
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """How many runs at a time, and on what."""
+    """Number of runs at a time, and their resources."""
 
     concurrency: opt.Concurrency = None
-    workers: opt.Processes = None
+    workers: opt.CellWorkers = None
     gpus_per_trial: opt.GpusPerTrial = None
     cpus_per_trial: opt.CpusPerTrial = 1
     address: opt.Address = None
     checkpoint_dir: opt.CheckpointDir = None
 
     def values(self) -> dict[str, Any]:
-        """As `fedbench.bench.api` takes them."""
+        """Return keyword arguments for `fedbench.bench.api`."""
         return {
             "concurrency": opt.parse_workers(self.workers, self.concurrency),
             "gpus_per_trial": self.gpus_per_trial,
@@ -99,7 +107,7 @@ class Cluster:
         }
 
     def words(self) -> list[str]:
-        """As they were typed, for a command that follows."""
+        """Return the options for the command line of a following command."""
         number = opt.parse_workers(self.workers, self.concurrency)
         gpus = None if self.gpus_per_trial is None else f"{self.gpus_per_trial:g}"
         return _words(
@@ -115,16 +123,20 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Output:
-    """What is said, and in which form."""
+    """Form of the output, and how much of it."""
 
     json: opt.Json = False
     quiet: opt.Quiet = False
     verbose: opt.Verbose = False
     debug: opt.Debug = False
 
+    def show(self, result: R, as_text: Callable[[R], None]) -> None:
+        """Print a result: its record with `--json`, else with a function that prints text."""
+        emit_json(result.as_dict()) if self.json else as_text(result)
+
     @property
-    def loudness(self) -> dict[str, bool]:
-        """As progress displays take it."""
+    def verbosity(self) -> dict[str, bool]:
+        """Keyword arguments for a progress display."""
         return {"quiet": self.quiet, "verbose": self.verbose}
 
     @property
@@ -134,47 +146,44 @@ class Output:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Options and their values as words of a command line; a list repeats its option."""
-    given = [
-        (name, each)
-        for name, value in options.items()
-        for each in (value if isinstance(value, list) else [value])
-        if each is not None
-    ]
-    return [word for name, value in given for word in (name, str(value))]
+    """Return options as words of a command line; a list repeats its option, None leaves it out."""
+    words = []
+    for name, value in options.items():
+        for item in value if isinstance(value, list) else [value]:
+            words += [] if item is None else [name, str(item)]
+    return words
 
 
-def grouped(command: Callable[P, R]) -> Callable[..., R]:
-    """A command that takes the fields of its dataclass parameters one by one, each an option.
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each dataclass parameter of a command by the fields of the dataclass.
 
-    >>> def show(*, places: Places, count: int = 1) -> str: return f"{places.device} {count}"
+    >>> def show(*, places: Places, count: int = 1) -> None: print(places.device, count)
     >>> grouped(show)(device="cpu", count=2)
-    'cpu 2'
+    cpu 2
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    names = {name: [field.name for field in fields(kind)] for name, kind in groups.items()}
     flat: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name not in groups:
             flat.append(parameter.replace(annotation=hints[name]))
             continue
-        inner = get_type_hints(groups[name], include_extras=True)
+        types = get_type_hints(groups[name], include_extras=True)
         flat += [
             inspect.Parameter(
-                field.name, parameter.kind, default=field.default, annotation=inner[field.name]
+                field.name, parameter.kind, default=field.default, annotation=types[field.name]
             )
             for field in fields(groups[name])
         ]
 
     @wraps(command)
-    def call(*args: Any, **given: Any) -> Any:
+    def call(*args: Any, **values: Any) -> None:
         for name, kind in groups.items():
-            own = {key: given.pop(key) for key in names[name] if key in given}
-            given[name] = kind(**own)
-        return command(*args, **given)
+            names = {field.name for field in fields(kind)} & values.keys()
+            values[name] = kind(**{key: values.pop(key) for key in names})
+        command(*args, **values)
 
     # Typer reads both the signature and the annotations.
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    call.__annotations__ = {each.name: each.annotation for each in flat}
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call

@@ -1,4 +1,4 @@
-"""The options of the command line: their names, types and help texts, shared by the commands."""
+"""Options and arguments of the command line: names, types, help texts, and how to read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbench.bench.system.errors import ConfigError
 
 
 class Format(StrEnum):
-    """Forms of a leaderboard."""
+    """Formats of a leaderboard."""
 
     TABLE = "table"
     JSON = "json"
@@ -22,206 +22,272 @@ class Format(StrEnum):
     LATEX = "latex"
 
 
-class PictureForm(StrEnum):
-    """Forms of a picture."""
+class PictureFormat(StrEnum):
+    """Formats of a picture."""
 
     PNG = "png"
     SVG = "svg"
     BOTH = "both"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Endings of the files."""
+        return ("png", "svg") if self is PictureFormat.BOTH else (self.value,)
+
 
 class Device(StrEnum):
-    """Where to compute."""
+    """Devices to compute on."""
 
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
 
 
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help="Method, name[+addon…].")]
-DatasetName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Data set, or hub:PATH, folder:PATH.")
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="Method with optional add-ons, name[+addon…].")
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Row id of a run, or how it begins.")]
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .safetensors.")]
 Preset = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Settings to start from; default: the one a --config names, else demo."
+        metavar="NAME",
+        help="Preset to start from; default: the one that a --config file names, else demo.",
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One value by dotted name; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a value by its dotted name; repeatable."),
 ]
 Config = Annotated[
     list[Path] | None,
-    typer.Option("--config", metavar="FILE", help="YAML file over the preset; repeatable."),
+    typer.Option(
+        "--config", metavar="FILE", help="YAML file with values over the preset's; repeatable."
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the run.")]
-FirstSeed = Annotated[
-    int | None, typer.Option(metavar="N", help="Of the search, and the first of every trial's.")
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of all random draws.")]
+StudySeed = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Seed of the search and of the first run of each trial."),
 ]
-OneSeed = Annotated[
-    int | None, typer.Option(metavar="N", help="A single one: the same as --seeds N.")
+SweepSeed = Annotated[
+    int | None, typer.Option(metavar="N", help="A single seed; the same as --seeds N.")
 ]
 StoreDir = Annotated[
     Path | None,
     typer.Option(
-        "--store", metavar="DIR", help="Results; default: $FEDBENCH_STORE, else ./leaderboards."
+        "--store",
+        metavar="DIR",
+        help="Folder of results; default: $FEDBENCH_STORE, else ./leaderboards.",
     ),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Cache of data sets; default: $FEDBENCH_DATA_DIR or ~/.cache."
+        metavar="DIR", help="Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache."
     ),
 ]
+DeviceName = Annotated[Device, typer.Option("--device", help="Device to compute on.")]
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Processes that train clients; default: cores, or one per GPU."
+        min=1,
+        metavar="N",
+        help="Processes that train clients; default: one per physical core, or per GPU.",
     ),
 ]
-DeviceName = Annotated[Device, typer.Option("--device", help="Where to compute.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", "-n", help="Show what would be done and what it costs.")
+    bool, typer.Option("--dry-run", "-n", help="Only show what would be done and what it costs.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-AsYaml = Annotated[bool, typer.Option("--yaml", help="A file that --config takes.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")]
-Debug = Annotated[bool, typer.Option("--debug", help="A traceback for every error.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no hints.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show more progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Track = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,…", help="Send finished runs to tensorboard, wandb or both."),
+]
 
-Trials = Annotated[int, typer.Option(min=1, metavar="N", help="Trials of the study.")]
+Trials = Annotated[int, typer.Option(min=1, metavar="N", help="Number of trials in the study.")]
 SeedsPerTrial = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Seeds that a trial's score is the mean of.")
+    int, typer.Option(min=1, metavar="N", help="Runs per trial; its score is their mean.")
 ]
-Sampler = Annotated[str, typer.Option(metavar="NAME", help="tpe, random, grid or gp.")]
+Sampler = Annotated[
+    str, typer.Option(metavar="NAME", help="Search algorithm: tpe, random, grid or gp.")
+]
 Space = Annotated[
     Path | None,
-    typer.Option("--space", metavar="FILE", help="Search space in place of the own one."),
+    typer.Option(
+        "--space", metavar="FILE", help="Search space file to use instead of the method's own."
+    ),
 ]
 WatchLabels = Annotated[
-    bool, typer.Option("--watch-labels", help="Record accuracies too; the search never sees them.")
+    bool, typer.Option("--watch-labels", help="Record accuracies too; the search never uses them.")
 ]
 StopHopeless = Annotated[
-    bool, typer.Option("--stop-hopeless", help="Give up on bad trials before all their seeds ran.")
+    bool,
+    typer.Option(
+        "--stop-hopeless", help="Stop collapsed runs, and give bad trials no further seeds."
+    ),
 ]
-Study = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Name of the study; default: from its settings.")
+StudyName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name of the study; default: made from its settings."),
 ]
 Concurrency = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Runs at a time; default: as many as fit.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Number of runs at a time; default: as many as fit."),
 ]
-Processes = Annotated[
+CellWorkers = Annotated[
     int | None,
     typer.Option(
         "--workers",
         min=1,
         metavar="N",
-        help="The same as --concurrency; within a run: --cpus-per-trial.",
+        help="The same as --concurrency; for processes within a run see --cpus-per-trial.",
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Ray cluster to join; default: this machine."),
+    typer.Option(metavar="HOST:PORT", help="Ray cluster to join, or auto; default: this machine."),
 ]
 GpusPerTrial = Annotated[
-    float | None, typer.Option(min=0, metavar="X", help="GPUs that a run claims, such as 0.5.")
+    float | None,
+    typer.Option(min=0, metavar="X", help="GPUs per run; may be a fraction, such as 0.5."),
 ]
 CpusPerTrial = Annotated[
     int,
     typer.Option(
-        min=1, metavar="N", help="Processes that train the clients of one run, a core each."
+        min=1, metavar="N", help="Processes that train the clients of one run, one core each."
     ),
 ]
 CheckpointDir = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Checkpoints while runs last, on a disk that all nodes see."),
+    typer.Option(
+        metavar="DIR",
+        help="Folder for checkpoints of unfinished runs, on a disk that all nodes see.",
+    ),
 ]
 
-Grid = Annotated[str, typer.Option(metavar="NAME", help="A grid, or its YAML file.")]
-Methods = Annotated[str | None, typer.Option(metavar="A,B", help="Methods in place of the grid's.")]
+Grid = Annotated[str, typer.Option(metavar="NAME", help="Name of a grid, or its YAML file.")]
+Methods = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Methods to run instead of the grid's.")
+]
 Seeds = Annotated[
-    str | None, typer.Option(metavar="0,1", help="Run these in place of the grid's seeds.")
+    str | None, typer.Option(metavar="0,1", help="Seeds to run instead of the grid's.")
 ]
 Tuned = Annotated[
     str | None,
     typer.Option(
         metavar="STUDY,…",
-        help="Use what studies or their files found; auto: each method's latest on the same data.",
+        help="Use the best values of these studies or of files written by tune; auto: of each"
+        " method's latest study on the same data.",
     ),
 ]
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
 ]
-OfGrid = Annotated[str | None, typer.Option(metavar="NAME", help="Only the cells of this grid.")]
-Dataset = Annotated[str | None, typer.Option(metavar="NAME", help="Only runs on this data set.")]
+
+GridFilter = Annotated[str | None, typer.Option(metavar="NAME", help="Only cells of this grid.")]
+DatasetFilter = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only runs on this data set.")
+]
 Metric = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="What to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
+        help="Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
         " effective_rank, std_ratio, or another that the runs have measured.",
     ),
 ]
 FormatName = Annotated[
-    Format | None, typer.Option("--format", help="Form of the output; default: table.")
+    Format | None, typer.Option("--format", help="Format of the output; default: table.")
 ]
 Published = Annotated[
-    bool, typer.Option("--published/--no-published", help="Published numbers beside ours.")
+    bool, typer.Option("--published/--no-published", help="Show published numbers beside ours.")
 ]
 Reach = Annotated[
     float | None,
-    typer.Option(metavar="X", help="Rounds and GB to this k-NN accuracy, such as 0.6."),
+    typer.Option(
+        metavar="X", help="Show the rounds and GB needed for this k-NN accuracy, such as 0.6."
+    ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit code 5 if a file of the store cannot be read.")
+    bool, typer.Option("--strict", help="Exit with code 5 if a file of the store cannot be read.")
 ]
-StudyId = Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Only this one, in full.")]
-Stores = Annotated[list[Path], typer.Argument(metavar="STORE…", help="Folders of other stores.")]
-DataAt = Annotated[
-    str | None, typer.Option("--data", metavar="NAME", help="Where the data set lies here.")
+ReportFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="File to write; its name ends in .html.")
 ]
-Keep = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Store for the new run; default: thrown away.")
+ShownStudy = Annotated[
+    str | None, typer.Argument(metavar="STUDY", help="Study to show in full; default: list all.")
 ]
-Track = Annotated[
-    str | None,
-    typer.Option(metavar="NAME,…", help="Show finished runs in tensorboard, wandb or both."),
+MirroredStudy = Annotated[
+    str | None, typer.Argument(metavar="STUDY", help="Study to show; default: all.")
 ]
-Port = Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Of the web server.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Port of the web server.")]
 MirrorOnly = Annotated[
-    bool, typer.Option("--mirror-only", help="Write Optuna's journal, start no server.")
+    bool, typer.Option("--mirror-only", help="Write Optuna's journal, but start no server.")
 ]
-Page = Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .html.")]
-Labels = Annotated[
-    str | None,
-    typer.Option(metavar="balanced:N:C", help="N examples in C equal classes; needs no images."),
-]
+
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Run id, or the beginning of one.")]
 RunIds = Annotated[
     list[str],
-    typer.Argument(metavar="RUN_ID…", help="Row ids, or how they begin; drawn side by side."),
+    typer.Argument(
+        metavar="RUN_ID…", help="Run ids, or beginnings of them; drawn side by side in this order."
+    ),
 ]
-PictureFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files go.")]
-PictureFormName = Annotated[PictureForm, typer.Option("--format", help="Form of the pictures.")]
+EncoderFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="File to write; its name ends in .safetensors.")
+]
+PictureFolder = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder to write files to.")
+]
+PictureFormatName = Annotated[
+    PictureFormat, typer.Option("--format", help="Format of the pictures.")
+]
 Images = Annotated[
-    int, typer.Option("--images", min=10, metavar="N", help="Test images on each map, at most.")
+    int,
+    typer.Option("--images", min=10, metavar="N", help="Largest number of test images on a map."),
 ]
 ClientId = Annotated[
     int | None,
     typer.Option(
-        "--client", min=0, metavar="K", help="Whose encoder is mapped, where encoders differ."
+        "--client", min=0, metavar="K", help="Client whose encoder is drawn, if encoders differ."
     ),
+]
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="NAME", help="Data set to use, if it lies elsewhere on this machine."
+    ),
+]
+NewStore = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Store for the new run; default: discard it."),
+]
+Stores = Annotated[
+    list[Path], typer.Argument(metavar="STORE…", help="Folders of the stores to merge.")
+]
+MergeDryRun = Annotated[
+    bool, typer.Option("--dry-run", "-n", help="Only show what would be merged.")
+]
+
+AsYaml = Annotated[bool, typer.Option("--yaml", help="Print YAML that --config accepts.")]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="balanced:N:C",
+        help="Deal N examples in C equal classes instead of the data set; needs no images.",
+    ),
+]
+DatasetName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of a data set, hub:PATH or folder:PATH.")
 ]
 
 
 def parse_format(form: Format | None, as_json: bool) -> Format:
-    """The form of a leaderboard; `--json` is short for `--format json`.
+    """Return the format of a leaderboard; `--json` is short for `--format json`.
 
     Raises:
-        ConfigError: for `--json` beside another form.
+        ConfigError: for `--json` together with another format.
     """
     if as_json and form not in (None, Format.JSON):
         raise ConfigError(f"--json and --format {form} exclude each other; give one")
@@ -229,7 +295,7 @@ def parse_format(form: Format | None, as_json: bool) -> Format:
 
 
 def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:
-    """`--set` options as dotted names to values; a later one wins.
+    """Return the values of `--set` options by dotted name; a later one wins.
 
     Raises:
         ConfigError: for text that is not KEY=VALUE.
@@ -243,20 +309,20 @@ def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """`a,b` as its words; None for None."""
+    """Split `a,b` into its words; None stays None."""
     return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
 
 
 def parse_tuned(text: str | None) -> str | list[str] | None:
-    """`--tuned auto`, or studies and files separated by commas."""
+    """Return `auto`, or the studies and files of `--tuned`."""
     return text if text in (None, "auto") else parse_names(text)
 
 
 def parse_seeds(text: str | None, seed: int | None) -> list[int] | None:
-    """`--seeds 0,1,2`, or a single `--seed`, as numbers; None if neither is given.
+    """Return the seeds of `--seeds 0,1,2` or of `--seed 0`; None without either.
 
     Raises:
-        ConfigError: for both, or for something that is no whole number from 0.
+        ConfigError: for both options, or for text that is not whole numbers from 0.
     """
     if text is None:
         return None if seed is None else [seed]
@@ -269,7 +335,7 @@ def parse_seeds(text: str | None, seed: int | None) -> list[int] | None:
 
 
 def parse_workers(workers: int | None, concurrency: int | None) -> int | None:
-    """Runs at a time: a run of a study or a sweep trains in one process, so both options agree.
+    """Return the number of runs at a time, which `--workers` and `--concurrency` both set.
 
     Raises:
         ConfigError: for two different numbers.

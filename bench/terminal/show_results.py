@@ -1,50 +1,55 @@
-"""A leaderboard on the terminal or in one of its text formats."""
+"""Text about a store: leaderboards, reports, figures, merged stores and reproduced runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
 from fedbench.bench.terminal.console import emit, emit_json, show_table
-from fedbench.bench.terminal.units import count
+from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.formats import Ranking
+    from fedbench.bench.results.report.page import Report
     from fedbench.bench.results.store.merge import Merged
+    from fedbench.bench.runs.figures import Figures
     from fedbench.bench.runs.reproduce import Reproduction
 
+_DIFFERENCES, _WIDTH = 20, 60  # differences shown, and characters of each value
 
-def show(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
-    """Print a ranking to stdout.
+
+def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
+    """Print a ranking.
 
     Args:
         ranking: what to print.
-        quiet: leave out the explanation below the tables.
         form: `table`, `json`, `csv`, `markdown` or `latex`.
+        quiet: leave out the explanations below tables.
     """
-    board = ranking.board
+    from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
+
     if form == "json":
         emit_json(ranking.as_dict())
     elif form == "csv":
-        emit(to_csv(board))
+        emit(to_csv(ranking.board))
     elif form == "markdown":
-        emit(to_markdown(board))
+        emit(to_markdown(ranking.board))
     elif form == "latex":
-        emit(to_latex(board))
+        emit(to_latex(ranking.board))
     else:
-        for index, table in enumerate(tables(board)):
+        for index, table in enumerate(tables(ranking.board)):
             if index:
                 emit("\n")
-            # Where nothing could be tested, the first rank is all there is to stress.
+            # Where no method is tested to be the best, the first rank is in bold.
             bold = table.best if any(table.best) else [row[0] == "1" for row in table.rows]
             show_table(table.header, table.rows, title=table.title, bold=bold)
             if table.footer and not quiet:
                 emit(table.footer)
-        if board.groups and not quiet and (legend := _legend(ranking)):
+        if ranking.board.groups and not quiet and (legend := _legend(ranking)):
             emit(f"\n{legend}")
 
 
 def _legend(ranking: Ranking) -> str:
+    """Explain the columns and marks that the tables have."""
     lines = ranking.board.lines
     parts = []
     if any(line.n_seeds >= 3 for line in lines):
@@ -56,42 +61,52 @@ def _legend(ranking: Ranking) -> str:
     if any(line.local_acc_mean is not None for line in lines):
         parts.append("local: on each client's own test images, mean and sd over clients")
     if any(line.best for line in lines):
-        parts.append("*: the best, or not to be told from it (paired t-test over seeds, Holm, 5 %)")
+        test = "paired t-test over seeds, Holm, 5 %"
+        parts.append(f"*: the best, or not significantly different from it ({test})")
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
     return "\n".join(parts)
 
 
-_DIFFERENCES, _WIDTH = 20, 60
+def show_report(report: Report) -> None:
+    """Print the file of a report, and what is in it."""
+    runs, studies = count(report.num_rows, "run"), count(report.num_studies, "study", "studies")
+    emit(f"{report.file} · {runs}, {studies}, {size(report.num_bytes)}")
 
 
-def merged_text(merged: Merged, *, dry_run: bool) -> str:
-    """What a merge did, in one line."""
+def show_figures(figures: Figures) -> None:
+    """Print the files of figures, one per line."""
+    emit("\n".join(str(file) for file in figures.files))
+
+
+def show_merged(merged: Merged, *, dry_run: bool) -> None:
+    """Print on one line what a merge copied, or with `dry_run` what it would copy."""
     would = "would be " if dry_run else ""
     replaced = f", {count(merged.rows_replaced, 'failed one')} replaced"
-    return (
+    emit(
         f"{count(merged.rows_added, 'row')} {would}added{replaced if merged.rows_replaced else ''},"
         f" {merged.rows_same} there already;"
         f" {count(merged.trials_added, 'trial')} {would}added, {merged.trials_same} there already"
     )
 
 
-def show_reproduction(found: Reproduction) -> None:
-    """Print whether every bit agrees, and what does not."""
-    what = f"{found.row_id} · {found.method} · seed {found.seed}"
-    compared = f"{found.num_results} values of the row, {count(found.num_rounds, 'round')}"
-    if found.same:
-        emit(f"{what}: reproduced, every bit the same ({compared})")
+def show_reproduction(result: Reproduction) -> None:
+    """Print whether every bit agrees, the differences, and the environments if they differ."""
+    head = f"{result.row_id} · {result.method} · seed {result.seed}"
+    compared = f"{result.num_results} values of the row, {count(result.num_rounds, 'round')}"
+    if result.same:
+        emit(f"{head}: reproduced, every bit the same ({compared})")
     else:
-        emit(f"{what}: not reproduced, {count(len(found.differences), 'difference')} ({compared})")
-        shown = found.differences[:_DIFFERENCES]
+        differences = count(len(result.differences), "difference")
+        emit(f"{head}: not reproduced, {differences} ({compared})")
+        shown = result.differences[:_DIFFERENCES]
         rows = [[d.name, _short(d.first), _short(d.second)] for d in shown]
         show_table(["name", "stored", "now"], rows)
-    if found.environment:
+    if result.environment:
         rows = [
             [name, *(str(value or "") for value in pair)]
-            for name, pair in found.environment.items()
+            for name, pair in result.environment.items()
         ]
         show_table(["name", "stored", "now"], rows, title="made with")
 

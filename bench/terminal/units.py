@@ -1,4 +1,4 @@
-"""Durations, sizes, shares and parameters as people read them."""
+"""Durations, sizes, counts, fractions and settings as text for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def duration(seconds: float) -> str:
-    """A time span as people say it.
+    """Format a time span.
 
     >>> duration(7.4), duration(95), duration(7300)
     ('7 s', '1 min 35 s', '2 h 1 min')
@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """A number of bytes in decimal units.
+    """Format a number of bytes in decimal units.
 
     >>> size(812), size(6_532_096), size(2.5e9)
     ('812 B', '6.5 MB', '2.5 GB')
@@ -32,17 +32,17 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """How many there are of something.
+def count(number: int, noun: str, plural: str = "", *, comma: bool = True) -> str:
+    """Format a number of things, with commas between thousands unless `comma` is false.
 
     >>> count(1, "run"), count(1200, "run"), count(0, "study", "studies")
     ('1 run', '1,200 runs', '0 studies')
     """
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+    return f"{number:{',' if comma else ''}} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def percent(value: float | None) -> str:
-    """A fraction as a percentage with one decimal; a dash for None.
+    """Format a fraction as a percentage with one decimal; None is a dash.
 
     >>> percent(0.7972), percent(None)
     ('79.7 %', '-')
@@ -51,7 +51,7 @@ def percent(value: float | None) -> str:
 
 
 def parameters(values: Mapping[str, Any]) -> str:
-    """Settings in one line.
+    """Format settings on one line.
 
     >>> parameters({"client.lr": 0.0312345, "client.batch_size": 16})
     'client.lr=0.03123 client.batch_size=16'

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.terminal.show_tuning import _sweep_text
+from fedbench.bench.terminal.show_tuning import sweep_text
 from fedbench.bench.tuning.grid import Point, Scale
 from fedbench.bench.tuning.sweep import sweep
 
@@ -37,7 +37,7 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert finish[1] > finish[2] == result.estimate.hours >= finish[8] >= finish[64]
     assert finish[1] > result.estimate.device_hours > 0
     assert not (tmp_path / "s").exists()
-    text = _sweep_text(result)
+    text = sweep_text(result)
     assert "8 cells: 0 in the store already, 8 to run" in text
     assert "alpha 0.1, 100 × seeds 0, 1 × 2 methods" in text
     assert json.dumps(result.as_dict())
@@ -48,7 +48,7 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     scaling = {"client.lr": Scale(by="sqrt", of="federation.participation")}
     grid = GRID.model_copy(update={"axes": axes, "scaling": scaling})
     result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
-    (line,) = [each for each in _sweep_text(result).splitlines() if "scaled" in each]
+    (line,) = [each for each in sweep_text(result).splitlines() if "scaled" in each]
     value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
     assert line.split(maxsplit=1)[1] == f"simclr, supervised: {value}"
 
@@ -62,7 +62,7 @@ def test_a_long_sweep_is_compared_with_its_prediction(
     in_one_process()
     result = small(tmp_path / "long")
     assert (result.estimate, result.predicted.concurrency > 0) == (None, True)
-    assert "times as long)" in _sweep_text(result)
+    assert "times as long)" in sweep_text(result)
     assert counts(small(tmp_path / "long")) == (4, 4, 0, 0, 0)
 
 
@@ -72,4 +72,4 @@ def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
     # Twice SimCLR, once supervised: a point of its own method is for no other.
     text = "3 of the 6 combinations of 3 settings × seed 0 × 2 methods: simclr, supervised"
-    assert text in _sweep_text(result)
+    assert text in sweep_text(result)

@@ -19,7 +19,7 @@ from fedbench.bench.results.leaderboard.formats import (
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.lines import Spent
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.terminal.show_results import show
+from fedbench.bench.terminal.show_results import show_leaderboard
 
 MakeRow = Callable[..., Row]
 
@@ -79,7 +79,7 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     assert line.gain == pytest.approx(0.1)  # before training the metric is in the same place
     assert plain_cells(line)["MLP %"] == "50.0 (50.0, 50.0)"
     assert plain_cells(line)["local %"] == "65.0 (sd 3.0)"
-    show(Ranking(board, ()), "table")
+    show_leaderboard(Ranking(board, ()), "table")
     assert "local: on each client's own test images" in capsys.readouterr().out
     (local_line,) = leaderboard(rows, metric="mlp-local").lines
     assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
@@ -96,7 +96,7 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     def shown(budgets: dict[str, int]) -> tuple[dict[str, str], str]:
         studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
         board = leaderboard(rows, studies=studies)
-        show(Ranking(board, ()), "table")
+        show_leaderboard(Ranking(board, ()), "table")
         notes = {line.method: plain_cells(line)["notes"] for line in board.lines}
         said = capsys.readouterr()
         return notes, said.out + said.err

@@ -1,0 +1,162 @@
+"""Progress on stderr: rounds of a run, cells of a study or sweep, decoded images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedbench.bench.terminal.console import Status, note
+from fedbench.bench.terminal.units import count, duration, size
+
+if TYPE_CHECKING:
+    from fedbench.bench.config import RunConfig
+    from fedbench.bench.training.history import RoundRecord
+    from fedbench.bench.tuning.events import Began, CellDone, Event
+
+_FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
+_SECONDS = 5.0  # beyond, the least time between two lines
+_SHOWN_CELLS = 8  # running cells shown at the same time
+
+
+class RunProgress(Status):
+    """Rounds of a run: one line that is replaced on a terminal, plain lines in a pipe.
+
+    With `verbose`, every round gets a plain line with all terms of the loss.
+    """
+
+    def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
+        super().__init__(title, quiet=quiet, verbose=verbose)
+        self.live = self.live and not verbose
+        self._last_line = float("-inf")
+        self._rounds = 0
+        self._seconds = 0.0
+        self._bytes = 0
+
+    def start(self, config: RunConfig, devices: Sequence[str]) -> None:
+        """Announce a run before its first round."""
+        data, federation = config.data, config.federation
+        subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
+        self.title += f" · {data.public_name}{subset}"
+        rounds = count(federation.num_rounds, "round", comma=False)
+        workers = f"{count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
+        text = (
+            f"{self.title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
+            f" {rounds} · {workers}"
+        )
+        self.update(text)
+        if not (self.live or self.quiet):
+            note(text)
+
+    def resume(self, done: int, total: int) -> None:
+        """Announce that an earlier attempt is continued after `done` of `total` rounds."""
+        step = f"round {done + 1}" if done < total else "the evaluation"
+        text = f"resuming at {step}: {done} of {total} rounds are done"
+        self.update(f"{self.title} · {text}")
+        if not self.quiet:
+            note(text)
+
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        """Show a finished round."""
+        traffic = record.bytes_up + record.bytes_down
+        if self._rounds == 0:  # rounds of an earlier, interrupted attempt
+            self._bytes = traffic * record.round_index
+        self._rounds += 1
+        self._seconds += record.seconds
+        self._bytes += traffic
+        now = time.monotonic()
+        line = self._line(record, total)
+        if self.live:
+            self.update(f"{self.title} · {line}")
+        elif not self.quiet and self._due(record, total, now):
+            self._last_line = now
+            note(line)
+
+    def _due(self, record: RoundRecord, total: int, now: float) -> bool:
+        last = record.round_index + 1 == total
+        few = total <= _FEW_ROUNDS
+        return self.verbose or few or last or now - self._last_line >= _SECONDS
+
+    def _line(self, record: RoundRecord, total: int) -> str:
+        done = record.round_index + 1
+        loss = "-" if record.loss is None else f"{record.loss:.4f}"
+        parts = [
+            f"round {done}/{total}",
+            f"loss {loss}",
+            f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
+            size(self._bytes),
+        ]
+        if self.verbose:
+            parts += [f"{name} {value:.4f}" for name, value in record.parts.items()]
+        parts += [f"{name} {value:.4f}" for name, value in record.metrics.items()]
+        left = self._seconds / self._rounds * (total - done)
+        parts.append(f"{duration(left)} left" if done < total else "evaluating")
+        return " · ".join(parts)
+
+
+class CellProgress(Status):
+    """Cells of a study or a sweep: running ones on a terminal, a line for each ended one in a pipe.
+
+    With `verbose`, a terminal gets the line for each ended cell too.
+    """
+
+    def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
+        super().__init__(title, quiet=quiet, verbose=verbose)
+        self._running: dict[str, str] = {}
+        self._head = f"{title} · {self.first_step}"
+
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        from fedbench.bench.tuning import events
+
+        if isinstance(event, events.Began):
+            self._begin(event)
+        elif isinstance(event, events.CellStarted):
+            self._running[event.id] = event.label
+            self._head = f"{self.title} · {event.done}/{event.total} done"
+        elif isinstance(event, events.CellProgress):
+            loss = "-" if event.loss is None else f"{event.loss:.4f}"
+            collapsed = " · collapsed" if event.collapsed else ""
+            rounds = f"round {event.round}/{event.total}"
+            self._running[event.id] = f"{event.label} · {rounds} · loss {loss}{collapsed}"
+        else:
+            self._running.pop(event.id, None)
+            self._end(event)
+        running = [f"  {text}" for text in self._running.values()]
+        if len(running) > _SHOWN_CELLS:
+            running[_SHOWN_CELLS:] = [f"  and {len(running) - _SHOWN_CELLS} more"]
+        self.update(self._head, *running)
+
+    def _begin(self, event: Began) -> None:
+        device = f"{event.gpus:g} GPU each" if event.gpus else "cpu"
+        number = "as many as the cluster holds" if event.concurrency is None else event.concurrency
+        text = (
+            f"{self.title} · {event.total - event.done} to run, {event.done} of {event.total} in"
+            f" the store already · {number} at a time, {device}"
+        )
+        self._head = f"{text} · starting Ray"
+        if not (self.live or self.quiet):
+            note(text)
+
+    def _end(self, event: CellDone) -> None:
+        left = "" if event.eta_seconds is None else f" · {duration(event.eta_seconds)} left"
+        self._head = f"{self.title} · {event.done}/{event.total} done{left}"
+        shown = not self.live or self.verbose or event.status in ("error", "diverged")
+        if self.quiet or not shown:
+            return
+        objective = "" if event.objective is None else f" · objective {event.objective:.4f}"
+        error = f" · {event.error}" if event.error else ""
+        note(
+            f"{event.done}/{event.total} · {event.label} · {event.status}{objective}"
+            f" · {duration(event.seconds)}{error}{'' if event.done == event.total else left}"
+        )
+
+
+class DecodingProgress(Status):
+    """Number of images decoded so far; nothing in a pipe."""
+
+    first_step = "reading"
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` images are decoded."""
+        self.update(f"{self.title} · {done:,} of {total:,} images")
