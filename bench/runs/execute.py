@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from fedbench.bench.results.metrics import FINAL_METRICS, UNTRAINED_METRICS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
-from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.compute import choose_devices, installed_version
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
@@ -334,23 +333,16 @@ def _provenance() -> dict[str, str | None]:
     """The columns `git_sha package_version env_json hardware`."""
     env = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
-        if (installed := _version(name)) is not None:
+        if (installed := installed_version(name)) is not None:
             env[name] = installed
     if torch.version.cuda:
         env["cuda"] = torch.version.cuda
     return {
         "git_sha": _git_sha(),
-        "package_version": _version("fedbench") or "unknown",
+        "package_version": installed_version("fedbench") or "unknown",
         "env_json": canonical_json(env),
         "hardware": _hardware(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _hardware() -> str:

@@ -121,7 +121,9 @@ def user_keys(
 ) -> dict[str, str]:
     """Map the dotted names that files and environment set to their sources."""
     canonical = registry.canonical_spec(spec)
-    layers = [(f"file {path}", _read_file(path, canonical)[0]) for path in files]
+    layers: list[tuple[str, Mapping[str, Any]]] = [
+        (f"file {path}", _read_file(path, canonical)[0]) for path in files
+    ]
     layers += _environment(os.environ if environ is None else environ, canonical)
     return {key: source for source, values in layers for key in values}
 

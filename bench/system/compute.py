@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 import torch
@@ -70,3 +71,11 @@ def all_finite(values: Tensor) -> bool:
         return True
     low, high = values.aminmax()
     return bool(low.isfinite() & high.isfinite())
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

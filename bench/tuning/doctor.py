@@ -79,16 +79,16 @@ def checkup(store: Store, data_dir: Path | None = None, address: str | None = No
 
 
 def _packages() -> Iterator[Check]:
-    from fedbench.bench.tuning.ray.nodes import PACKAGES, versions
+    from fedbench.bench.tuning.ray.nodes import versions
 
-    have = versions(PACKAGES)
+    installed = versions()
     yield Check("python", "ok", platform.python_version())
-    missing = [name for name, found in have.items() if found is None]
+    missing = [name for name, version in installed.items() if version is None]
     if missing:
         yield Check(
             "packages", "problem", f"missing: {', '.join(missing)}", "install fedbench anew"
         )
-    texts = [f"{name} {found}" for name, found in have.items() if found is not None]
+    texts = [f"{name} {version}" for name, version in installed.items() if version is not None]
     yield Check("packages", "ok", ", ".join(texts))
 
 

@@ -27,7 +27,7 @@ from fedbench.bench.tuning.ray.executor import (
     choose_concurrency,
     choose_share,
     estimate_device,
-    forget_marks,
+    remove_stale_marks,
     run_source,
 )
 
@@ -187,7 +187,7 @@ def sweep(
             if source.outcomes:
                 store.refresh()
     elif not dry_run:
-        forget_marks(checkpoint_dir or store.root)
+        remove_stale_marks(checkpoint_dir or store.root)
         refresh_quietly(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     fresh = [outcome.status for outcome in source.outcomes]

@@ -1,4 +1,4 @@
-"""Ray Tune as the executor of cells: whatever hands out jobs is fed, told, and asked again."""
+"""Execution of a source's jobs by Ray Tune, on this machine or in a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -27,22 +26,27 @@ from fedbench.bench.tuning.ray.nodes import (
     cluster_slots,
     local_gpus,
 )
-from fedbench.bench.tuning.ray.remote import train
-from fedbench.bench.tuning.ray.session import Session, ray_session
+from fedbench.bench.tuning.ray.session import ray_session
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
-"""How often a cell is begun whose process died: a cluster loses nodes, which is not its fault."""
+"""Starts of a cell whose process dies; more in a cluster, which may lose its nodes."""
 
 
 def choose_share(
     device: str, gpus_per_trial: float | None, cpus_per_trial: int, address: str | None
 ) -> Share:
-    """What a trial claims; GPUs None = one, if `device` is `cuda`, or `auto` where any are here.
+    """Return the resources that a trial claims.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+        gpus_per_trial: None = one for `cuda`, and for `auto` on a machine with GPUs; else 0.
+        cpus_per_trial: at least 1.
+        address: of a cluster; None = this machine.
 
     Raises:
         ConfigError: if `device` and the number contradict each other.
-        ResourceError: if this machine has not as many and no cluster is joined.
+        ResourceError: if this machine has fewer and no cluster is joined.
     """
     if device == "cuda" and address is not None:
         gpus = 1.0 if gpus_per_trial is None else gpus_per_trial
@@ -60,7 +64,7 @@ def choose_share(
 
 
 def choose_concurrency(concurrency: int | None, need: Share, address: str | None) -> int | None:
-    """Trials at a time; None in a cluster = as many as it holds.
+    """Return the number of trials at a time; None in a cluster = as many as it holds.
 
     Raises:
         ConfigError: for fewer than one.
@@ -74,8 +78,8 @@ def choose_concurrency(concurrency: int | None, need: Share, address: str | None
     return max(1, physical_cores() // need.cpus)
 
 
-def device_at_hand(need: Share) -> str:
-    """Where trials can be tried out: a GPU of this machine if they claim one and it has any."""
+def estimate_device(need: Share) -> str:
+    """Return the device for estimates: `cuda` if trials claim GPUs and this machine has any."""
     return "cuda" if need.gpus and local_gpus() else "cpu"
 
 
@@ -92,22 +96,22 @@ def run_source(
 
     Args:
         source: of the jobs.
-        need: what a trial claims.
-        concurrency: trials at a time; None = what fits.
+        need: resources of a trial.
+        concurrency: trials at a time; None = as many as fit.
         address: of a cluster; None = this machine.
-        root: below its `cells/` are the checkpoints, as far as nodes see it.
+        root: folder whose `cells/` holds the checkpoints, for nodes that see it.
         on_progress: called with every event.
 
     Raises:
-        ResourceError, StoreError: when cells cannot be run here, or not be kept.
+        ResourceError, StoreError: if cells cannot be run here, or not be stored.
         Interrupted: after a signal.
     """
     if source.finished:
         return
     limit = choose_concurrency(concurrency, need, address)
-    left = source.total - source.ended
+    remaining = source.total - source.ended
     if on_progress is not None:
-        at_a_time = None if limit is None else min(limit, left)
+        at_a_time = None if limit is None else min(limit, remaining)
         on_progress(Began(source.total, source.ended, at_a_time, need.gpus))
     cpus = None if limit is None else limit * need.cpus
     with ray_session(cpus, address) as session, _home(root, address) as home:
@@ -117,8 +121,8 @@ def run_source(
                 _log.warning("%s", difference)
         slots = partial(_slots, need) if limit is None else None
         limit = limit or cluster_slots(need)
-        # All at once: short cells would end before a second process is up, and Tune then drops it.
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(limit, left))
+        # All at once: short cells would end before a second process is up, and Tune would drop it.
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(limit, remaining))
         driver = Driver(
             source,
             limit,
@@ -128,15 +132,17 @@ def run_source(
             slots=slots,
             attempts=_ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER,
         )
+        from fedbench.bench.tuning.ray.tuner import run_tuner
+
         while not driver.exhausted:
-            _fit(driver, need, session, home)
+            run_tuner(driver, need, session.folder.resolve() / "tune", home)
             if driver.failure is not None:
                 raise driver.failure
             session.raise_if_interrupted()
 
 
 def _slots(need: Share, before: int) -> int:
-    """How many trials the cluster holds by now; says so when nodes have come or gone."""
+    """Return the present number of slots of the cluster; log a change."""
     now = cluster_slots(need)
     if now != before:
         _log.warning("the cluster holds %d trials at a time now, %d before", now, before)
@@ -145,17 +151,17 @@ def _slots(need: Share, before: int) -> int:
 
 @contextmanager
 def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
-    """What trial processes of a cluster must know of the driver (`remote.Home`); None without one.
+    """Describe the driver to trials in a cluster (the fields of `remote.Home`); None without one.
 
-    A node sees the driver's folder for checkpoints if it finds the mark that lies there meanwhile.
+    Meanwhile a mark lies in the driver's folder for checkpoints: nodes that find it see the folder.
     """
     if address is None:
         yield None
         return
     import ray
 
-    forget_marks(root)
-    mark = root / "cells" / f"{_mark_of_host()}-{os.getpid()}-{secrets.token_hex(8)}"
+    remove_stale_marks(root)
+    mark = root / "cells" / f"{_mark_prefix()}-{os.getpid()}-{secrets.token_hex(8)}"
     atomic_write_text(mark, "while a fedbench command runs\n")
     try:
         yield {"node": str(ray.get_runtime_context().get_node_id()), "mark": mark.name}
@@ -163,47 +169,15 @@ def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
         mark.unlink(missing_ok=True)
 
 
-def forget_marks(root: Path) -> None:
-    """Delete the marks that drivers on this machine left below `root` when they were killed."""
-    here = _mark_of_host()
-    for path in (root / "cells").glob(f"{here}-*"):
+def remove_stale_marks(root: Path) -> None:
+    """Delete the marks of killed drivers of this machine below `root`."""
+    prefix = _mark_prefix()
+    for path in (root / "cells").glob(f"{prefix}-*"):
         host, _, number = path.name.rpartition("-")[0].rpartition("-")  # a host's name may have "-"
-        if host == here and number.isdigit() and not psutil.pid_exists(int(number)):
-            with suppress(OSError):  # harmless, and in the way of nobody
+        if host == prefix and number.isdigit() and not psutil.pid_exists(int(number)):
+            with suppress(OSError):  # a mark that stays does no harm
                 path.unlink(missing_ok=True)
 
 
-def _mark_of_host() -> str:
+def _mark_prefix() -> str:
     return f".driver-{socket.gethostname()}"
-
-
-def _fit(driver: Driver, need: Share, session: Session, home: dict[str, str] | None) -> None:
-    from ray import tune
-
-    from fedbench.bench.tuning.ray.driver import Feed, Leave, Sink
-
-    driver.begin()
-    tuner = tune.Tuner(
-        tune.with_resources(train, {name.lower(): n for name, n in need.resources.items()}),
-        tune_config=tune.TuneConfig(
-            search_alg=Feed(driver, home),
-            num_samples=-1,
-            reuse_actors=True,
-            trial_name_creator=_trial_name,
-            trial_dirname_creator=_trial_name,
-        ),
-        run_config=tune.RunConfig(
-            name=f"run-{driver.fits}",
-            storage_path=str(session.folder.resolve() / "tune"),
-            verbose=0,
-            callbacks=[Sink(driver)],
-            failure_config=tune.FailureConfig(max_failures=0),  # the driver begins cells again
-        ),
-    )
-    with suppress(Leave):
-        tuner.fit()
-        driver.ended()
-
-
-def _trial_name(trial: Any) -> str:
-    return str(trial.trial_id)

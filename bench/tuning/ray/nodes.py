@@ -1,69 +1,74 @@
-"""The nodes of a running Ray: what each has, and whether trials there are as here."""
+"""Nodes of a running Ray: their resources, their software, and the share of a trial."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedbench.bench.system.compute import physical_cores
+from fedbench.bench.system.compute import installed_version, physical_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
+
+PACKAGES = (
+    *("fedbench", "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
+    *("pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow"),
+)
+"""Packages that trials import, directly or not."""
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one trial claims of a node; a part of a GPU is a fraction."""
+    """Resources of a node that one trial claims; part of a GPU is a fraction."""
 
     cpus: int = 1
     gpus: float = 0.0
 
     @property
     def resources(self) -> dict[str, float]:
-        """As Ray counts."""
+        """The share under Ray's names of resources."""
         return {"CPU": float(self.cpus), "GPU": float(self.gpus)}
 
     def fits(self, node: Mapping[str, float]) -> int:
-        """How many such trials a node holds at a time."""
-        need = self.resources.items()
-        return min(int(node.get(name, 0) / asked + 1e-9) for name, asked in need if asked)
+        """Return how many such trials a node holds at a time."""
+        share = self.resources.items()
+        return min(int(node.get(name, 0) / amount + 1e-9) for name, amount in share if amount)
 
     def __str__(self) -> str:
         return _show({name: n for name, n in self.resources.items() if n or name == "CPU"})
 
 
 def check_trial_resources(need: Share, address: str | None) -> None:
-    """Refuse, before Ray starts, a trial that this machine cannot hold.
+    """Refuse a trial that this machine cannot hold; Ray need not run.
 
     Raises:
-        ConfigError: for a negative share, or more than one GPU in parts.
-        ResourceError: if it has too few; names what is asked for and what is there.
+        ConfigError: for less than one CPU, a negative number of GPUs, or a fraction above 1.
+        ResourceError: if it has too few; names the share and the resources of this machine.
     """
-    gpus_per_trial = need.gpus
     if need.cpus < 1:
         raise ConfigError(f"--cpus-per-trial: must be at least 1 (got {need.cpus})")
-    if gpus_per_trial < 0 or (gpus_per_trial > 1 and gpus_per_trial != int(gpus_per_trial)):
+    if need.gpus < 0 or (need.gpus > 1 and need.gpus != int(need.gpus)):
         raise ConfigError(
             "--gpus-per-trial: must be 0, a fraction below 1, or a whole number"
-            f" (got {gpus_per_trial:g})"
+            f" (got {need.gpus:g})"
         )
-    here = {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if gpus_per_trial else 0.0}
+    here = {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if need.gpus else 0.0}
     if address is None and not need.fits(here):
         raise ResourceError(
             f"a trial asks for {need}, this machine offers {_show(here)};"
-            f" lower {need_option(need, here)}, or join a cluster with --address"
+            f" lower {_excess_option(need, here)}, or join a cluster with --address"
         )
 
 
-def need_option(need: Share, best: Mapping[str, float]) -> str:
-    """The option that asks for too much."""
+def _excess_option(need: Share, best: Mapping[str, float]) -> str:
+    """Return the option that asks for too much."""
     lacks_gpu = need.gpus > best.get("GPU", 0)
     return "--gpus-per-trial" if lacks_gpu else "--cpus-per-trial"
 
 
 def live_nodes() -> list[dict[str, Any]]:
-    """The nodes of the running Ray that are up."""
+    """Return the nodes of the running Ray that are up."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
@@ -73,7 +78,7 @@ def check_cluster(need: Share) -> None:
     """Refuse a trial that fits no single node of the running Ray.
 
     Raises:
-        ResourceError: with what is asked for and the best that a node offers.
+        ResourceError: names the share and the best that a node offers.
     """
     nodes = [node["Resources"] for node in live_nodes()]
     if not any(map(need.fits, nodes)):
@@ -81,17 +86,17 @@ def check_cluster(need: Share) -> None:
         best = {name: max((node.get(name, 0) for node in nodes), default=0) for name in names}
         raise ResourceError(
             f"a trial asks for {need}, but no node of the cluster offers it (best per node:"
-            f" {_show(best)}; {len(nodes)} nodes); lower {need_option(need, best)} or add a node"
+            f" {_show(best)}; {len(nodes)} nodes); lower {_excess_option(need, best)} or add a node"
         )
 
 
 def cluster_slots(need: Share) -> int:
-    """How many trials all nodes of the running Ray hold at a time; at least 1."""
+    """Return how many trials all nodes of the running Ray hold at a time; at least 1."""
     return max(1, sum(need.fits(node["Resources"]) for node in live_nodes()))
 
 
 def local_gpus() -> int:
-    """GPUs that torch sees on this machine."""
+    """Return the number of GPUs that torch sees on this machine."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -101,26 +106,18 @@ def _show(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
-PACKAGES = (
-    *("fedbench", "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
-    *("pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow"),
-)
-"""What trials import, directly or not."""
-_SECONDS = 60.0
-
-
 @dataclass(frozen=True)
 class NodeReport:
-    """One node.
+    """State of one node.
 
     Attributes:
-        node_id: Ray's name of it.
-        address: its IP address.
-        resources: what it offers to Ray.
+        node_id: id in Ray.
+        address: IP address.
+        resources: CPUs, GPUs and memory that Ray may use.
         facts: `host python packages gpus memory_bytes shm_bytes disk_bytes`; empty if it did not
             answer.
-        problems: what keeps a trial from running there.
-        differences: versions that are not the driver's, which may change results' last digits.
+        problems: reasons why no trial can run there.
+        differences: versions unlike the driver's, which may change the last digits of results.
     """
 
     node_id: str
@@ -132,39 +129,39 @@ class NodeReport:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Host name and address, for messages."""
         return f"{self.facts['host']} ({self.address})" if self.facts else self.address
 
 
 def survey(*, gpus: bool = False) -> list[NodeReport]:
-    """Ask every live node of the running Ray, all at once; one that dies meanwhile is left out.
+    """Ask all live nodes of the running Ray at once; one that dies meanwhile is left out.
 
     Args:
-        gpus: ask torch for GPUs, which takes a node some seconds.
+        gpus: ask torch for GPUs too, which takes some seconds per node.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = live_nodes()
     task = ray.remote(num_cpus=0, max_retries=0)(_prober(PACKAGES, gpus))
-    asked = {}
+    answers = []
     for node in nodes:
         place = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-        asked[node["NodeID"]] = task.options(scheduling_strategy=place).remote()
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=_SECONDS)
-    reports = [_report(node, asked[node["NodeID"]]) for node in nodes]
+        answers.append(task.options(scheduling_strategy=place).remote())
+    ray.wait(answers, num_returns=len(answers), timeout=_SECONDS)
+    reports = [_report(node, answer) for node, answer in zip(nodes, answers, strict=True)]
     alive = {node["NodeID"] for node in live_nodes()}
     return [report for report in reports if report is not None and report.node_id in alive]
 
 
 def check_software(need: Share) -> list[str]:
-    """Refuse a cluster with a node that would be given trials and could not run them.
+    """Refuse a cluster with a node that would get trials and cannot run them.
 
     Returns:
-        One line for each node whose versions differ in a way that is no obstacle.
+        One line for each node whose versions differ without being a problem.
 
     Raises:
-        ResourceError: names the node and what it lacks.
+        ResourceError: names the node and its problems.
     """
     able = [report for report in survey() if need.fits(report.resources)]
     for report in able:
@@ -177,32 +174,28 @@ def check_software(need: Share) -> list[str]:
 
 
 def _report(node: Mapping[str, Any], answer: Any) -> NodeReport | None:
-    """None if the node died, which Ray may list as alive for some seconds more."""
+    """Make a report; None for a dead node, which Ray may list as alive for some seconds."""
     import ray
 
     resources = {k: v for k, v in node["Resources"].items() if k in ("CPU", "GPU", "memory")}
-    base = NodeReport(node["NodeID"], str(node["NodeManagerAddress"]), resources)
+    report = NodeReport(node["NodeID"], str(node["NodeManagerAddress"]), resources)
     try:
         facts = ray.get(answer, timeout=0)
     except ray.exceptions.NodeDiedError:
         return None
     except ray.exceptions.GetTimeoutError:
-        return _with(base, (f"does not answer within {_SECONDS:.0f} s",))
+        return replace(report, problems=(f"does not answer within {_SECONDS:.0f} s",))
     except ray.exceptions.RayError as err:
-        return _with(base, (" ".join(str(err).split())[:200],))
+        return replace(report, problems=(" ".join(str(err).split())[:200],))
     problems, differences = compare(facts, resources)
-    return NodeReport(base.node_id, base.address, resources, facts, problems, differences)
-
-
-def _with(report: NodeReport, problems: tuple[str, ...]) -> NodeReport:
-    return NodeReport(report.node_id, report.address, report.resources, {}, problems)
+    return replace(report, facts=facts, problems=problems, differences=differences)
 
 
 def compare(
     facts: Mapping[str, Any], resources: Mapping[str, float]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What keeps a node from running trials, and which versions are not those of this machine."""
-    here, there = versions(PACKAGES), facts["packages"]
+    """Return the problems of a node, and its versions that differ from this machine's."""
+    here, there = versions(), facts["packages"]
     problems = [f"{name} is not installed" for name in PACKAGES if here[name] and not there[name]]
     if there["fedbench"] and there["fedbench"] != here["fedbench"]:
         problems.append(f"fedbench is {there['fedbench']} there and {here['fedbench']} here")
@@ -219,19 +212,13 @@ def compare(
     return tuple(problems), tuple(differences)
 
 
-def versions(packages: Sequence[str]) -> dict[str, str | None]:
-    """Installed versions; None for a package that is not there."""
-    found: dict[str, str | None] = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+def versions() -> dict[str, str | None]:
+    """Return the versions of `PACKAGES` on this machine; None for a package that is missing."""
+    return {name: installed_version(name) for name in PACKAGES}
 
 
 def _prober(packages: tuple[str, ...], gpus: bool) -> Callable[[], dict[str, Any]]:
-    """A function that needs nothing of fedbench, since a node may lack it: Ray sends it whole."""
+    """Make a function without imports of fedbench, which a node may lack; Ray sends its code."""
 
     def probe() -> dict[str, Any]:
         import os
@@ -242,14 +229,14 @@ def _prober(packages: tuple[str, ...], gpus: bool) -> Callable[[], dict[str, Any
         from importlib.metadata import PackageNotFoundError, version
         from pathlib import Path
 
-        found: dict[str, str | None] = {}
+        installed: dict[str, str | None] = {}
         for name in packages:
             try:
-                found[name] = version(name)
+                installed[name] = version(name)
             except PackageNotFoundError:
-                found[name] = None
+                installed[name] = None
         seen = None
-        if gpus and found.get("torch"):
+        if gpus and installed.get("torch"):
             import torch
 
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -263,7 +250,7 @@ def _prober(packages: tuple[str, ...], gpus: bool) -> Callable[[], dict[str, Any
         return {
             "host": socket.gethostname(),
             "python": platform.python_version(),
-            "packages": found,
+            "packages": installed,
             "gpus": seen,
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "shm_bytes": shutil.disk_usage(shm).free if shm.is_dir() else None,

@@ -1,8 +1,8 @@
-"""A cell on some node of a cluster: where its images and its checkpoints are, and what it may use.
+"""A trial process, which runs cells: its data set, checkpoints and share of a GPU on any node.
 
 A node need not see the driver's disk. Images that it does not see come from the driver's node,
-once per node. Checkpoints lie in the store, or in the folder given for them, if the node sees it;
-else in a folder of its own, where a later attempt on the same node finds them. Cells that went on
+once per node. Checkpoints lie in the store, or in `--checkpoint-dir`, if the node sees it; else in
+a folder on the node, where a later attempt on the same node finds them. Cells that continued
 elsewhere leave such folders behind; trial processes delete them after a week.
 """
 
@@ -28,16 +28,16 @@ from fedbench.bench.system.files import file_lock
 from fedbench.bench.tuning.cell import CellJob, _abort, work
 
 STALE_SECONDS = 7 * 86_400.0
-"""A cell whose folder on a node has been left alone for so long is not taken up there again."""
+"""Age at which an unused folder of a cell on a node is deleted."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """The driver, as its trial processes need to know it.
+    """Facts about the driver for its trial processes.
 
     Attributes:
         node: id of its node, where data sets are read.
-        mark: name of a file that it has put where checkpoints go, below `cells/`.
+        mark: name of a file that it keeps in its folder for checkpoints, below `cells/`.
     """
 
     node: str
@@ -50,68 +50,64 @@ class Settled:
 
     Attributes:
         job: the job.
-        own: its checkpoints lie in a folder of this node alone; its history has to travel.
+        local: its checkpoints lie on this node alone, so that its history must be sent.
     """
 
     job: CellJob
-    own: bool
+    local: bool
 
 
 def settle(job: CellJob, home: Home) -> Settled:
-    """The job with paths of this node; fetches its data set if need be.
+    """Give a job the paths of this node; fetches its data set if this node does not see it.
 
     Raises:
-        ResourceError: if the folder for checkpoints is not the driver's.
-        DataError: if its data set cannot be had.
+        ResourceError: if `--checkpoint-dir` is not the driver's folder.
+        DataError: if the data set cannot be fetched.
     """
     if job.dataset is not None:
-        job = replace(job, dataset=_images(job.dataset, job.revision, job.config.data.name, home))
+        job = replace(
+            job, dataset=_local_dataset(job.dataset, job.revision, job.config.data.name, home)
+        )
     root = job.checkpoints or job.store
     if (root / "cells" / home.mark).is_file():
-        return Settled(job, own=False)
+        return Settled(job, local=False)
     if job.checkpoints is not None:
         raise ResourceError(
             f"node {socket.gethostname()} does not see the driver's --checkpoint-dir {str(root)!r};"
             " mount it there under the same path, or leave the option out"
         )
     name = hashlib.sha256(str(job.store).encode()).hexdigest()[:16]
-    settled = Settled(replace(job, checkpoints=_scratch() / name), own=True)
-    forget_old(settled.job.folder)
+    settled = Settled(replace(job, checkpoints=_scratch() / name), local=True)
+    _delete_stale(settled.job.folder)
     return settled
 
 
-def forget(settled: Settled) -> None:
-    """Delete what a cell that has ended left on this node alone."""
-    if settled.own:
+def clean_up(settled: Settled) -> None:
+    """Delete the folder of a cell that has ended if it lies on this node alone."""
+    if settled.local:
         shutil.rmtree(settled.job.folder, ignore_errors=True)
 
 
-def forget_old(but: Path) -> int:
-    """Delete what cells of any driver left on this node alone a week ago; returns how many.
-
-    Args:
-        but: the folder of a cell, which stays.
-    """
-    count, limit = 0, time.time() - STALE_SECONDS
+def _delete_stale(current: Path) -> None:
+    """Delete folders of cells of any driver that lie unused on this node, except `current`."""
+    limit = time.time() - STALE_SECONDS
     for folder in _scratch().glob("*/cells/*/"):
-        with suppress(OSError, StoreError):  # another process may be at the same
+        with suppress(OSError, StoreError):  # another process may be deleting it too
             newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-            if folder == but or newest > limit:
+            if folder == current or newest > limit:
                 continue
             with file_lock(folder / "lock") as free:
                 if free:
                     shutil.rmtree(folder)
-                    count += 1
-    return count
 
 
 def limit_memory(gpus: float) -> None:
     """Keep a process that shares a GPU within its part of the memory.
 
-    Ray's fractions are bookkeeping; without this, one trial that grows ends all of its neighbours.
+    Ray only counts fractions; without this, one trial that grows ends all its neighbours.
 
     Args:
-        gpus: what the process was granted.
+        gpus: number or fraction of GPUs that the process was granted.
     """
     if 0 < gpus < 1:
         import torch
@@ -121,10 +117,10 @@ def limit_memory(gpus: float) -> None:
 
 
 def _scratch() -> Path:
-    """The user's own folder on this node.
+    """Return the user's folder on this node.
 
     Raises:
-        ResourceError: if somebody else has made it, who could then change what lies in it.
+        ResourceError: if it belongs to another user, who could then change its content.
     """
     folder = Path(tempfile.gettempdir()) / f"fedbench-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,8 +131,8 @@ def _scratch() -> Path:
     return folder
 
 
-def _images(path: Path, revision: str, name: str, home: Home) -> Path:
-    """A folder of this node with the data set of this revision."""
+def _local_dataset(path: Path, revision: str, name: str, home: Home) -> Path:
+    """Return a folder of this node with the data set of this revision."""
     with suppress(DataError):
         return reopen(path, revision).path
     copy = _scratch() / "data" / revision[:16]
@@ -152,48 +148,47 @@ def _images(path: Path, revision: str, name: str, home: Home) -> Path:
 
 
 def _fetch(path: Path, home: Home) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """A data set's arrays, read on the driver's node and sent through Ray's object store."""
+    """Read a data set's arrays and class names on the driver's node, through Ray's object store."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task = ray.remote(num_cpus=0, max_retries=1)(read_arrays)
     place = NodeAffinitySchedulingStrategy(node_id=home.node, soft=False)
     try:
-        found: Any = ray.get(task.options(scheduling_strategy=place).remote(str(path)))
+        arrays, class_names = ray.get(task.options(scheduling_strategy=place).remote(str(path)))
     except ray.exceptions.RayError as err:
         raise DataError(f"the data set at {str(path)!r} did not arrive: {err}") from err
-    return dict(found[0]), tuple(found[1])
+    return dict(arrays), tuple(class_names)
 
 
 def read_arrays(path: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The arrays and the class names of a cache folder of this node."""
+    """Return the arrays and the class names of a cache folder of this node."""
     cache = open_cache(Path(path), verify="sizes")
     return {name: np.asarray(array) for name, array in cache.arrays.items()}, cache.class_names
 
 
 def train(config: dict[str, Any]) -> None:
-    """The function that Ray Tune runs: one cell, given as JSON under `job`.
+    """Run one cell; the function of Ray Tune's trials.
 
-    In a cluster, `home` says where the driver is.
+    Args:
+        config: a `CellJob` as JSON under `job`; in a cluster, the fields of `Home` under `home`.
     """
     import ray
     from ray import tune
 
-    from fedbench.bench.tuning.ray import remote
-
     granted = ray.get_runtime_context().get_assigned_resources()
     job = CellJob.loads(config["job"])
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
-    remote.limit_memory(granted.get("GPU", 0.0))
+    limit_memory(granted.get("GPU", 0.0))
     # The last report is made inside the lock: Tune lets it return only after the driver has
     # written the row, so nobody can find the cell free and its row missing.
     if "home" not in config:
         work(job, tune.report)
         return
     try:
-        settled = remote.settle(job, remote.Home(**config["home"]))
+        settled = settle(job, Home(**config["home"]))
     except FedbenchError as err:
         tune.report(_abort(err))
         return
-    if work(settled.job, tune.report, history=settled.own) != "busy":
-        remote.forget(settled)
+    if work(settled.job, tune.report, history=settled.local) != "busy":
+        clean_up(settled)

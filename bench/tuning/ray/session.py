@@ -1,4 +1,4 @@
-"""Ray for the length of a command: quiet, private, checked beforehand, and gone afterwards."""
+"""Ray for the length of a command: quiet, private, checked before it starts, gone afterwards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,125 +38,10 @@ _ENVIRONMENT = {
     "TUNE_MAX_PENDING_TRIALS_PG": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
-_TOKEN_PATH, _AUTH_MODE = "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
+_TOKEN, _TOKEN_PATH, _AUTH_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
 _USUAL_TOKEN = Path(".ray", "auth_token")  # below the home folder; `ray get-auth-token --generate`
 _LONGEST_BASE = 40  # AF_UNIX names end at 103 (macOS) or 107 bytes; Ray's own part is about 60
-_TOKEN: list[str] = []
-
-
-def has_token() -> bool:
-    """Whether a token is where Ray looks for one."""
-    named = {_TOKEN_PATH, "RAY_AUTH_TOKEN"} & set(os.environ)
-    return bool(named) or (Path.home() / _USUAL_TOKEN).exists()
-
-
-def auth_state() -> str:
-    """What a cluster may expect of this process, and what it has."""
-    mode = os.environ.get(_AUTH_MODE, "not set")
-    held = "a" if has_token() else "no"
-    return (
-        f"a cluster with a token wants {_AUTH_MODE}=token and the same {_TOKEN_PATH} here"
-        f" ({_AUTH_MODE} is {mode}, {held} token is at hand)"
-    )
-
-
-def short_folder() -> Path:
-    """A folder for temporary files whose name is short enough for the sockets below it."""
-    places = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), str(Path(os.sep, "tmp"))]
-    for place in places:
-        if place and len(os.fsencode(place)) <= _LONGEST_BASE and os.access(place, os.W_OK):
-            return Path(place)
-    raise ResourceError(
-        f"the temporary folder {tempfile.gettempdir()!r} is too long for Ray's sockets"
-        f" (at most {_LONGEST_BASE} bytes); set TMPDIR to a shorter one"
-    )
-
-
-@contextmanager
-def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
-    """Ray's settings for the length of the session; those that are already set stay.
-
-    A private Ray gets a token file of its own: Ray would write one to the home folder otherwise.
-    The token is the same for all sessions of a process, since Ray's core keeps the first it reads.
-    A cluster is joined with the user's token, if there is one: with an address, Ray itself would
-    only look for it when told so.
-    """
-    names = [*_ENVIRONMENT, _TOKEN_PATH, _AUTH_MODE]
-    before = {name: os.environ.get(name) for name in names}
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    own_token = private and not {_TOKEN_PATH, _AUTH_MODE, "RAY_AUTH_TOKEN"} & set(os.environ)
-    if own_token:
-        if not _TOKEN:
-            _TOKEN.append(secrets.token_hex(32))
-        token = folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(_TOKEN[0], encoding="utf-8")
-        os.environ[_TOKEN_PATH] = str(token)  # `ray.init` then sets the mode, here and in its core
-    elif not private and _AUTH_MODE not in os.environ and has_token():
-        os.environ[_AUTH_MODE] = "token"
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = old
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def way_out(seconds: float) -> Iterator[None]:
-    """End this process if the block is not left so many seconds after SIGINT or SIGTERM.
-
-    Where a cluster is taken down as a whole, its head may be gone before the driver has asked it
-    for anything: calls into Ray then wait for a minute, in which Python runs no signal handler, and
-    end the process with an exit code that nobody can tell from a crash. Everything that is finished
-    is on the disk, so that the end is as good as an orderly one.
-
-    Only the main thread can do this; in others it does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    inner, outer = socket.socketpair()
-    outer.setblocking(False)
-    before = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(inner, seconds), daemon=True).start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        outer.close()
-
-
-def _watch(inner: socket.socket, seconds: float) -> None:
-    """Waits for a signal's number, then for the end of the block."""
-    with inner:
-        while (data := inner.recv(1)) and data[0] not in SIGNALS:
-            continue
-        if not data:
-            return
-        inner.settimeout(seconds)
-        with suppress(TimeoutError):
-            while inner.recv(64):
-                continue
-            return
-    text = f"interrupted by {signal.Signals(data[0]).name}; the same command continues\n"
-    with suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    os._exit(128 + data[0])
-
-
-_log = logging.getLogger(__name__)
 _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations and rows travel
-_SECONDS_TO_DIE = 5.0
-_SECONDS_TO_LEAVE, _SECONDS_TO_LEAVE_A_CLUSTER = 60.0, 20.0
-_SECONDS_TO_ANSWER = 5.0
 _WORKERS = {
     # Trial processes begin with what they need; those that Ray starts beforehand are not ready
     # when Tune asks for some, and would only compete with these.
@@ -163,10 +49,16 @@ _WORKERS = {
     "prestart_worker_first_driver": False,
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
+_START_ERRORS = (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SECONDS_TO_DIE = 5.0
+_SECONDS_TO_EXIT, _SECONDS_TO_EXIT_CLUSTER = 60.0, 20.0
+_SECONDS_TO_ANSWER = 5.0
+_log = logging.getLogger(__name__)
 
 
 class Interrupted(FedbenchError):  # noqa: N818
-    """A signal ended the command; what is finished is kept, and the same command continues."""
+    """A signal ended the command; finished work is stored, and the same command continues."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(
@@ -180,22 +72,20 @@ class Session:
     """A running Ray.
 
     Attributes:
-        folder: for what Tune writes; gone after the session.
-        address: of a cluster; None = this machine.
+        folder: for Tune's files; deleted after the session.
         received: signals so far.
     """
 
     folder: Path
-    address: str | None
     received: list[int] = field(default_factory=list)
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked us to stop."""
+        """True after a signal."""
         return bool(self.received)
 
     def raise_if_interrupted(self) -> None:
-        """Raises Interrupted if a signal has arrived."""
+        """Raise Interrupted after a signal."""
         if self.received:
             raise Interrupted(self.received[0])
 
@@ -212,39 +102,169 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
         address: of a running cluster, `HOST:PORT` or `auto`.
 
     Raises:
-        ConfigError: for an address that is none.
+        ConfigError: for an address of another form.
         ResourceError: if Ray does not start, or the cluster does not answer.
         Interrupted: if a signal arrived while it started.
     """
-    base = short_folder()
-    folder = Path(tempfile.mkdtemp(prefix="fb-", dir=base))
-    session = Session(folder, address)
+    folder = Path(tempfile.mkdtemp(prefix="fb-", dir=short_folder()))
+    session = Session(folder)
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    patience = _SECONDS_TO_LEAVE if address is None else _SECONDS_TO_LEAVE_A_CLUSTER
+    seconds = _SECONDS_TO_EXIT if address is None else _SECONDS_TO_EXIT_CLUSTER
     with (
-        way_out(patience),
+        exit_deadline(seconds),
         ray_environment(folder, private=address is None),
-        _signals(session) as again,
+        _signal_handlers(session) as install_handlers,
     ):
         import ray
 
-        quiet()
+        for name in _LOGGERS:  # fedbench reports the events that matter itself
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         foreign = ray.is_initialized()
         try:
             if not foreign:
                 _init(folder, num_cpus or physical_cores(), address)
-                again()  # Ray has installed a handler of its own
+                install_handlers()  # Ray has installed one of its own
             session.raise_if_interrupted()
             yield session
         finally:
             if not foreign:
-                started = _descendants(before)
+                children = psutil.Process().children(recursive=True)
                 ray.shutdown()
-                _reap(started, folder)
+                _reap([child for child in children if child.pid not in before], folder)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-_NO_START = (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError)
+def has_token() -> bool:
+    """Return True if a token lies in one of the places where Ray looks for it."""
+    return bool({_TOKEN_PATH, _TOKEN} & set(os.environ)) or (Path.home() / _USUAL_TOKEN).exists()
+
+
+def auth_state() -> str:
+    """Describe the token that a cluster may demand, and the settings of this process."""
+    mode = os.environ.get(_AUTH_MODE, "not set")
+    return (
+        f"a cluster with a token wants {_AUTH_MODE}=token and the same {_TOKEN_PATH} here"
+        f" ({_AUTH_MODE} is {mode}, {'a' if has_token() else 'no'} token is set)"
+    )
+
+
+def short_folder() -> Path:
+    """Return a folder for temporary files whose name is short enough for the sockets below it.
+
+    Raises:
+        ResourceError: if there is none.
+    """
+    places = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), str(Path(os.sep, "tmp"))]
+    for place in places:
+        if place and len(os.fsencode(place)) <= _LONGEST_BASE and os.access(place, os.W_OK):
+            return Path(place)
+    raise ResourceError(
+        f"the temporary folder {tempfile.gettempdir()!r} is too long for Ray's sockets"
+        f" (at most {_LONGEST_BASE} bytes); set TMPDIR to a shorter one"
+    )
+
+
+@contextmanager
+def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
+    """Set Ray's environment variables for the length of the session; those already set stay.
+
+    A private Ray gets its token in a file of `folder`: Ray would write one to the home folder. A
+    cluster is joined with the user's token, if there is one, which Ray itself uses only when told.
+    """
+    names = [*_ENVIRONMENT, _TOKEN_PATH, _AUTH_MODE]
+    before = {name: os.environ.get(name) for name in names}
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if private and not {_TOKEN_PATH, _AUTH_MODE, _TOKEN} & set(os.environ):
+        file = folder / "token"
+        file.touch(mode=0o600)
+        file.write_text(_private_token(), encoding="utf-8")
+        os.environ[_TOKEN_PATH] = str(file)  # `ray.init` then sets the mode, here and in its core
+    elif not private and _AUTH_MODE not in os.environ and has_token():
+        os.environ[_AUTH_MODE] = "token"
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = old
+
+
+@cache
+def _private_token() -> str:
+    """Draw one token for all sessions of a process, since Ray's core keeps the first it reads."""
+    return secrets.token_hex(32)
+
+
+@contextmanager
+def exit_deadline(seconds: float) -> Iterator[None]:
+    """End this process if the block is not left so many seconds after SIGINT or SIGTERM.
+
+    When a whole cluster is taken down, its head may be gone before the driver has asked it for
+    anything: calls into Ray then wait for a minute, in which Python runs no signal handler, and end
+    the process with an exit code like that of a crash. All finished work is on the disk, so ending
+    here loses nothing that an orderly end would keep.
+
+    Only the main thread can do this; in others it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    inner, outer = socket.socketpair()
+    outer.setblocking(False)
+    before = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_await_deadline, args=(inner, seconds), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        outer.close()
+
+
+def _await_deadline(inner: socket.socket, seconds: float) -> None:
+    """Wait for a signal's number, then for the end of the block; exit if it does not come."""
+    with inner:
+        while (data := inner.recv(1)) and data[0] not in _SIGNALS:
+            continue
+        if not data:
+            return
+        inner.settimeout(seconds)
+        with suppress(TimeoutError):
+            while inner.recv(64):
+                continue
+            return
+    interrupted = Interrupted(data[0])
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{interrupted}\n")
+        sys.stderr.flush()
+    os._exit(interrupted.exit_code)
+
+
+@contextmanager
+def _signal_handlers(session: Session) -> Iterator[Callable[[], None]]:
+    """Record signals in the session; yields a function that installs the handlers once more."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGINT and session.received:
+            raise KeyboardInterrupt
+        session.received.append(signum)
+
+    def install() -> None:
+        for signum in _SIGNALS:
+            signal.signal(signum, handle)
+
+    before = {signum: signal.getsignal(signum) for signum in (*_SIGNALS, signal.SIGUSR1)}
+    install()
+    try:
+        yield install
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
 
 
 def _init(folder: Path, num_cpus: int, address: str | None) -> None:
@@ -254,7 +274,7 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     if address is not None:
         address = _check_reachable(address)
     # Ray prints what happens to nodes on stdout, which is for results; we look at nodes ourselves.
-    worker.print_to_stdstream = _drop
+    worker.print_to_stdstream = _log_node_events
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address is not None:
@@ -271,7 +291,7 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         )
     except Exception as err:
         # A node that is too slow to start raises Exception itself (ray/_private/node.py).
-        if type(err) is not Exception and not isinstance(err, _NO_START):
+        if type(err) is not Exception and not isinstance(err, _START_ERRORS):
             raise
         reason = " ".join(str(err).split())[:300]
         if address is None:
@@ -280,13 +300,17 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
                 " the same command begins again"
             ) from err
         silent = isinstance(err, ConnectionError | TimeoutError)
-        what = "no Ray cluster answers at" if silent else "cannot join the Ray cluster at"
+        problem = "no Ray cluster answers at" if silent else "cannot join the Ray cluster at"
         hint = f"; {auth_state()}" if silent else ""
-        raise ResourceError(f"{what} {address!r}: {reason}{hint}") from err
+        raise ResourceError(f"{problem} {address!r}: {reason}{hint}") from err
+
+
+def _log_node_events(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+    _log.debug("%s", " ".join(data["lines"]))
 
 
 def _check_reachable(address: str) -> str:
-    """The address, `auto` replaced by what it stands for; Ray itself would try for minutes.
+    """Return the address, `auto` replaced by its meaning; Ray itself would try for minutes.
 
     A killed cluster leaves processes behind that `auto` takes for a cluster.
     """
@@ -322,59 +346,17 @@ def _find_cluster() -> str:
         ) from err
 
 
-def _drop(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
-    _log.debug("%s", " ".join(data["lines"]))
-
-
-def quiet() -> None:
-    """Silence Ray's and Tune's loggers; what matters is reported by fedbench."""
-    for name in _LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-@contextmanager
-def _signals(session: Session) -> Iterator[Any]:
-    """Handlers that take note; yields a function that installs them once more."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGINT and session.received:
-            raise KeyboardInterrupt
-        session.received.append(signum)
-
-    def install() -> None:
-        for signum in SIGNALS:
-            signal.signal(signum, handle)
-
-    before = {signum: signal.getsignal(signum) for signum in (*SIGNALS, signal.SIGUSR1)}
-    install()
-    try:
-        yield install
-    finally:
-        for signum, old in before.items():
-            signal.signal(signum, old)
-
-
-def _descendants(before: set[int]) -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [process for process in children if process.pid not in before]
-
-
 def _reap(started: list[psutil.Process], folder: Path) -> None:
-    """Wait for Ray's processes to end, and end those that do not."""
+    """Wait for Ray's processes to end, and kill those that do not."""
     _, alive = psutil.wait_procs([p for p in started if _is_rays(p, folder)], _SECONDS_TO_DIE)
     for process in alive:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(alive, _SECONDS_TO_DIE)
 
 
 def _is_rays(process: psutil.Process, folder: Path) -> bool:
-    """Not, say, a data loader that the calling program started meanwhile."""
+    """Return False for others, say a data loader that the calling program started meanwhile."""
     try:
         command = " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):

@@ -61,7 +61,7 @@ def last(made: CellJob, **settings: Any) -> dict[str, Any]:
 
 def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
     made = job(marked(tmp_path / "store"))
-    assert remote.settle(made, HOME) == remote.Settled(made, own=False)
+    assert remote.settle(made, HOME) == remote.Settled(made, local=False)
     shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
     assert remote.settle(shared, HOME).job.folder == tmp_path / "shared" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
@@ -76,14 +76,14 @@ def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
 ) -> None:
     made = job(tmp_path / "unseen")
     settled = remote.settle(made, HOME)
-    assert settled.own
+    assert settled.local
     assert own_scratch in settled.job.folder.parents
     message = last(settled.job, history=True)
     assert message["status"] == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
     assert remote.settle(made, HOME).job.folder.exists()
-    remote.forget(settled)
+    remote.clean_up(settled)
     assert not settled.job.folder.exists()
 
     outcome = Outcome.of(made, json.loads(json.dumps(message)))
@@ -200,11 +200,11 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
 
 def facts(**changes: Any) -> dict[str, Any]:
     here = {"host": "n", "python": sys.version.split()[0], "gpus": None}
-    return {**here, "packages": nodes.versions(nodes.PACKAGES), **changes}
+    return {**here, "packages": nodes.versions(), **changes}
 
 
 def test_what_nodes_have_and_lack() -> None:
-    same = nodes.versions(nodes.PACKAGES)
+    same = nodes.versions()
     assert nodes.compare(facts(), {"CPU": 8.0}) == ((), ())
     assert nodes.compare(facts(packages={**same, "torch": None}), {})[0] == (
         "torch is not installed",
@@ -268,11 +268,11 @@ def test_a_cluster_is_joined_with_the_users_token(
             return os.environ.get("RAY_AUTH_MODE"), session.auth_state()
 
     assert mode()[0] is None
-    assert "no token is at hand" in mode()[1]
+    assert "no token is set" in mode()[1]
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
     assert mode()[0] == "token"
-    assert "a token is at hand" in mode()[1]
+    assert "a token is set" in mode()[1]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert mode()[0] == "disabled"
     assert os.environ["RAY_AUTH_MODE"] == "disabled"

@@ -13,7 +13,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cell import CellJob, Outcome
-from fedbench.bench.tuning.events import Event, TrialDone, TrialProgress, TrialStarted
+from fedbench.bench.tuning.events import CellDone, CellProgress, CellStarted, Event
 from fedbench.bench.tuning.ray import driver as module
 from fedbench.bench.tuning.ray.driver import Driver
 from fedbench.bench.tuning.ray.executor import choose_concurrency, choose_share
@@ -55,7 +55,7 @@ def make(source: Fixed, **changes: Any) -> Driver:
         **changes,
     }
     driver = Driver(source, **settings)
-    driver.begin()
+    driver.begin_tuner()
     return driver
 
 
@@ -97,7 +97,7 @@ def test_many_cells_go_to_more_than_one_tuner(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "CELLS_PER_TUNER", 2)
     driver = make(Fixed(jobs(3)), limit=9)
     assert [name(driver.hand_out(trial)) for trial in "abc"] == ["cell-0", "cell-1", False]
-    driver.begin()
+    driver.begin_tuner()
     assert name(driver.hand_out("c")) == "cell-2"
 
 
@@ -112,9 +112,9 @@ def test_events_tell_the_story() -> None:
     driver.reported("a", ERROR)
     driver.reported("a", running)  # nobody is interested any more
     assert seen == [
-        TrialStarted("cell-0", "cell-0", 0, 1),
-        TrialProgress("cell-0", "cell-0", 1, 2, None, True),
-        TrialDone("cell-0", "cell-0", "error", None, 1.0, 1, 1, 0.0, "no luck"),
+        CellStarted("cell-0", "cell-0", 0, 1),
+        CellProgress("cell-0", "cell-0", 1, 2, None, True),
+        CellDone("cell-0", "cell-0", "error", None, 1.0, 1, 1, 0.0, "no luck"),
     ]
 
 
@@ -124,7 +124,7 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     driver.hand_out("a")
     driver.hand_out("b")
     driver.died("a", "")
-    driver.ended()
+    driver.end_tuner()
     errors = [outcome.error for outcome in source.outcomes]
     assert errors == [
         "the trial process died: perhaps the memory is full",
@@ -147,9 +147,9 @@ def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None
 def test_a_cell_that_a_tuner_forgot_goes_to_the_next() -> None:
     driver = make(Fixed(jobs(1)), attempts=2)
     driver.hand_out("a")
-    driver.ended()
+    driver.end_tuner()
     assert not driver.exhausted
-    driver.begin()
+    driver.begin_tuner()
     assert name(driver.hand_out("b")) == "cell-0"
 
 

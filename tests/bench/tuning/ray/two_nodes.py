@@ -47,7 +47,7 @@ def main(store: str, arguments: str) -> None:
 
     from fedbench.bench.results.store.store import Store
     from fedbench.bench.tuning import sweep as module
-    from fedbench.bench.tuning.events import TrialDone, TrialProgress
+    from fedbench.bench.tuning.events import CellDone, CellProgress
     from fedbench.bench.tuning.grid import Grid
     from fedbench.bench.tuning.ray import nodes
     from fedbench.bench.tuning.ray.executor import run_source
@@ -66,9 +66,9 @@ def main(store: str, arguments: str) -> None:
         killed: list[float] = []
 
         def watch(event: Any) -> None:
-            if isinstance(event, TrialProgress):
+            if isinstance(event, CellProgress):
                 working[event.id] = event.round / event.total
-            if isinstance(event, TrialDone):
+            if isinstance(event, CellDone):
                 working.pop(event.id, None)
             # Two cells in the middle at once: a node holds one, so both nodes are at work.
             halfway = sum(0.05 < share < 0.8 for share in working.values())

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.tuning.ray.session import way_out
+from fedbench.bench.tuning.ray.session import exit_deadline
 
 SCRIPT = """
 import signal, sys, time
-from fedbench.bench.tuning.ray.session import way_out
+from fedbench.bench.tuning.ray.session import exit_deadline
 seen = []
 for name in (signal.SIGINT, signal.SIGTERM):
     signal.signal(name, lambda *_: seen.append(1))
-with way_out(float(sys.argv[1])):
+with exit_deadline(float(sys.argv[1])):
     print("ready", flush=True)
     while sys.argv[2] == "hang":
         time.sleep(60)
@@ -57,6 +57,6 @@ def test_a_hanging_process_ends(signum: signal.Signals, what: str, code: int, sa
 def test_nothing_happens_without_a_signal() -> None:
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before)
-    with way_out(0.01):
+    with exit_deadline(0.01):
         time.sleep(0.05)
     assert signal.set_wakeup_fd(before) == before

@@ -1,0 +1,144 @@
+"""Ray Tune under the driver: a searcher asks it for jobs, a callback passes reports to it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from fedbench.bench.tuning.ray.driver import Driver
+from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.ray.remote import train
+
+
+class _Stop(BaseException):
+    """Ends Tune's loop at once."""
+
+
+class _Stateless:
+    """Pickles without its attributes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class _JobSearcher(_Stateless, Searcher):  # type: ignore[misc]
+    """Searcher whose suggestions are the driver's jobs."""
+
+    def __init__(self, driver: Driver, home: dict[str, str] | None) -> None:
+        super().__init__()
+        self._driver = driver
+        self._common = {} if home is None else {"home": home}
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return a trial's configuration, None for later, or FINISHED."""
+        try:
+            job = self._driver.hand_out(trial_id)
+        except Exception as err:
+            self._driver.failure = err
+            job = False
+        if job is False:
+            return Searcher.FINISHED
+        return None if job is None else {"job": job.dumps(), **self._common}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Free the process; outcomes come from reports."""
+        self._driver.freed(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing: the store holds everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+class _Reports(_Stateless, tune.Callback):  # type: ignore[misc]
+    """Callback that passes reports to the driver; an error there ends the whole command."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__()
+        self._driver = driver
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Pass on that a trial process has started a cell."""
+        self._call(self._driver.started, trial.trial_id)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Pass a report on; Tune keeps last results, so its large parts are taken out."""
+        message = dict(result)
+        for name in ("row", "history"):
+            result.pop(name, None)
+        self._call(self._driver.reported, trial.trial_id, message)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Pass on that a trial process died."""
+        self._call(self._driver.died, trial.trial_id, _last_line(trial.error_file))
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Check the nodes; stop after a signal or an error.
+
+        Raises:
+            _Stop: past Tune, which would wait many seconds for busy processes. Nothing is lost:
+                cells continue from their checkpoints.
+        """
+        self._call(self._driver.check_progress, [trial.status for trial in trials])
+        if self._driver.stopping:
+            raise _Stop
+
+    def _call(self, function: Any, *args: Any) -> None:
+        try:
+            if self._driver.failure is None:
+                function(*args)
+        except Exception as err:
+            self._driver.failure = err
+
+
+def run_tuner(driver: Driver, need: Share, folder: Path, home: dict[str, str] | None) -> None:
+    """Run one Tuner until the driver ends it.
+
+    Args:
+        driver: hands out jobs and takes reports.
+        need: resources of a trial.
+        folder: for Tune's files.
+        home: description of the driver for trials in a cluster (`remote.Home`); None without one.
+    """
+    driver.begin_tuner()
+    tuner = tune.Tuner(
+        tune.with_resources(train, {name.lower(): n for name, n in need.resources.items()}),
+        tune_config=tune.TuneConfig(
+            search_alg=_JobSearcher(driver, home),
+            num_samples=-1,
+            reuse_actors=True,
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name=f"run-{driver.tuners}",
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[_Reports(driver)],
+            failure_config=tune.FailureConfig(max_failures=0),  # the driver repeats cells
+        ),
+    )
+    with suppress(_Stop):
+        tuner.fit()
+        driver.end_tuner()
+
+
+def _trial_name(trial: Any) -> str:
+    return str(trial.trial_id)
+
+
+def _last_line(file: str | None) -> str:
+    """Return the last line of a trial's error file, the only reason that Tune gives."""
+    if file is None or not Path(file).is_file():
+        return ""
+    lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
