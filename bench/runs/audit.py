@@ -1,9 +1,9 @@
-"""The audit before a run: no upload holds single samples, unless its method declares it.
+"""Audit before a run: no upload holds single samples, unless its method declares it.
 
-A rehearsal on random images replaces one image after the other and looks at which numbers of the
-upload follow. Where most images have numbers of their own, the tensor holds single samples,
-whatever it is called and by whichever rule it travels. (That every extra is declared at all is
-checked at each message, by `sharing.check_sent`.)
+A rehearsal on random images replaces one image after the other and records which numbers of the
+upload change. A tensor holds single samples if, for most images, some of its numbers change with
+that image alone, whatever the tensor's name and sharing rule. (That every extra is declared at all
+is checked at each message, by `sharing.check_sent`.)
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.seeding import numpy_generator, scope, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 
 _IMAGES, _BATCH = 8, 8
@@ -38,10 +39,10 @@ _audited: set[str] = set()
 
 
 def audit(setup: Setup) -> None:
-    """Refuse a method that uploads single samples without saying so; once per process and method.
+    """Refuse a method that uploads undeclared single samples; once per process and method.
 
-    Weights stand still in the rehearsal, so that an image reaches a number of the upload only
-    directly, not through training: what trained weights reveal is not measured.
+    Weights do not move in the rehearsal, so an image reaches a number of the upload only directly,
+    not through training: what trained weights reveal is not measured.
 
     Raises:
         PluginError: naming the method and the tensor.
@@ -54,8 +55,7 @@ def audit(setup: Setup) -> None:
     growing = following_size(setup)
     for name, count in single_samples(setup).items():
         extra = declared.get(name, Extra())
-        vouched = extra.per_sample or extra.group_size is not None or extra.budget is not None
-        if vouched:
+        if extra.per_sample or extra.group_size is not None or extra.budget is not None:
             continue
         if count > _IMAGES // 2 or name in growing:
             why = f"in which {count} of {_IMAGES} images of a rehearsal have numbers of their own"
@@ -70,28 +70,28 @@ def audit(setup: Setup) -> None:
 
 
 def single_samples(setup: Setup) -> dict[str, int]:
-    """For each uploaded tensor and extra: how many images have numbers of their own in it."""
+    """Count, for each uploaded tensor and extra, the images that alone change some number of it."""
+    counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder, single_thread():
         rehearsal = _Rehearsal(setup, Path(folder))
-        found: dict[str, int] = {}
         for round_index in rehearsal.rounds():
-            for name, count in rehearsal.own_numbers(round_index).items():
-                found[name] = max(count, found.get(name, 0))
-    return found
+            for name, count in rehearsal.single_samples(round_index).items():
+                counts[name] = max(count, counts.get(name, 0))
+    return counts
 
 
 def following_size(setup: Setup) -> set[str]:
-    """The uploaded tensors and extras whose length depends on how many images a client has.
+    """Names of uploaded tensors and extras whose length depends on a client's number of images.
 
-    A row for each image, even one that is centred, rounded or made of its label alone.
+    They have a row for each image, even if it is centred, rounded or made of the label alone.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     with tempfile.TemporaryDirectory() as folder, single_thread():
         many, few = (_Rehearsal(setup, Path(folder), count) for count in (_IMAGES, _FEWER))
         for round_index in many.rounds():
             first, second = many.sent(round_index), few.sent(round_index)
-            found |= {n for n in first if len(first[n]) != len(second.get(n, ()))}
-    return found
+            names |= {n for n in first if len(first[n]) != len(second.get(n, ()))}
+    return names
 
 
 class _Rehearsal:
@@ -101,10 +101,8 @@ class _Rehearsal:
         config, shape = setup.config, setup.spec.image_shape
         model, backbone = config.model, setup.backbone
         narrow = ModelConfig(backbone="resnet8", width=_WIDTH, norm="group")
-        with (
-            suppress(ConfigError),
-            scope(0, "audit"),
-        ):  # of a method whose widths follow the encoder's
+        # A method whose widths follow the encoder's refuses the narrow one.
+        with suppress(ConfigError), scope(0, "audit"):
             setup.method.build(make_backbone(narrow, shape[0]), setup.spec)
             model, backbone = narrow, make_backbone(narrow, shape[0])
         client = config.client.model_copy(
@@ -113,19 +111,20 @@ class _Rehearsal:
         rng = numpy_generator(0, "audit")
         self._images = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
         self._others = rng.integers(0, 256, (_IMAGES, *shape), dtype=np.uint8)
-        everybody = np.arange(num_images, dtype=np.int64)
+        indices = np.arange(num_images, dtype=np.int64)
         self._setup = replace(
             setup,
             config=config.model_copy(update={"client": client, "model": model}),
             images=self._images,
             labels=_labels(setup.method.needs().labels),
             partition=Partition(
-                "iid", 1.0, 0, num_images, 2, everybody, np.array([0, num_images], dtype=np.int64)
+                "iid", 1.0, 0, num_images, 2, indices, np.array([0, num_images], dtype=np.int64)
             ),
             backbone=backbone,
         )
         self._runner = ClientRunner(self._setup, torch.device("cpu"), folder)
         self._server = self._runner.binding.server.data.clone()
+        self._personal = PersonalStore(folder)
 
     def rounds(self) -> Iterator[int]:
         """The first round, if it is a preparatory one, and the last."""
@@ -134,23 +133,31 @@ class _Rehearsal:
             yield 0
         yield max(0, preparatory + self._setup.config.federation.num_rounds - 1)
 
-    def own_numbers(self, round_index: int) -> dict[str, int]:
+    def single_samples(self, round_index: int) -> dict[str, int]:
+        """The counts of `single_samples` for one round."""
         plain = self.sent(round_index)
         followed: dict[str, list[Tensor]] = {name: [] for name in plain}
         for image in range(_IMAGES):
-            kept = self._images[image].copy()
+            original = self._images[image].copy()
             self._images[image] = self._others[image]
             changed = self.sent(round_index)
-            self._images[image] = kept
+            self._images[image] = original
             for name, before in plain.items():
                 followed[name].append(_follows(before, changed.get(name)))
-        return {name: _count_own(torch.stack(rows)) for name, rows in followed.items()}
+        counts = {}
+        for name, rows in followed.items():
+            follows = torch.stack(rows)  # (images, n)
+            alone = follows & (follows.sum(dim=0) == 1)
+            counts[name] = int(alone.any(dim=1).sum())
+        return counts
 
     def sent(self, round_index: int) -> dict[str, Tensor]:
+        """All that the client uploads in a round, each tensor as float64 (n,)."""
         layout, method = self._runner.layout, self._setup.method
         plan = method.plan_round(round_index, RoundPlan(1))
         out = torch.empty(layout.upload_size)
         task = Task(0, round_index, min(1, plan.local_epochs), None)
+        self._personal.drop(0, round_index)  # else the result of the last call would come back
         extras = self._runner.run(task, self._server, out).extras
         sent = {name: value.double().flatten() for name, value in extras.items()}
         for slot in layout.server:
@@ -162,7 +169,7 @@ class _Rehearsal:
 
 
 def _labels(visible: Labels) -> np.ndarray:
-    """Two classes; every other pair of labels hidden where a method sees only some."""
+    """Labels of two classes; the second half is hidden where a method sees only some."""
     labels = np.arange(_IMAGES, dtype=np.int64) % 2
     if visible is Labels.NONE:
         labels[:] = -1
@@ -172,14 +179,8 @@ def _labels(visible: Labels) -> np.ndarray:
 
 
 def _follows(before: Tensor, after: Tensor | None) -> Tensor:
-    """Which numbers changed, (n,) bool; all of them if their number did."""
+    """Mask (n,) of the numbers that changed; all of them if the length did."""
     if after is None or after.shape != before.shape:
         return torch.ones(len(before), dtype=torch.bool)
-    moved: Tensor = ~((after - before).abs() <= _MOVED)  # what is no number counts as moved
+    moved: Tensor = ~((after - before).abs() <= _MOVED)  # NaN counts as moved
     return moved
-
-
-def _count_own(follows: Tensor) -> int:
-    """How many rows (images) hold a true entry that no other row has, of (images, n)."""
-    own = follows & (follows.sum(dim=0) == 1)
-    return int(own.any(dim=1).sum())

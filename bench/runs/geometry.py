@@ -1,4 +1,4 @@
-"""The numbers behind the pictures: of one finished run, from its stored weights."""
+"""Angles between classes and t-SNE maps of a finished run, from its stored weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ PERPLEXITY = 30.0
 
 @dataclass(frozen=True)
 class Geometry:
-    """What the pictures show of one run.
+    """Numbers behind the pictures of one run.
 
     Attributes:
         run_id: its row id.
-        title: what to write above it: the method, and the client whose encoder is mapped.
+        title: the method, and the client whose encoder is mapped.
         setting: preset, alpha, number of clients, seed.
-        clients: whose encoders gave the angles; empty where one encoder serves all.
+        clients: ids of those whose encoders gave the angles; empty if one encoder serves all.
         plain: angles between mean features of classes in degrees, over all pairs and clients.
-        centred: the same after the mean of the class means was taken away.
+        centred: the same after the mean of the class means was subtracted.
         points: (n, 2) map of test features.
         labels: (n,) their classes.
         class_names: names of all classes.
@@ -49,7 +49,7 @@ class Geometry:
     class_names: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """For JSON: medians, means and histograms of the angles, and the map."""
+        """JSON values: medians, means and histograms of the angles, and the map."""
         angles = {}
         for name, values in (("plain", self.plain), ("centred", self.centred)):
             edges, counts = histogram(values)
@@ -74,7 +74,7 @@ class Geometry:
 
 
 def measure(run: TrainedRun, *, num_images: int = 1000, client_id: int | None = None) -> Geometry:
-    """Angles from all test images, and a t-SNE map of some of them.
+    """Measure angles on all test images, and map some of them by t-SNE.
 
     Where encoders differ between clients, the angles are those of all evaluated clients, and the
     map is that of one of them.
@@ -82,7 +82,7 @@ def measure(run: TrainedRun, *, num_images: int = 1000, client_id: int | None = 
     Args:
         run: a finished run.
         num_images: test images on the map, class-balanced, at most.
-        client_id: whose encoder is mapped; None = the first of those evaluated.
+        client_id: client whose encoder is mapped; None = the first of those evaluated.
 
     Raises:
         ConfigError: for a client that the run does not have, or where encoders do not differ.

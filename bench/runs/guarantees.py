@@ -1,4 +1,4 @@
-"""What a run can promise: who needs which sums, which privacy holds, and what it came to."""
+"""Privacy guarantees of a run: secure sums, client-level privacy, and epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.method.registry import create
 from fedbench.bench.method.sharing import ROWS
-from fedbench.bench.nn.budget import ClusterBudget, accountant
+from fedbench.bench.nn.budget import accountant
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def needed_one_by_one(method: Method) -> str:
-    """What of a method's uploads the server needs one by one; empty if sums over clients will do.
+    """Names of uploads that the server needs of each client; empty if sums over clients will do.
 
-    A method of which this is empty works under secure aggregation: the server needs no single
-    client's update. It follows from what the method declares: its table and its `needs()`.
+    A method without such uploads works under secure aggregation. They follow from the method's
+    sharing table and its `needs()`.
     """
     needs, table = method.needs(), method.sharing()
     if needs.single_uploads:
@@ -36,7 +36,7 @@ def needed_one_by_one(method: Method) -> str:
 
 
 def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
-    """What clients send besides averages, under default fields; an add-on's on its first base."""
+    """Extras that clients send under default fields; of an add-on, on its first base."""
     bases = entry.fits(methods)
     if entry.is_addon and not bases:
         return {}
@@ -50,10 +50,10 @@ def declared(entry: Entry, methods: Sequence[str]) -> dict[str, Any]:
 
 
 def check_client_privacy(setup: Setup) -> None:
-    """Refuse client-level privacy where clipping and noise on the sum would not give it.
+    """Refuse client-level privacy where clipping and noise on the sum would not provide it.
 
     Raises:
-        ConfigError: naming what stands in the way.
+        ConfigError: naming the upload or the setting that prevents it.
         ResourceError: if the accountant is not installed.
     """
     config = setup.config
@@ -111,9 +111,9 @@ def _of_clients(trainer: Trainer) -> dict[str, Any]:
 
 
 def _of_images(trainer: Trainer) -> dict[str, Any]:
-    """Of the client that took part most often: extras are all that these budgets cover.
+    """Privacy of an image of the client that took part most often, in the extras with a budget.
 
-    Each budget holds for whatever weights a client has received. Weights are under no budget, so
+    Each budget holds for any weights that a client has received. Weights are under no budget, so
     the sum over rounds holds only given those weights, once they have been trained on the images.
     """
     needs = trainer.setup.method.needs()
@@ -123,8 +123,8 @@ def _of_images(trainer: Trainer) -> dict[str, Any]:
     counts = Counter(k for index in range(trainer.rounds_begun) for k in trainer.cohort(index))
     times = max(counts.values(), default=0)
     return {
-        "epsilon": sum(_composed(each, times) for each in budgets.values()),
-        "delta": sum(each.delta for each in budgets.values()),
+        "epsilon": sum(budget.composed(times) if times else 0.0 for budget in budgets.values()),
+        "delta": sum(budget.delta for budget in budgets.values()),
         "epsilon_of": f"an image, in {' and '.join(budgets)} only, given the received weights",
         "privacy_json": canonical_json(
             {
@@ -133,26 +133,22 @@ def _of_images(trainer: Trainer) -> dict[str, Any]:
                 f" from round {needs.preparatory_rounds + 1} on",
                 **{
                     name: {
-                        "epsilon_per_round": each.epsilon,
-                        "delta_per_round": each.delta,
-                        "sum_std": each.sum_std,
-                        "count_parameter": each.count_parameter,
+                        "epsilon_per_round": budget.epsilon,
+                        "delta_per_round": budget.delta,
+                        "sum_std": budget.sum_std,
+                        "count_parameter": budget.count_parameter,
                     }
-                    for name, each in budgets.items()
+                    for name, budget in budgets.items()
                 },
             }
         ),
     }
 
 
-def _composed(budget: ClusterBudget, times: int) -> float:
-    return budget.composed(times) if times else 0.0
-
-
 def client_epsilon(
     noise_multiplier: float, delta: float, rounds: Mapping[float, int]
 ) -> float | None:
-    """Epsilon, for a client, of the models of several rounds; None if there is no bound.
+    """Epsilon of a client for the models of several rounds; None if there is no bound.
 
     Each client takes part in each round by an independent draw, and the sum of changes, each of
     norm 1 at most, gets Gaussian noise. Neighbours: with and without one client.
@@ -160,7 +156,7 @@ def client_epsilon(
     Args:
         noise_multiplier: standard deviation of that noise.
         delta: in (0, 1).
-        rounds: how many, by the probability of taking part, in (0, 1].
+        rounds: probability of taking part, in (0, 1], to number of rounds.
     """
     library = accountant("")
     account = library.pld.PLDAccountant()

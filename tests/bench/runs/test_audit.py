@@ -93,6 +93,13 @@ class Memory(Sends):
         memory.copy_(torch.cat([rows, memory])[: len(memory)])
 
 
+class PersonalMemory(Memory):
+    """Leaves personal tensors at the client as well, so that its rounds are kept on disk."""
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        return {"projector.*": Sharing.PERSONAL, "*": Sharing.AVERAGED}
+
+
 class Split(Sends):
     """Computes through a part that only the server has."""
 
@@ -128,7 +135,8 @@ def test_an_undeclared_extra_stops_the_run_by_name(
 
 
 @pytest.mark.parametrize(
-    ("cls", "name"), [(Latents, "latents"), (Labels, "sums"), (Memory, "memory")]
+    ("cls", "name"),
+    [(Latents, "latents"), (Labels, "sums"), (Memory, "memory"), (PersonalMemory, "memory")],
 )
 def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name: str) -> None:
     found = single_samples(setup_of(cls, **{name: False}))
