@@ -389,14 +389,14 @@ def sweep(
             counted, and no exception.
     """
     from fedbench.bench.results.trackers import Tracking
-    from fedbench.bench.tuning.events import TrialDone
+    from fedbench.bench.tuning.events import CellDone
     from fedbench.bench.tuning.sweep import sweep as sweep_cells
 
     opened = open_store(store)
     tracking = Tracking(track, opened)
 
     def watch(event: Event) -> None:
-        if isinstance(event, TrialDone):
+        if isinstance(event, CellDone):
             tracking(event.id)
         if on_progress is not None:
             on_progress(event)
@@ -477,11 +477,9 @@ def leaderboard(
             f"there is no store at {str(opened.root)!r}; name another with --store, or fill this"
             f" one: `fedbench run simclr --store {shlex.quote(str(opened.root))}`"
         )
-    from fedbench.bench.data.datasets import KNOWN
-    from fedbench.bench.results.leaderboard.leaderboard import explain
+    from fedbench.bench.results.leaderboard.leaderboard import why_empty
 
-    why = explain(rows, KNOWN, dataset=dataset, grid=grid)
-    return Ranking(board, problems, why)
+    return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
 
 
 def report(
@@ -504,36 +502,20 @@ def report(
         UnknownNameError: for an unknown grid.
         StoreError: for a store that is not there or cannot be read.
     """
-    from fedbench.bench.results.leaderboard.curves import load_curves
-    from fedbench.bench.results.leaderboard.published import dataset_name
-    from fedbench.bench.results.leaderboard.studies import study_views
-    from fedbench.bench.results.report.content import content, geometries
-    from fedbench.bench.results.report.page import write_page
+    from fedbench.bench.results.report.page import write_report
     from fedbench.bench.tuning.best import spent
     from fedbench.bench.tuning.grid import cells_of
 
-    opened, path = open_store(store).require(), Path(file).expanduser()
+    opened = open_store(store).require()
     rows = opened.rows()
-    if grid is not None:
-        chosen = cells_of(rows, grid)
-        rows = [row for row in rows if row.row_id in chosen]
-    if dataset is not None:
-        rows = [row for row in rows if dataset_name(row.dataset) == dataset_name(dataset)]
-        if not rows:
-            from fedbench.bench.data.datasets import KNOWN
-            from fedbench.bench.results.leaderboard.leaderboard import explain
-
-            raise StoreError(explain(opened.rows(), KNOWN, dataset=dataset, grid=None))
-    curves, unreadable = load_curves(opened, rows)
-    geometry, torn = geometries(opened, rows)
-    studies, problems = study_views(opened), (*opened.problems(), *unreadable, *torn)
-    shown = " · ".join(filter(None, ("fedbench", opened.root.resolve().name, grid, dataset)))
-    costs = spent(opened, {row.study_id for row in rows if row.study_id})
-    shown_data = content(
-        rows, curves, studies, problems, spent=costs, geometry=geometry, title=shown
+    return write_report(
+        Path(file).expanduser(),
+        opened,
+        grid=grid,
+        row_ids=None if grid is None else cells_of(rows, grid),
+        dataset=dataset,
+        spent=spent(opened, {row.study_id for row in rows if row.study_id}),
     )
-    write_page(shown_data, path)
-    return Report(path, len(rows), len(studies), path.stat().st_size, problems)
 
 
 def studies(store: Store | Path | str | None = None) -> Studies:

@@ -1,6 +1,6 @@
-"""One method over many cells: mean ranks, worst value, slope, and what the cells can carry.
+"""Methods compared over many cells: mean ranks, worst values, slopes, and tests of the ranks.
 
-Ranks come from within the cells, which are comparability classes; a mean of ranks compares no
+Methods are ranked within each cell, which is a comparability class; a mean of ranks compares no
 accuracy of one class with one of another.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedbench.bench.results.leaderboard.lines import score
+from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     friedman_p,
@@ -19,11 +19,8 @@ from fedbench.bench.results.leaderboard.statistics import (
     ranks,
     slope,
 )
+from fedbench.bench.results.metrics import score
 from fedbench.bench.system.identity import canonical_json
-
-if TYPE_CHECKING:
-    from fedbench.bench.results.leaderboard.lines import Group, Line
-
 
 AXES = {
     "alpha": (),
@@ -38,23 +35,23 @@ MIN_CELLS = 6
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A method over the cells.
+class MethodOverCells:
+    """Results of a method in the cells.
 
     Attributes:
         method: its spec.
         variant: its hyperparameters, where a cell has several lines of the method.
         means: its mean in each cell; None where the cell is missing, or a run of it diverged: the
             mean of the others would flatter it.
-        coverage: share of cells that it has, those where it diverged among them.
+        coverage: share of cells with a result, those where it diverged included.
         worst: its worst mean; None if it diverged anywhere.
         slope: change of the mean per tenfold of the axis, least squares over the cells with a mean;
             None without an axis.
-        diverged: in which cells a run of it diverged; it ranks last there.
-        mean_rank: over the cells that all ranked entrants have; None if it is not ranked, since
+        diverged: True for cells in which a run of it diverged; it ranks last there.
+        mean_rank: over the cells that all ranked methods have; None if it is not ranked, since
             half of its cells or more are missing, or there are fewer than two common cells.
         best: its mean rank is the lowest, or not further from it than the critical difference;
-            None where that cannot be said.
+            None where no test was possible or none rejected.
     """
 
     method: str
@@ -68,29 +65,29 @@ class Entrant:
     best: bool | None = None
 
     def has(self, cell: int) -> bool:
-        """Whether it has a result in a cell, divergence being one."""
+        """Return True if it has a result in a cell; divergence is one."""
         return self.diverged[cell] or self.means[cell] is not None
 
     def score(self, cell: int, metric: str) -> float:
-        """Its mean in a cell that it has, turned so that higher is better; -inf: diverged."""
+        """Return its mean in a cell that it has, so that higher is better; -inf: diverged."""
         mean = self.means[cell]
         return -math.inf if mean is None else score(metric, mean)
 
 
 @dataclass(frozen=True)
-class Across:
+class CellComparison:
     """All methods over the cells along one axis, or over all cells.
 
     Attributes:
         axis: the column that varies, or None: all cells.
         metric: what was compared.
-        title: what the cells share, as far as it tells them from others.
+        title: settings that the cells share, as far as they tell them from others.
         values: of the axis; for all cells their titles.
         class_ids: of the cells.
-        num_common: cells that all ranked entrants have.
-        friedman_p: of the hypothesis that all methods are alike; None with too few cells.
+        num_common: cells that all ranked methods have.
+        friedman_p: p-value of the hypothesis that all methods are alike; None with too few cells.
         critical_difference: of mean ranks, by Nemenyi; None unless Friedman's test rejects.
-        entrants: best mean rank first.
+        entrants: the methods, best mean rank first.
     """
 
     axis: str | None
@@ -101,48 +98,46 @@ class Across:
     num_common: int
     friedman_p: float | None
     critical_difference: float | None
-    entrants: tuple[Entrant, ...]
+    entrants: tuple[MethodOverCells, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
 
-def across(groups: Sequence[Group], metric: str) -> tuple[Across, ...]:
-    """The comparisons along each axis on which groups differ, and over all groups."""
-    found = [
+def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
+    """Compare methods along each axis on which groups differ, and over all groups."""
+    comparisons = [
         _compare([group.keys[axis] for group in family], family, metric, axis)
         for axis, followers in AXES.items()
         for family in _families(groups, axis, followers)
     ]
-    if len(groups) > 1 and not (len(found) == 1 and len(found[0].values) == len(groups)):
-        found.append(_compare([group.title for group in groups], groups, metric, None))
-    return tuple(each for each in found if len(each.entrants) > 0)
+    one_axis = len(comparisons) == 1 and len(comparisons[0].values) == len(groups)
+    if len(groups) > 1 and not one_axis:
+        comparisons.append(_compare([group.title for group in groups], groups, metric, None))
+    return tuple(comparison for comparison in comparisons if comparison.entrants)
 
 
 def _families(groups: Sequence[Group], axis: str, followers: Sequence[str]) -> list[list[Group]]:
-    """Groups that are alike but for the axis (and its followers), at two or more of its values."""
-    families: dict[str, list[Group]] = {}
+    """Return groups that differ in the axis (and its followers) only, at two or more values."""
+    alike: dict[str, list[Group]] = {}
     for group in groups:
         if group.keys[axis] is not None:
-            families.setdefault(_without(group.keys, (axis, *followers)), []).append(group)
-    found = []
-    for family in families.values():
+            others = {k: v for k, v in group.keys.items() if k not in (axis, *followers)}
+            alike.setdefault(canonical_json(others), []).append(group)
+    families = []
+    for family in alike.values():
         values = [group.keys[axis] for group in family]
         if len(set(values)) < len(values) and followers:
-            found += _families(family, axis, ())
+            families += _families(family, axis, ())
         elif len(set(values)) > 1:
-            found.append(sorted(family, key=lambda group: group.keys[axis]))
-    return found
-
-
-def _without(keys: Mapping[str, Any], names: Sequence[str]) -> str:
-    return canonical_json({key: value for key, value in keys.items() if key not in names})
+            families.append(sorted(family, key=lambda group: group.keys[axis]))
+    return families
 
 
 def _compare(
     values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
-) -> Across:
+) -> CellComparison:
     lines: dict[tuple[str, str], dict[int, Line]] = {}
     several = {
         line.method
@@ -155,7 +150,7 @@ def _compare(
             if line.rank is not None:
                 key = (line.method, line.settings_id if line.method in several else "")
                 lines.setdefault(key, {})[index] = line
-    entrants = [_entrant(found, values, metric, axis) for found in lines.values()]
+    entrants = [_entrant(of_method, values, metric, axis) for of_method in lines.values()]
     usual = [e for e in entrants if e.coverage > 0.5]
     table = [
         [entrant.score(index, metric) for entrant in usual]
@@ -168,7 +163,7 @@ def _compare(
         difference = nemenyi_difference(len(usual), len(table))
     if len(usual) > 1 and len(table) > 1:
         entrants = _ranked(entrants, usual, table, difference)
-    return Across(
+    return CellComparison(
         axis=axis,
         metric=metric,
         title=_shared_title(cells, axis),
@@ -183,7 +178,7 @@ def _compare(
 
 def _entrant(
     lines: Mapping[int, Line], values: Sequence[float | str], metric: str, axis: str | None
-) -> Entrant:
+) -> MethodOverCells:
     cells = [lines.get(i) for i in range(len(values))]
     diverged = tuple(line is not None and line.num_diverged > 0 for line in cells)
     means = [
@@ -192,7 +187,7 @@ def _entrant(
     ]
     known = [(value, m) for value, m in zip(values, means, strict=True) if m is not None]
     first = next(iter(lines.values()))
-    return Entrant(
+    return MethodOverCells(
         method=first.method,
         variant=first.variant,
         means=tuple(means),
@@ -206,12 +201,12 @@ def _entrant(
 
 
 def _ranked(
-    entrants: Sequence[Entrant],
-    usual: Sequence[Entrant],
+    entrants: Sequence[MethodOverCells],
+    usual: Sequence[MethodOverCells],
     table: Sequence[Sequence[float]],
     difference: float | None,
-) -> list[Entrant]:
-    """The entrants with their mean ranks over the rows of the table, and the best of them."""
+) -> list[MethodOverCells]:
+    """Return the entrants with their mean ranks over the rows of the table, the best marked."""
     columns = zip(*(ranks(row) for row in table), strict=True)
     mean_rank = {e: math.fsum(c) / len(table) for e, c in zip(usual, columns, strict=True)}
     limit = None if difference is None else min(mean_rank.values()) + difference
@@ -225,13 +220,13 @@ def _ranked(
     ]
 
 
-def _order(entrant: Entrant) -> tuple[bool, float, float, str, str]:
+def _order(entrant: MethodOverCells) -> tuple[bool, float, float, str, str]:
     rank = entrant.mean_rank
     return (rank is None, rank or 0.0, -entrant.coverage, entrant.method, entrant.variant)
 
 
 def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
-    """The parts of the cells' titles that all of them have, without those of the axis."""
+    """Return the parts of the titles that all cells have, without those of the axis."""
     if axis is None:
         return "all cells"
     parts = [cell.title.split(" · ") for cell in cells]

@@ -1,4 +1,4 @@
-"""Accuracy over rounds and over bytes: the curve of a run from its row and its rounds."""
+"""Curves of accuracy over rounds and over bytes, from rows and records of rounds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from fedbench.bench.system.errors import StoreError
 if TYPE_CHECKING:
     from fedbench.bench.results.store.store import Store
 
-
 _THREADS = 4
-METRICS = ("knn_acc", "linear_acc")
+CURVE_METRICS = ("knn_acc", "linear_acc")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What was measured while a run went on, from the untrained encoder to the end.
+    """Evaluations of a run, from the untrained encoder to the end.
 
     Attributes:
         rounds: rounds done at each evaluation, ascending; 0 = untrained.
@@ -36,10 +35,10 @@ class Curve:
 
 
 def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
-    """The evaluations of a run.
+    """Collect the evaluations of a run.
 
     Args:
-        row: its first and last values stand here.
+        row: holds the first and the last values.
         points: a record of every round, as `Store.curve` gives them; may be empty.
 
     Raises:
@@ -47,28 +46,27 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
     """
     if any("round_index" not in point for point in points):
         raise StoreError(f"the curve of run {row.row_id} has no column 'round_index'")
-    found: list[tuple[int, int, Mapping[str, Any]]] = []
+    untrained = {name: getattr(row, f"untrained_{name}") for name in CURVE_METRICS}
+    evaluations: list[tuple[int, int, Mapping[str, Any]]] = [(0, 0, untrained)]
     sent = 0
-    untrained = {name: getattr(row, f"untrained_{name}") for name in METRICS}
-    found.append((0, 0, untrained))
     for point in points:
         sent += int(point.get("bytes_up") or 0) + int(point.get("bytes_down") or 0)
-        measured = {name: point.get(f"metrics.{name}") for name in METRICS}
-        found.append((int(point["round_index"]) + 1, sent, measured))
-    if row.bytes_up is not None and row.bytes_down is not None:
-        final = {name: getattr(row, name) for name in METRICS}
-        found.append((row.rounds_done or 0, row.bytes_up + row.bytes_down, final))
-    kept = [each for each in found if any(each[2][name] is not None for name in METRICS)]
+        measured = {name: point.get(f"metrics.{name}") for name in CURVE_METRICS}
+        evaluations.append((int(point["round_index"]) + 1, sent, measured))
+    if row.bytes_up_down is not None:
+        final = {name: getattr(row, name) for name in CURVE_METRICS}
+        evaluations.append((row.rounds_done or 0, row.bytes_up_down, final))
+    measured_at = [e for e in evaluations if any(e[2][name] is not None for name in CURVE_METRICS)]
     return Curve(
-        rounds=tuple(each[0] for each in kept),
-        num_bytes=tuple(each[1] for each in kept),
-        knn_acc=tuple(each[2]["knn_acc"] for each in kept),
-        linear_acc=tuple(each[2]["linear_acc"] for each in kept),
+        rounds=tuple(done for done, _, _ in measured_at),
+        num_bytes=tuple(num_bytes for _, num_bytes, _ in measured_at),
+        knn_acc=tuple(values["knn_acc"] for _, _, values in measured_at),
+        linear_acc=tuple(values["linear_acc"] for _, _, values in measured_at),
     )
 
 
 def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], list[str]]:
-    """The curves of finished rows by row id, and a line for every file that cannot be read."""
+    """Return curves of finished rows by row id, and a line for every file that cannot be read."""
 
     def load(row: Row) -> Curve | str:
         try:
@@ -78,9 +76,9 @@ def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], li
 
     done = [row for row in rows if row.status == "ok"]
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = dict(zip((row.row_id for row in done), threads.map(load, done), strict=True))
-    curves = {row_id: each for row_id, each in found.items() if isinstance(each, Curve)}
-    return curves, sorted(each for each in found.values() if isinstance(each, str))
+        loaded = list(zip((row.row_id for row in done), threads.map(load, done), strict=True))
+    curves = {row_id: curve for row_id, curve in loaded if isinstance(curve, Curve)}
+    return curves, sorted(problem for _, problem in loaded if isinstance(problem, str))
 
 
 def area(curve: Curve) -> float | None:

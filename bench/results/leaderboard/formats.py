@@ -1,7 +1,7 @@
-"""A leaderboard as CSV, Markdown, LaTeX or a DataFrame; the terminal's table is elsewhere.
+"""A leaderboard as text tables, CSV, Markdown, LaTeX or a DataFrame.
 
-Machine formats (CSV, JSON, frame) have unrounded numbers and fractions; Markdown and LaTeX have
-what people read: percent, MB, minutes. Equal rows give equal text, but for the minutes.
+Machine formats (CSV, JSON, frame) have unrounded numbers and fractions; text tables, Markdown and
+LaTeX have percent, MB and minutes. Equal rows give equal text, except for the minutes.
 """
 
 from __future__ import annotations
@@ -12,129 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, Across, Entrant
+from fedbench.bench.results.leaderboard.across_cells import (
+    MIN_CELLS,
+    CellComparison,
+    MethodOverCells,
+)
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
+from fedbench.bench.results.metrics import is_accuracy, metric_title
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-
-
-TITLES = {
-    "linear_acc": "linear %",
-    "linear_paper_acc": "linear (paper) %",
-    "knn_acc": "k-NN %",
-    "mlp_acc": "MLP %",
-    "mlp_local_acc": "MLP, local %",
-    "linear_local_acc": "linear, local %",
-    "finetune_1pct_acc": "fine-tuned 1 %",
-    "finetune_10pct_acc": "fine-tuned 10 %",
-    "objective": "objective",
-}
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """Cells as people read them.
-
-    Attributes:
-        title: a line above.
-        header: headings.
-        rows: cells.
-        best: which rows hold the best, or what cannot be told from it.
-        column: the cell of such a row to stress.
-        footer: what to know, in a line below.
-    """
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    best: Sequence[bool]
-    column: int
-    footer: str = ""
-
-    def stressed(
-        self, stress: Callable[[str], str], escape: Callable[[str], str] = str
-    ) -> list[list[str]]:
-        """The rows with the best cells passed through `stress`, all through `escape` before."""
-        rows = [[escape(cell) for cell in row] for row in self.rows]
-        for row, best in zip(rows, self.best, strict=True):
-            if best and row[self.column]:
-                row[self.column] = stress(row[self.column])
-        return rows
-
-
-def metric_title(metric: str) -> str:
-    """Heading of a metric's column, with its unit."""
-    return TITLES.get(metric, f"{metric} %" if metric.endswith("_acc") else metric)
-
-
-def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
-    """A value for people: one decimal of a percentage, three of anything else; empty for None.
-
-    >>> number(-0.0001, percent=False)  # a zero has no sign
-    '0.000'
-    """
-    if value is None:
-        return ""
-    sign = "+" if signed else ""
-    return f"{value * 100:{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
-
-
-def across_table(across: Across) -> TextTable:
-    """The methods over the cells: means, worst, slope, mean rank."""
-    percent = across.metric.endswith("_acc")
-    values = [f"{value:g}" if isinstance(value, int | float) else "" for value in across.values]
-    shown = values if across.axis is not None else []
-    header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best"]
-
-    def cells(entrant: Entrant) -> list[str]:
-        name = entrant.method + (f" ({entrant.variant})" if entrant.variant else "")
-        means = [
-            "diverged" if gone else number(m, percent) or "-"
-            for m, gone in zip(entrant.means, entrant.diverged, strict=True)
-            if shown
-        ]
-        have = sum(entrant.has(cell) for cell in range(len(entrant.means)))
-        return [
-            name,
-            *means,
-            "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
-            number(entrant.slope, percent, signed=True),
-            f"{have}/{len(entrant.means)}",
-            "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
-            "*" if entrant.best else "",
-        ]
-
-    rows = [cells(entrant) for entrant in across.entrants]
-    kept = [
-        index
-        for index, name in enumerate(header)
-        if name in ("method", *shown) or any(row[index] for row in rows)
-    ]
-    return TextTable(
-        title=f"{across.title} · {metric_title(across.metric)} · {len(values)} cells",
-        header=[header[index] for index in kept],
-        rows=[[row[index] for index in kept] for row in rows],
-        best=[bool(entrant.best) for entrant in across.entrants],
-        column=0,
-        footer=_footer(across),
-    )
-
-
-def _footer(across: Across) -> str:
-    if all(entrant.mean_rank is None for entrant in across.entrants):
-        return "" if len(across.entrants) < 2 else "too few common cells for mean ranks"
-    cells = f"ranks over {across.num_common} common cells"
-    if across.friedman_p is None:
-        return f"{cells}: descriptive (a test needs 3 methods and {MIN_CELLS} common cells)"
-    verdict = f"Friedman p = {across.friedman_p:.2g}"
-    if across.critical_difference is None:
-        return f"{cells}: {verdict}, no method can be told from another"
-    return f"{cells}: {verdict}, Nemenyi critical difference {across.critical_difference:.2f}"
-
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -158,17 +46,122 @@ _LATEX = {
 
 UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
 
+_EMPTY = ("rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds")
+"""Columns of machine formats without any line."""
+_PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
+"""Fields of a published number that machine formats have as columns."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table for people.
+
+    Attributes:
+        title: a line above.
+        header: headings.
+        rows: cells.
+        best: True for rows of the best, and of those that cannot be told from it.
+        column: the cell of such a row to stress.
+        footer: a note below.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: Sequence[bool]
+    column: int
+    footer: str = ""
+
+    def stressed(
+        self, stress: Callable[[str], str], escape: Callable[[str], str] = str
+    ) -> list[list[str]]:
+        """Return the rows, each cell passed through `escape`, then the best through `stress`."""
+        rows = [[escape(cell) for cell in row] for row in self.rows]
+        for row, best in zip(rows, self.best, strict=True):
+            if best and row[self.column]:
+                row[self.column] = stress(row[self.column])
+        return rows
+
+
+def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
+    """A value for people: one decimal of a percentage, three of anything else; empty for None.
+
+    >>> number(-0.0001, percent=False)  # a zero has no sign
+    '0.000'
+    """
+    if value is None:
+        return ""
+    sign = "+" if signed else ""
+    return f"{value * 100:{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
+
+
+def across_table(comparison: CellComparison) -> TextTable:
+    """Return the methods over the cells as text: means, worst, slope, mean rank."""
+    percent = is_accuracy(comparison.metric)
+    values = [f"{v:g}" if isinstance(v, int | float) else "" for v in comparison.values]
+    shown = values if comparison.axis is not None else []
+    header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best"]
+
+    def cells(entrant: MethodOverCells) -> list[str]:
+        means = [
+            "diverged" if diverged else number(mean, percent) or "-"
+            for mean, diverged in zip(entrant.means, entrant.diverged, strict=True)
+            if shown
+        ]
+        have = sum(entrant.has(cell) for cell in range(len(entrant.means)))
+        return [
+            method_title(entrant),
+            *means,
+            "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
+            number(entrant.slope, percent, signed=True),
+            f"{have}/{len(entrant.means)}",
+            "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
+            "*" if entrant.best else "",
+        ]
+
+    rows = [cells(entrant) for entrant in comparison.entrants]
+    columns = [
+        index
+        for index, name in enumerate(header)
+        if name in ("method", *shown) or any(row[index] for row in rows)
+    ]
+    return TextTable(
+        title=f"{comparison.title} · {metric_title(comparison.metric)} · {len(values)} cells",
+        header=[header[index] for index in columns],
+        rows=[[row[index] for index in columns] for row in rows],
+        best=[bool(entrant.best) for entrant in comparison.entrants],
+        column=0,
+        footer=_footer(comparison),
+    )
+
+
+def method_title(line: Line | MethodOverCells) -> str:
+    """Return the method, with its hyperparameters where a table has several lines of it."""
+    return f"{line.method} ({line.variant})" if line.variant else line.method
+
+
+def _footer(comparison: CellComparison) -> str:
+    if all(entrant.mean_rank is None for entrant in comparison.entrants):
+        return "" if len(comparison.entrants) < 2 else "too few common cells for mean ranks"
+    cells = f"ranks over {comparison.num_common} common cells"
+    if comparison.friedman_p is None:
+        return f"{cells}: descriptive (a test needs 3 methods and {MIN_CELLS} common cells)"
+    verdict = f"Friedman p = {comparison.friedman_p:.2g}"
+    if comparison.critical_difference is None:
+        return f"{cells}: {verdict}, no method can be told from another"
+    return f"{cells}: {verdict}, Nemenyi critical difference {comparison.critical_difference:.2f}"
+
 
 def plain_cells(line: Line) -> dict[str, str]:
-    """What a person reads of a line, by column heading; empty where nothing was measured.
+    """Return a line as text by column heading; empty where nothing was measured.
 
     Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
     gives its value.
     """
-    percent = line.metric.endswith("_acc")
+    percent = is_accuracy(line.metric)
     cells = {
         "rank": "" if line.rank is None else str(line.rank),
-        "method": f"{line.method} ({line.variant})" if line.variant else line.method,
+        "method": method_title(line),
         metric_title(line.metric): _spread(line, percent),
         "best": "*" if line.best else "",
         "seeds": str(line.n_seeds),
@@ -201,45 +194,45 @@ def plain_cells(line: Line) -> dict[str, str]:
         cells["published"] = number(line.published.value, percent)
         if line.difference is not None:
             cells["published"] += f" ({number(line.difference, percent, signed=True)})"
-    cells["notes"] = ", ".join(notes(line))
+    cells["notes"] = ", ".join(_notes(line))
     return cells
 
 
 def _count(value: float | None, line: Line) -> str:
-    """Rounds or GB to the accuracy asked for; how many seeds got there if not all did."""
+    """Rounds or GB to the accuracy asked for, or the number of seeds if not all got there."""
     if line.num_reached is None or not line.n_seeds:
         return ""
     return f"{value:.3g}" if value is not None else f"{line.num_reached} of {line.n_seeds} seeds"
 
 
-def notes(line: Line) -> list[str]:
-    """What a reader must know of a line: divergence, failures, collapse, few seeds, labels."""
-    found = []
+def _notes(line: Line) -> list[str]:
+    """Caveats of a line: divergence, failures, collapse, tuning, labels, privacy, few seeds."""
+    notes = []
     if line.num_diverged:
-        found.append(f"{line.num_diverged} diverged")
+        notes.append(f"{line.num_diverged} diverged")
     if line.num_failed:
-        found.append(f"{line.num_failed} failed")
+        notes.append(f"{line.num_failed} failed")
     if line.collapsed:
-        found.append("collapsed")
+        notes.append("collapsed")
     if line.tuned:
         runs = "" if line.tune_runs is None else f" in {line.tune_runs} runs"
         place = "" if line.tuned_on is None else f" on {line.tuned_on}"
-        found.append(f"tuned{runs}{place}")
+        notes.append(f"tuned{runs}{place}")
     if line.selection == "oracle":
-        found.append("tuned with labels, not ranked")
+        notes.append("tuned with labels, not ranked")
     if line.epsilon is not None:
-        found.append(f"ε {line.epsilon:.3g} for {line.epsilon_of}")
+        notes.append(f"ε {line.epsilon:.3g} for {line.epsilon_of}")
     if line.revealing_messages:
-        found.append("shows single images")
+        notes.append("shows single images")
     if 0 < line.n_seeds < 3:
-        found.append("descriptive")
-    return found
+        notes.append("descriptive")
+    return notes
 
 
 def to_csv(board: Leaderboard) -> str:
-    """One line per configuration, unrounded; `published` is spread over its own columns."""
+    """Return one line per configuration, unrounded; `published` is spread over several columns."""
     records = [_flat(record) for record in board.to_dict()["rows"]]
-    names = list(dict.fromkeys(name for record in records for name in record)) or _empty_names()
+    names = list(dict.fromkeys(name for record in records for name in record)) or _EMPTY
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
@@ -248,15 +241,15 @@ def to_csv(board: Leaderboard) -> str:
 
 
 def to_frame(board: Leaderboard) -> pd.DataFrame:
-    """The rows of `to_csv` as a DataFrame; seeds and values stay lists."""
+    """Return the rows of `to_csv` as a DataFrame; seeds and values stay lists."""
     import pandas as pd
 
     records = [_flat(record, join=False) for record in board.to_dict()["rows"]]
-    return pd.DataFrame.from_records(records, columns=None if records else _empty_names())
+    return pd.DataFrame.from_records(records, columns=None if records else _EMPTY)
 
 
 def to_markdown(board: Leaderboard) -> str:
-    """One heading and one table per group, then those over several groups; the best in bold."""
+    """Return a heading and a table per group, then those over several groups; the best in bold."""
     parts = []
     for table in tables(board):
         lines = [
@@ -297,29 +290,24 @@ def to_latex(board: Leaderboard) -> str:
 
 
 def tables(board: Leaderboard) -> list[TextTable]:
-    """The tables of the groups, and those over several groups."""
+    """Return the tables of the groups, and those over several groups."""
     return [*map(group_table, board.groups), *map(across_table, board.across())]
 
 
 def group_table(group: Group) -> TextTable:
-    """A group as text, without the columns that are empty throughout."""
-    header = visible_columns(group)
+    """Return a group as text, without the columns that are empty throughout."""
+    rows = [plain_cells(line) for line in group.lines]
+    always = {"rank", "method", "seeds"}
+    header = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
     metric = metric_title(group.lines[0].metric)
     return TextTable(
         title=group.title,
         header=header,
-        rows=[[plain_cells(line)[name] for name in header] for line in group.lines],
+        rows=[[row[name] for name in header] for row in rows],
         best=[bool(line.best) for line in group.lines],
         column=header.index(metric) if metric in header else header.index("method"),
         footer=UNEQUAL_BUDGETS if group.unequal_budgets else "",
     )
-
-
-def visible_columns(group: Group) -> list[str]:
-    """Headings of a group's table without the columns that are empty throughout."""
-    rows = [plain_cells(line) for line in group.lines]
-    always = {"rank", "method", "seeds"}
-    return [name for name in rows[0] if name in always or any(row[name] for row in rows)]
 
 
 def _spread(line: Line, percent: bool) -> str:
@@ -356,13 +344,6 @@ def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
     return flat
 
 
-_PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
-
-
-def _empty_names() -> list[str]:
-    return ["rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds"]
-
-
 def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
@@ -377,7 +358,7 @@ class Ranking:
 
     Attributes:
         board: groups of comparable lines, best first.
-        problems: one line per unreadable file; what it holds is missing from the board.
+        problems: one line per unreadable file; its rows are missing from the board.
         nothing: why the board is empty, in one line; empty if it is not.
     """
 
@@ -386,14 +367,14 @@ class Ranking:
     nothing: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench leaderboard --json` prints: `metric`, flat `rows`, and `across` cells."""
-        across = [each.as_dict() for each in self.board.across()]
+        """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""
+        across = [comparison.as_dict() for comparison in self.board.across()]
         return {**self.board.to_dict(), "across": across, "problems": list(self.problems)}
 
     def to_frame(self) -> pd.DataFrame:
-        """One line per configuration, numbers unrounded."""
+        """Return one line per configuration, numbers unrounded."""
         return to_frame(self.board)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Display of a notebook."""
         return str(self.to_frame().to_html())

@@ -1,7 +1,7 @@
 """Rows to ranks: one table per comparability class, one line per configuration, means over seeds.
 
 Only rows of one class are ranked together: same data and revision, same partition, same budget,
-same encoder, same probe. What differs between classes becomes the title of their tables.
+same encoder, same probe. The differences between classes become the titles of their tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.bench.results.leaderboard.across_cells import Across, across
+from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
 from fedbench.bench.results.leaderboard.comparability import class_keys, order, titles
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.lines import (
@@ -24,52 +24,10 @@ from fedbench.bench.results.leaderboard.lines import (
     ranked,
 )
 from fedbench.bench.results.leaderboard.published import dataset_name
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.metrics import FINAL_METRICS, FULL_NAMES
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError, did_you_mean
 from fedbench.bench.system.identity import content_id
-
-
-def explain(
-    rows: Sequence[Row],
-    known_datasets: Sequence[str],
-    *,
-    dataset: str | None,
-    grid: str | None,
-) -> str:
-    """One line about a ranking without lines, with a command that would give it some.
-
-    Args:
-        rows: of the store, whatever the filters say.
-        known_datasets: names that `data.name` takes.
-        dataset: the filter by data set.
-        grid: the filter by grid, which exists.
-
-    Raises:
-        UnknownNameError: for a data set that is neither in the store nor known.
-    """
-    run = f"fedbench sweep --grid {shlex.quote(grid)}" if grid else "fedbench run simclr"
-    if not rows:
-        return f"nothing to rank yet; try {run}"
-    held = sorted({row.dataset for row in rows})
-    grids = sorted({row.grid for row in rows if row.grid}) or ["none"]
-    if dataset is not None and dataset_name(dataset) not in map(dataset_name, held):
-        if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, known_datasets):
-            raise UnknownNameError("data set", dataset, held, "; known = in the store")
-        hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")
-        return f"no run in the store is on data set {dataset!r}{hint}; it has {', '.join(held)}"
-    if dataset is None:
-        return (
-            f"no run in the store is a cell of grid {grid!r}; it has {len(rows)} runs, swept by"
-            f" {', '.join(grids)}; try {run}"
-        )
-    return f"no run in the store is a cell of grid {grid!r} on data set {dataset!r}; try {run}"
-
-
-_SHORT = (
-    *("knn", "linear", "linear-paper", "linear-local", "mlp", "mlp-local"),
-    *("finetune-1pct", "finetune-10pct"),
-)
-_ALIASES = {name: f"{name.replace('-', '_')}_acc" for name in _SHORT}
 
 
 @dataclass(frozen=True)
@@ -85,12 +43,12 @@ class Leaderboard:
         """All lines in the order of groups and ranks."""
         return tuple(line for group in self.groups for line in group.lines)
 
-    def across(self) -> tuple[Across, ...]:
-        """The methods over the groups: mean ranks, worst values, slopes."""
-        return across(self.groups, self.metric)
+    def across(self) -> tuple[CellComparison, ...]:
+        """Compare the methods over the groups: mean ranks, worst values, slopes."""
+        return compare_cells(self.groups, self.metric)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints: numbers unrounded, accuracies in [0, 1]."""
+        """Part of the output of `--json`: numbers unrounded, accuracies in [0, 1]."""
         rows = []
         for group in self.groups:
             rows += [{**line.record(), "group": group.title} for line in group.lines]
@@ -117,10 +75,10 @@ def leaderboard(
         row_ids: keep these rows; with it `grid` is ignored. Cells that two grids share carry the
             name of the one that ran them first, so a planned list of cells finds more.
         dataset: keep rows of this data set.
-        metric: column to rank by, or a key of `metrics_json`; `knn`, `linear`, `linear-paper`,
-            `linear-local`, `mlp`, `mlp-local` are known. Higher is better, but for `final_loss`.
+        metric: column to rank by, a key of `metrics_json`, or a short name (`metrics.FULL_NAMES`).
+            Higher is better, except for `metrics.LOWER_IS_BETTER`.
         published: look up the published numbers.
-        studies: what each tuning study has spent, by its id.
+        studies: cost of each tuning study, by its id.
         curves: accuracies over rounds by row id, for the columns that need them.
         reach: k-NN accuracy for `rounds_to_reach` and `gb_to_reach`.
 
@@ -129,20 +87,20 @@ def leaderboard(
     """
     chosen = [row for row in rows if _chosen(row, grid, row_ids, dataset)]
     metric = _checked_metric(metric, chosen)
-    classes: dict[str, list[Row]] = {}
     keys: dict[str, dict[str, Any]] = {}
+    members: dict[str, list[Row]] = {}
     for row in chosen:
-        key = class_keys(row)
-        class_id = content_id(key)
-        classes.setdefault(class_id, []).append(row)
-        keys[class_id] = key
-    title_of = titles(keys, {i: {row.preset for row in members} for i, members in classes.items()})
+        row_keys = class_keys(row)
+        class_id = content_id(row_keys)
+        keys[class_id] = row_keys
+        members.setdefault(class_id, []).append(row)
+    title_of = titles(keys, {i: {row.preset for row in rows} for i, rows in members.items()})
     groups = []
-    for i, members in classes.items():
-        lines = lines_of(members, metric, i, keys[i], published, studies or {})
+    for class_id, class_rows in members.items():
+        lines = lines_of(class_rows, metric, keys[class_id], published, studies or {})
         if curves is not None:
             lines = [over_rounds(line, curves, reach) for line in lines]
-        groups.append(Group(title_of[i], keys[i], ranked(lines)))
+        groups.append(Group(title_of[class_id], keys[class_id], ranked(lines)))
     groups.sort(key=lambda group: order(group.keys))
     return Leaderboard(metric, tuple(groups), reach)
 
@@ -158,9 +116,40 @@ def _chosen(
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:
-    metric = _ALIASES.get(metric, metric)
+    metric = FULL_NAMES.get(metric, metric)
     if metric not in FINAL_METRICS:
         known = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
         if metric not in known:
             raise UnknownNameError("metric", metric, known | set(FINAL_METRICS))
     return metric
+
+
+def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> str:
+    """Explain a ranking without lines in one line, with a command that would give it some.
+
+    Args:
+        rows: of the store, without the filters.
+        dataset: the filter by data set.
+        grid: the filter by grid, which exists.
+
+    Raises:
+        UnknownNameError: for a data set that is neither in the store nor known.
+    """
+    from fedbench.bench.data.datasets import KNOWN
+
+    run = f"fedbench sweep --grid {shlex.quote(grid)}" if grid else "fedbench run simclr"
+    if not rows:
+        return f"nothing to rank yet; try {run}"
+    held = sorted({row.dataset for row in rows})
+    if dataset is not None and dataset_name(dataset) not in map(dataset_name, held):
+        if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, KNOWN):
+            raise UnknownNameError("data set", dataset, held, "; known = in the store")
+        hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")
+        return f"no run in the store is on data set {dataset!r}{hint}; it has {', '.join(held)}"
+    if dataset is None:
+        grids = sorted({row.grid for row in rows if row.grid}) or ["none"]
+        return (
+            f"no run in the store is a cell of grid {grid!r}; it has {len(rows)} runs, swept by"
+            f" {', '.join(grids)}; try {run}"
+        )
+    return f"no run in the store is a cell of grid {grid!r} on data set {dataset!r}; try {run}"

@@ -1,4 +1,4 @@
-"""Published numbers beside ours: the same method, data set, setting and probe, or nothing.
+"""Published numbers of the same method, data set, setting and probe as a row.
 
 The tables are `leaderboards/papers/*.parquet`. Three papers, three kinds of split, norm and probe:
 a published number is shown beside a row of the setting it was measured in, and never ranked.
@@ -10,17 +10,14 @@ Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual informat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 from fedbench.bench.results.leaderboard.comparability import SETTING, settings_of
-from fedbench.bench.results.store.row import (
-    PaperCell,
-    Row,
-)
+from fedbench.bench.results.store.row import PaperCell, Row
 from fedbench.bench.system.identity import content_id
 
 _CLASS = ("paper", "dataset", "setting", "metric", *SETTING, "probe")
@@ -48,7 +45,7 @@ def paper_cells() -> tuple[PaperCell, ...]:
 
 
 def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
-    """The rank of each number among those of its table and class, 1 is the highest; ties share.
+    """Rank each number among those of its table and class; 1 is the highest, ties share a rank.
 
     None for numbers that are no accuracies.
     """
@@ -63,13 +60,6 @@ def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
     ]
 
 
-def write_paper(cells: Iterable[PaperCell]) -> bytes:
-    """The Parquet file of one table; how a number or a note is corrected."""
-    from fedbench.bench.results.store.schema import encode
-
-    return encode(list(cells), PaperCell)
-
-
 @dataclass(frozen=True)
 class Published:
     """One printed number.
@@ -79,7 +69,7 @@ class Published:
         spread: its spread, a fraction, or None where none is printed.
         spread_kind: what the spread is.
         n_seeds: seeds it is a mean of, or None where the paper does not say.
-        source: table it stands in.
+        source: table that prints it.
         setting: the table's name of the setting.
         note: what to know before comparing.
     """
@@ -201,11 +191,11 @@ _PFEDAE: dict[str, Any] = {
 }
 
 
-def published(row: Row, metric: str) -> Published | None:
-    """The printed number for this row's method in this row's setting, or None.
+def published_number(row: Row, metric: str) -> Published | None:
+    """Find the printed number for the method of a row in the setting of that row.
 
-    The preset names the paper, but counts only while the configuration still is the published
-    one: a shortened run has no published counterpart. Method hyperparameters are not compared.
+    The preset names the paper, and the configuration must still be the published one: a shortened
+    run has no published number. Method hyperparameters are not compared.
 
     Args:
         row: any row; its `hub:` or `folder:` data set is known by the name of its folder.
@@ -213,25 +203,24 @@ def published(row: Row, metric: str) -> Published | None:
     """
     config = settings_of(row.config_json)
     dataset = DATASETS.get(dataset_name(row.dataset))
-    if dataset is None or _own_probe(config, row.preset, metric):
+    if dataset is None or _other_probe(config, row.preset, metric):
         return None
     if config.get("privacy.clip") is not None:  # no paper has clipped changes
         return None
     if row.preset in ("cross-device", "cross-silo"):
-        paper, found = "orchestra", _orchestra(row.preset, config, metric)
+        paper, printed_as = "orchestra", _orchestra(row.preset, config, metric)
     elif row.preset in ("mi", "mi-semi"):
-        paper, found = "mi", _mi(row, dataset, config, metric)
+        paper, printed_as = "mi", _mi(row, dataset, config, metric)
     elif row.preset == "pfedae":
-        paper, found = "pfedae", _pfedae(config, metric)
+        paper, printed_as = "pfedae", _pfedae(config, metric)
     else:
         return None
-    printed = METHODS[paper].get(row.method)
-    if printed == "Orchestra":
-        printed = _sent_by_orchestra(config)
-    if found is None or printed is None:
+    method = METHODS[paper].get(row.method)
+    if method == "Orchestra":
+        method = _sent_by_orchestra(config)
+    if printed_as is None or method is None:
         return None
-    setting, column, note = found
-    return _lookup(paper, dataset, setting, printed, column, note)
+    return _lookup(paper, dataset, method, *printed_as)
 
 
 def dataset_name(name: str) -> str:
@@ -240,8 +229,8 @@ def dataset_name(name: str) -> str:
     return last.lower().replace("-", "").replace("_", "")
 
 
-def _own_probe(config: Mapping[str, Any], preset: str, metric: str) -> bool:
-    """Whether the probe learns from other images than the papers' do."""
+def _other_probe(config: Mapping[str, Any], preset: str, metric: str) -> bool:
+    """True if the probe learns from other images than those of the papers."""
     few_labels = config.get("data.label_fraction", 0) not in (0, 1) and preset != "mi-semi"
     fewer_images = config.get("data.held_out", 0) > 0 and not metric.startswith("finetune")
     return few_labels or fewer_images
@@ -262,7 +251,7 @@ def _orchestra(preset: str, config: Mapping[str, Any], metric: str) -> tuple[str
 
 
 def _sent_by_orchestra(config: Mapping[str, Any]) -> str | None:
-    """The method's printed name, which depends on what its clients send; None for the control."""
+    """Printed name of Orchestra, which depends on what clients send; None for the control."""
     sent = config.get("method.representations", "centroids")
     budget = f"Orchestra(local-DP eps={config.get('method.epsilon')})"
     private = budget if config.get("method.delta") == 1e-3 else None
@@ -291,10 +280,10 @@ def _mi(
 
 
 def _pfedae(config: Mapping[str, Any], metric: str) -> tuple[str, str, str] | None:
-    found = _PFEDAE_METRIC.fullmatch(metric)
-    if found is None or not _fits(config, _PFEDAE):
+    parts = _PFEDAE_METRIC.fullmatch(metric)
+    if parts is None or not _fits(config, _PFEDAE):
         return None
-    share, scope = found["share"] or "linear", "local" if found["local"] else "global"
+    share, scope = parts["share"] or "linear", "local" if parts["local"] else "global"
     partition = config.get("data.partition")
     if partition in ("dirichlet-balanced", "dirichlet") and config.get("data.alpha") == 0.1:
         return "cross_silo_dirichlet0.1", f"{share}_{scope}_acc", _MLP_NOTE
@@ -304,10 +293,10 @@ def _pfedae(config: Mapping[str, Any], metric: str) -> tuple[str, str, str] | No
 
 
 def _lookup(
-    paper: str, dataset: str, setting: str, method: str, column: str, note: str
+    paper: str, dataset: str, method: str, setting: str, column: str, note: str
 ) -> Published | None:
     for table in _TABLES[paper]:
-        cell = _cells().get((table, dataset, setting, method, column))
+        cell = _cell_at().get((table, dataset, setting, method, column))
         if cell is not None:
             return Published(
                 value=cell.value,
@@ -322,6 +311,6 @@ def _lookup(
 
 
 @lru_cache(maxsize=1)
-def _cells() -> dict[tuple[str, str, str, str, str], PaperCell]:
-    """All printed cells by (table, dataset, setting, method, metric)."""
+def _cell_at() -> dict[tuple[str, str, str, str, str], PaperCell]:
+    """Return all printed cells by (table, dataset, setting, method, metric)."""
     return {(c.source, c.dataset, c.setting, c.method, c.metric): c for c in paper_cells()}

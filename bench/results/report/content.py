@@ -1,4 +1,4 @@
-"""What the page shows, as plain JSON: tables by column, curves, studies, published numbers."""
+"""Content of the page as plain JSON: tables by column, curves, studies, published numbers."""
 
 from __future__ import annotations
 
@@ -11,70 +11,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbench.bench.results.leaderboard.comparability import class_keys
 from fedbench.bench.results.leaderboard.curves import Curve
-from fedbench.bench.results.leaderboard.formats import (
-    UNEQUAL_BUDGETS,
-    across_table,
-    metric_title,
-    plain_cells,
-    visible_columns,
-)
+from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line, Spent, metric_value
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.studies import StudyView
+from fedbench.bench.results.metrics import is_accuracy, metric_title
 from fedbench.bench.results.report.series import columns, curves_of, scatter, sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.identity import content_id
 
-FILE = "geometry.json"
-MAX_MAPS = 40
+_MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
-
-
-class _Histogram(_Part):
-    median: float | None
-    edges: list[float]
-    counts: list[int]
-
-
-class _Map(_Part):
-    points: list[tuple[float, float]]
-    labels: list[int]
-    class_names: list[str]
-
-
-class _Geometry(_Part):
-    run_id: str
-    title: str
-    setting: str
-    angles: dict[str, _Histogram]
-    map: _Map | None
-
-
-def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the rows' files hold, in their order, and a line for every file that cannot be read."""
-    found: list[dict[str, Any]] = []
-    problems = []
-    for row in rows:
-        path = store.cell_dir(row.row_id) / FILE
-        try:
-            record = _Geometry.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            continue
-        except (OSError, ValidationError) as error:
-            problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
-            continue
-        if len(found) >= MAX_MAPS:
-            record = record.model_copy(update={"map": None})
-        found.append(record.model_dump())
-    return found, problems
-
-
 _FIRST = ("linear_acc", "knn_acc", "linear_paper_acc", "objective")
 _RUN_COLUMNS = (
     "row_id",
@@ -129,6 +78,49 @@ _SORTED_BY = {
 """Text column of a line to the unrounded number that it shows."""
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Histogram(_Part):
+    median: float | None
+    edges: list[float]
+    counts: list[int]
+
+
+class _Map(_Part):
+    points: list[tuple[float, float]]
+    labels: list[int]
+    class_names: list[str]
+
+
+class _Geometry(_Part):
+    run_id: str
+    title: str
+    setting: str
+    angles: dict[str, _Histogram]
+    map: _Map | None
+
+
+def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return angles and maps of rows, in their order, and a line for every unreadable file."""
+    records: list[dict[str, Any]] = []
+    problems = []
+    for row in rows:
+        path = store.cell_dir(row.row_id) / "geometry.json"
+        try:
+            record = _Geometry.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValidationError) as error:
+            problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
+            continue
+        if len(records) >= _MAX_MAPS:
+            record = record.model_copy(update={"map": None})
+        records.append(record.model_dump())
+    return records, problems
+
+
 def content(
     rows: Sequence[Row],
     curves: Mapping[str, Curve],
@@ -139,14 +131,14 @@ def content(
     geometry: Sequence[Mapping[str, Any]] = (),
     title: str,
 ) -> dict[str, Any]:
-    """Everything on the page.
+    """Collect everything on the page.
 
     Args:
         rows: of the store.
         curves: by row id.
         studies: of the store.
         problems: a line for every file that could not be read.
-        spent: what each tuning study has spent, by its id.
+        spent: cost of each tuning study, by its id.
         geometry: angles between classes and maps of features, one record a run.
         title: of the page.
     """
@@ -160,7 +152,7 @@ def content(
         "title": title,
         "problems": list(problems),
         "metrics": [
-            {"name": m, "title": metric_title(m), "percent": m.endswith("_acc")} for m in metrics
+            {"name": m, "title": metric_title(m), "percent": is_accuracy(m)} for m in metrics
         ],
         "classes": {group.class_id: group.title for group in groups},
         "boards": {metric: _board(board) for metric, board in boards.items()},
@@ -176,12 +168,12 @@ def content(
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
-    """What rows were measured by, the usual ones first; what methods add comes after."""
+    """Metrics that rows have, the usual ones first, those that methods add after them."""
     further = {
         name
         for row in rows
         for name in json.loads(row.metrics_json or "{}")
-        if name.endswith("_acc") and not name.startswith("untrained_")
+        if is_accuracy(name) and not name.startswith("untrained_")
     }
     names = [*_FIRST, *sorted(further - {*_FIRST})]
     return [m for m in names if any(metric_value(row, m) is not None for row in rows)]
@@ -196,26 +188,31 @@ def _board(board: Leaderboard) -> dict[str, Any]:
     """Tables of a leaderboard: a cell is its text, or its text and the number behind it."""
     return {
         "groups": [_group(group) for group in board.groups],
-        "across": [_across(table) for table in map(across_table, board.across())],
-    }
-
-
-def _group(group: Group) -> dict[str, Any]:
-    header = visible_columns(group)
-    return {
-        "title": group.title,
-        "note": UNEQUAL_BUDGETS if group.unequal_budgets else "",
-        "header": header,
-        "best": [bool(line.best) for line in group.lines],
-        "rows": [
-            [_cell(line, n, text) for n, text in _texts(line, header)] for line in group.lines
+        "across": [
+            {
+                "title": table.title,
+                "header": list(table.header),
+                "rows": [list(row) for row in table.rows],
+                "best": list(table.best),
+                "footer": table.footer,
+            }
+            for table in map(across_table, board.across())
         ],
     }
 
 
-def _texts(line: Line, header: Sequence[str]) -> list[tuple[str, str]]:
-    cells = plain_cells(line)
-    return [(name, cells[name]) for name in header]
+def _group(group: Group) -> dict[str, Any]:
+    table = group_table(group)
+    return {
+        "title": table.title,
+        "note": table.footer,
+        "header": list(table.header),
+        "best": list(table.best),
+        "rows": [
+            [_cell(line, name, text) for name, text in zip(table.header, cells, strict=True)]
+            for line, cells in zip(group.lines, table.rows, strict=True)
+        ],
+    }
 
 
 def _cell(line: Line, name: str, text: str) -> str | list[Any]:
@@ -226,26 +223,16 @@ def _cell(line: Line, name: str, text: str) -> str | list[Any]:
     return text
 
 
-def _across(table: Any) -> dict[str, Any]:
-    return {
-        "title": table.title,
-        "header": list(table.header),
-        "rows": [list(row) for row in table.rows],
-        "best": list(table.best),
-        "footer": table.footer,
-    }
-
-
 def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What ran on what, and for how long."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    """Hardware and code that runs were made with, and the hours they took."""
+    rows_on: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         env = json.loads(row.env_json or "{}")
         versions = ", ".join(
             f"{name} {env[name]}" for name in ("python", "torch", "cuda") if name in env
         )
         key = (row.hardware or "", row.device or "", f"fedbench {row.package_version}", versions)
-        found.setdefault(key, []).append(row)
+        rows_on.setdefault(key, []).append(row)
     return [
         {
             "hardware": key[0],
@@ -258,7 +245,7 @@ def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "first": min(row.started_at for row in ran).isoformat(timespec="seconds"),
             "last": max(row.finished_at for row in ran).isoformat(timespec="seconds"),
         }
-        for key, ran in sorted(found.items())
+        for key, ran in sorted(rows_on.items())
     ]
 
 

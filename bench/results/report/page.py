@@ -1,21 +1,24 @@
-"""From content to one HTML file that needs nothing else."""
+"""The report on a store: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 
 if TYPE_CHECKING:
-    pass
+    from fedbench.bench.results.leaderboard.lines import Spent
+    from fedbench.bench.results.store.store import Store
+
+_SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "charts.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,68 @@ class Report:
     problems: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench report --json` prints."""
+        """Output of `fedbench report --json`."""
         return {**asdict(self), "file": str(self.file), "problems": list(self.problems)}
 
 
-_SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "charts.js", "page.js")
+def write_report(
+    file: Path,
+    store: Store,
+    *,
+    grid: str | None,
+    row_ids: Collection[str] | None,
+    dataset: str | None,
+    spent: Mapping[str, Spent],
+) -> Report:
+    """Write the page about a store.
+
+    Args:
+        file: ends in .html; replaced if it exists.
+        store: read, not written.
+        grid: name of the grid, for the title.
+        row_ids: only these runs, the cells of the grid.
+        dataset: only runs on this data set.
+        spent: cost of each tuning study, by its id.
+
+    Raises:
+        ConfigError: for a file of another ending, or one that cannot be written.
+        StoreError: for a store that cannot be read, or one without runs on the data set.
+    """
+    from fedbench.bench.results.leaderboard.curves import load_curves
+    from fedbench.bench.results.leaderboard.leaderboard import why_empty
+    from fedbench.bench.results.leaderboard.published import dataset_name
+    from fedbench.bench.results.leaderboard.studies import study_views
+    from fedbench.bench.results.report.content import content, geometries
+
+    rows = store.rows()
+    if row_ids is not None:
+        rows = [row for row in rows if row.row_id in row_ids]
+    if dataset is not None:
+        rows = [row for row in rows if dataset_name(row.dataset) == dataset_name(dataset)]
+        if not rows:
+            raise StoreError(why_empty(store.rows(), dataset=dataset, grid=None))
+    curves, unreadable = load_curves(store, rows)
+    geometry, torn = geometries(store, rows)
+    studies, problems = study_views(store), (*store.problems(), *unreadable, *torn)
+    title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
+    shown = content(rows, curves, studies, problems, spent=spent, geometry=geometry, title=title)
+    write_page(shown, file)
+    return Report(file, len(rows), len(studies), file.stat().st_size, problems)
+
+
+def write_page(content: Mapping[str, Any], file: Path) -> None:
+    """Write the page of a content.
+
+    Raises:
+        ConfigError: for a file that does not end in .html, or cannot be written.
+    """
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
+    atomic_write_text(file, page(content), error=ConfigError)
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """The page: assets, libraries and data in one text.
+    """Return assets, libraries and data as one HTML text.
 
     Text from the store cannot end the data's element: `<` is written as an escape.
     """
@@ -56,17 +112,6 @@ def page(content: Mapping[str, Any]) -> str:
         data=data.replace("<", "\\u003c"),
         scripts="\n".join(f"<script>{_asset(name)}</script>" for name in _SCRIPTS),
     )
-
-
-def write_page(content: Mapping[str, Any], file: Path) -> None:
-    """Write the page.
-
-    Raises:
-        ConfigError: for a file that does not end in .html, or cannot be written.
-    """
-    if file.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
-    atomic_write_text(file, page(content), error=ConfigError)
 
 
 def _asset(name: str) -> str:

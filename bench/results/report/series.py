@@ -1,4 +1,4 @@
-"""What the charts draw: means along axes, curves, objective against accuracy."""
+"""Data of the charts: means along axes, curves, objective against accuracy."""
 
 from __future__ import annotations
 
@@ -6,64 +6,61 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedbench.bench.results.leaderboard.curves import METRICS, Curve
+from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve
+from fedbench.bench.results.leaderboard.formats import method_title
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.lines import Group, Line, metric_value
+from fedbench.bench.results.leaderboard.lines import Group, metric_value
 from fedbench.bench.results.leaderboard.statistics import summarize
 from fedbench.bench.results.leaderboard.studies import correlate
 from fedbench.bench.results.store.row import Row
 
 
 def columns(records: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    """Records by column; texts that repeat are stored once, as `{"d": texts, "i": places}`."""
-    found: dict[str, Any] = {}
+    """Return records by column; texts that repeat are stored once: `{"d": texts, "i": places}`."""
+    by_name: dict[str, Any] = {}
     for name in names:
         values = [record[name] for record in records]
         distinct = dict.fromkeys(values) if all(isinstance(v, str | None) for v in values) else {}
         if values and len(distinct) <= len(values) // 2 and distinct:
             place = {value: index for index, value in enumerate(distinct)}
-            found[name] = {"d": list(distinct), "i": [place[value] for value in values]}
+            by_name[name] = {"d": list(distinct), "i": [place[value] for value in values]}
         else:
-            found[name] = values
-    return found
+            by_name[name] = values
+    return by_name
 
 
 def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
-    """Along each axis the means with their intervals."""
+    """Return the means with their intervals along each axis."""
     groups = {group.class_id: group for group in board.groups}
-    found = []
-    for each in board.across():
-        if each.axis is None:
+    charts = []
+    for comparison in board.across():
+        if comparison.axis is None:
             continue
         points = [
             {
-                "name": _name(line),
+                "name": method_title(line),
                 "x": value,
                 "mean": line.mean,
                 "low": line.ci95_low,
                 "high": line.ci95_high,
                 "n": line.n_seeds,
             }
-            for value, class_id in zip(each.values, each.class_ids, strict=True)
+            for value, class_id in zip(comparison.values, comparison.class_ids, strict=True)
             for line in groups[class_id].lines
             if line.mean is not None
         ]
-        found.append({"title": each.title, "axis": each.axis, "points": points})
-    return found
-
-
-def _name(line: Line) -> str:
-    return f"{line.method} ({line.variant})" if line.variant else line.method
+        charts.append({"title": comparison.title, "axis": comparison.axis, "points": points})
+    return charts
 
 
 def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
-    """Of each line the mean over its seeds at every evaluation, with the interval."""
-    found: list[dict[str, Any]] = []
+    """Return the mean of each line over its seeds at every evaluation, with the interval."""
+    points: list[dict[str, Any]] = []
     for line in group.lines:
-        own = [curves[row_id] for row_id in line.row_ids if row_id in curves]
-        for metric in METRICS:
+        of_line = [curves[row_id] for row_id in line.row_ids if row_id in curves]
+        for metric in CURVE_METRICS:
             at: dict[int, list[tuple[float, int]]] = {}
-            for curve in own:
+            for curve in of_line:
                 for done, sent, value in zip(
                     curve.rounds, curve.num_bytes, getattr(curve, metric), strict=True
                 ):
@@ -71,9 +68,9 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                         at.setdefault(done, []).append((value, sent))
             for done, pairs in sorted(at.items()):
                 summary = summarize([value for value, _ in pairs])
-                found.append(
+                points.append(
                     {
-                        "name": _name(line),
+                        "name": method_title(line),
                         "metric": metric,
                         "round": done,
                         "gb": sum(sent for _, sent in pairs) / len(pairs) / 1e9,
@@ -83,14 +80,14 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                         "n": summary.n,
                     }
                 )
-    return columns(found, found[0] if found else ())
+    return columns(points, points[0] if points else ())
 
 
 def scatter(
     rows: Sequence[Row], class_of: Mapping[str, str], metrics: Sequence[str]
 ) -> dict[str, Any]:
-    """Objective against every other metric by class, and how they go together by method."""
-    found: dict[str, Any] = {}
+    """Return objective against every other metric by class, with correlations by method."""
+    by_metric: dict[str, Any] = {}
     for metric in metrics:
         by_class: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row in rows:
@@ -98,15 +95,11 @@ def scatter(
             if row.objective is not None and value is not None:
                 methods = by_class.setdefault(class_of[row.row_id], {})
                 methods.setdefault(row.method, []).append((row.objective, value))
-        found[metric] = {
+        by_metric[metric] = {
             class_id: [
-                {
-                    "name": method,
-                    "points": pairs,
-                    **asdict(correlate(metric, pairs)),
-                }
+                {"name": method, "points": pairs, **asdict(correlate(metric, pairs))}
                 for method, pairs in sorted(methods.items())
             ]
             for class_id, methods in by_class.items()
         }
-    return found
+    return by_metric

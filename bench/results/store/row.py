@@ -192,6 +192,13 @@ class Row(Record):
     argv: str | None = Field(None, description="command line")
     grid: str | None = Field(None, description="grid that the cell belongs to")
 
+    @property
+    def bytes_up_down(self) -> int | None:
+        """Bytes of the whole run in both directions; None if they were not counted."""
+        if self.bytes_up is None or self.bytes_down is None:
+            return None
+        return self.bytes_up + self.bytes_down
+
     @field_validator("started_at", "finished_at")
     @classmethod
     def _to_utc(cls, value: datetime) -> datetime:

@@ -10,10 +10,9 @@ from fedbench.bench.results.leaderboard.published import (
     class_id,
     paper_cells,
     paper_ranks,
-    write_paper,
 )
 from fedbench.bench.results.store.row import PaperCell
-from fedbench.bench.results.store.schema import PAPER_SCHEMA, decode
+from fedbench.bench.results.store.schema import PAPER_SCHEMA, decode, encode
 
 FOLDER = Path(__file__).resolve().parents[4] / "leaderboards" / "papers"
 COUNTS = {
@@ -109,5 +108,5 @@ def test_oddities_are_noted(source: str, wanted: dict[str, str], note: str) -> N
 
 def test_a_table_can_be_written_again() -> None:
     cells = find("orchestra_table6")
-    assert decode(write_paper(cells), PaperCell) == cells
-    assert write_paper(cells) == (FOLDER / "orchestra_table6.parquet").read_bytes()
+    assert decode(encode(cells, PaperCell), PaperCell) == cells
+    assert encode(cells, PaperCell) == (FOLDER / "orchestra_table6.parquet").read_bytes()

@@ -11,9 +11,9 @@ from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.published import (
     METHODS,
     Published,
-    _cells,
+    _cell_at,
     dataset_name,
-    published,
+    published_number,
 )
 from fedbench.bench.results.store.row import Row
 
@@ -45,7 +45,7 @@ def mutual(spec: str, name: str, partition: Any, clients: int, **data: Any) -> R
 
 def test_orchestra_cell_with_its_spread(make_row: MakeRow) -> None:
     row = make_row(device(), preset="cross-device")
-    found = published(row, "linear_paper_acc")
+    found = published_number(row, "linear_paper_acc")
     # Table 5, f-SimCLR, CIFAR-10, cross-device: 58.36 ± 0.19 over 3 seeds.
     assert found == Published(
         value=58.36 / 100,
@@ -56,16 +56,16 @@ def test_orchestra_cell_with_its_spread(make_row: MakeRow) -> None:
         setting="cross_device",
         note="",
     )
-    cached = published(row, "linear_acc")
+    cached = published_number(row, "linear_acc")
     assert cached is not None
     assert cached.value == pytest.approx(0.5836)
     assert "50-epoch probe" in cached.note
-    assert published(row, "knn_acc") is None
+    assert published_number(row, "knn_acc") is None
 
 
 def test_hub_folders_count_by_their_name(make_row: MakeRow) -> None:
     row = make_row(device(name="hub:data/cifar10"), preset="cross-device")
-    assert published(row, "linear_acc") is not None
+    assert published_number(row, "linear_acc") is not None
     assert dataset_name("folder:x/Tiny-ImageNet/") == "tinyimagenet"
 
 
@@ -88,7 +88,7 @@ def test_hub_folders_count_by_their_name(make_row: MakeRow) -> None:
 def test_nothing_is_shown_outside_the_published_setting(
     config: RunConfig, preset: str, make_row: MakeRow
 ) -> None:
-    assert published(make_row(config, preset=preset), "linear_acc") is None
+    assert published_number(make_row(config, preset=preset), "linear_acc") is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,9 @@ def test_mutual_information_cells(
     spread: float | None,
     make_row: MakeRow,
 ) -> None:
-    found = published(make_row(mutual(spec, name, partition, clients), preset="mi"), "linear_acc")
+    found = published_number(
+        make_row(mutual(spec, name, partition, clients), preset="mi"), "linear_acc"
+    )
     assert found is not None
     assert found.value == pytest.approx(value)
     assert found.spread == (None if spread is None else pytest.approx(spread))
@@ -117,13 +119,13 @@ def test_mutual_information_cells(
 
 def test_semi_supervised_cells_need_their_share_of_labels(make_row: MakeRow) -> None:
     config = mutual("semifed+uv", "cifar10", "hsu", 100, label_fraction=0.1)
-    found = published(make_row(config, preset="mi-semi"), "linear_acc")
+    found = published_number(make_row(config, preset="mi-semi"), "linear_acc")
     assert found is not None
     assert found.value == pytest.approx(0.767)
     assert found.source == "mi_table5"
-    assert published(make_row(config, preset="mi"), "linear_acc") is None
+    assert published_number(make_row(config, preset="mi"), "linear_acc") is None
     other = mutual("semifed+uv", "cifar10", "hsu", 100, label_fraction=0.2)
-    assert published(make_row(other, preset="mi-semi"), "linear_acc") is None
+    assert published_number(make_row(other, preset="mi-semi"), "linear_acc") is None
 
 
 def test_autoencoder_cells(make_row: MakeRow) -> None:
@@ -134,7 +136,7 @@ def test_autoencoder_cells(make_row: MakeRow) -> None:
         federation=FederationConfig(num_rounds=100),
     )
     row = make_row(config, preset="pfedae")
-    values = {m: published(row, m) for m in ("mlp_acc", "mlp_local_acc", "linear_acc")}
+    values = {m: published_number(row, m) for m in ("mlp_acc", "mlp_local_acc", "linear_acc")}
     assert values["linear_acc"] is None  # the thesis has a two-layer probe only
     assert values["mlp_acc"] is not None
     assert values["mlp_acc"].value == pytest.approx(0.8238)
@@ -145,13 +147,13 @@ def test_autoencoder_cells(make_row: MakeRow) -> None:
         "mlp_10pct_local_acc": 0.7124, "mlp_1pct_local_acc": 0.6587,
     }  # fmt: skip
     for metric, value in shares.items():
-        found = published(row, metric)
+        found = published_number(row, metric)
         assert found is not None
         assert found.value == pytest.approx(value)
-    assert published(row, "mlp_5pct_acc") is None
+    assert published_number(row, "mlp_5pct_acc") is None
     pathological = DataConfig(name="cifar10", num_clients=10, partition="pathological")
     two = make_row(config.model_copy(update={"data": pathological}), preset="pfedae")
-    found = published(two, "mlp_1pct_local_acc")
+    found = published_number(two, "mlp_1pct_local_acc")
     assert found is not None
     assert found.value == pytest.approx(0.6503)
     assert "does not say global or local" in found.note
@@ -160,7 +162,7 @@ def test_autoencoder_cells(make_row: MakeRow) -> None:
 def test_every_mapped_name_is_printed_somewhere() -> None:
     prefixes = {"orchestra": "orchestra_", "mi": "mi_", "pfedae": "pfedae_"}
     for paper, names in METHODS.items():
-        printed = {key[3] for key in _cells() if key[0].startswith(prefixes[paper])}
+        printed = {key[3] for key in _cell_at() if key[0].startswith(prefixes[paper])}
         assert set(names.values()) <= printed
 
 
@@ -191,11 +193,11 @@ def test_what_orchestras_clients_send_is_compared_with_its_own_row(
     make_row: MakeRow, sent: dict[str, Any], value: float | None, source: str
 ) -> None:
     config = device("orchestra").model_copy(update={"method": sent})
-    found = published(make_row(config, preset="cross-device"), "linear_paper_acc")
+    found = published_number(make_row(config, preset="cross-device"), "linear_paper_acc")
     assert (None if found is None else found.value) == pytest.approx(value)
     assert found is None or found.source == source
 
 
 def test_clipped_runs_have_no_published_counterpart(make_row: MakeRow) -> None:
     config = device().model_copy(update={"privacy": PrivacyConfig(clip=1.0)})
-    assert published(make_row(config, preset="cross-device"), "linear_paper_acc") is None
+    assert published_number(make_row(config, preset="cross-device"), "linear_paper_acc") is None
