@@ -425,7 +425,7 @@ def _add_list(kind: str, summary: str) -> None:
         _show_list(kind, output)
 
 
-_add_list("methods", "List methods and add-ons.")
+_add_list("methods", "List methods and add-ons; --json adds their hyperparameters.")
 _add_list("presets", "List presets: named, complete configurations.")
 _add_list("grids", "List grids that can be swept.")
 _add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")

@@ -60,7 +60,7 @@ Set = Annotated[
 Config = Annotated[
     list[Path] | None,
     typer.Option(
-        "--config", metavar="FILE", help="YAML file with values over the preset's; repeatable."
+        "--config", metavar="FILE", help="YAML file whose values override the preset's; repeatable."
     ),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of all random draws.")]
@@ -207,7 +207,7 @@ Published = Annotated[
 Reach = Annotated[
     float | None,
     typer.Option(
-        metavar="X", help="Show the rounds and GB needed for this k-NN accuracy, such as 0.6."
+        metavar="X", help="Add the rounds and GB to reach this k-NN accuracy, such as 0.6."
     ),
 ]
 Strict = Annotated[
@@ -227,11 +227,14 @@ MirrorOnly = Annotated[
     bool, typer.Option("--mirror-only", help="Write Optuna's journal, but start no server.")
 ]
 
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Run id, or the beginning of one.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN_ID", help="Run id, or an unambiguous beginning of it.")
+]
 RunIds = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN_ID…", help="Run ids, or beginnings of them; drawn side by side in this order."
+        metavar="RUN_ID…",
+        help="Run ids, or unambiguous beginnings of them; drawn side by side in this order.",
     ),
 ]
 EncoderFile = Annotated[
@@ -245,7 +248,9 @@ PictureFormatName = Annotated[
 ]
 Images = Annotated[
     int,
-    typer.Option("--images", min=10, metavar="N", help="Largest number of test images on a map."),
+    typer.Option(
+        "--images", min=10, metavar="N", help="Maximum number of test images on each map."
+    ),
 ]
 ClientId = Annotated[
     int | None,
