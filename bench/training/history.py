@@ -1,4 +1,4 @@
-"""The record of every round, appended to a file as the run goes."""
+"""Record of every round, appended to a file during the run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedbench.bench.system.files import append_line, atomic_write_text
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round did.
+    """Summary of one round.
 
     Attributes:
         round_index: from 0.
         loss: mean over the cohort's steps; None if there were none.
-        parts: means of the logged loss terms, and what the server logged.
+        parts: means of the logged loss terms, and values that the server logged.
         cohort_size: clients that took part.
         idle_clients: those that made no step (too few images for a batch).
         num_steps: optimizer steps of all of them.
@@ -28,7 +28,7 @@ class RoundRecord:
         std_ratio: spread of features on a fixed probe; 1 = isotropic, 0 = collapsed.
         effective_rank: of the same features.
         projection_std_ratio: spread of the projections.
-        collapsed: what the detector says of the two.
+        collapsed: verdict of the detector on both.
         metrics: evaluations made after this round.
         seconds: wall-clock time.
         traffic: every message of the round, `{direction: {group: {messages, numbers, bytes,
@@ -52,26 +52,26 @@ class RoundRecord:
     traffic: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the record as JSON values."""
         return asdict(self)
 
 
 class History:
-    """One JSON object a line in `history.jsonl`; its end may be ahead of the last checkpoint."""
+    """File `history.jsonl` with one JSON object per round; may be ahead of the last checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "history.jsonl"
 
     def rewind(self, rounds_done: int) -> list[RoundRecord]:
-        """Drop what lies behind the checkpoint, torn last line included; return the rest.
+        """Drop the rounds after the checkpoint, torn last line included, and return the others.
 
         Raises:
-            DataError: if rounds that the checkpoint has are not there; no run leaves that behind.
+            DataError: if rounds of the checkpoint are missing, which no interruption causes.
         """
-        lines = self._lines()
-        kept = lines[:rounds_done]
+        text = self._text()
+        lines = text.split("\n")[:-1][:rounds_done]
         try:
-            records = [RoundRecord(**json.loads(line)) for line in kept]
+            records = [RoundRecord(**json.loads(line)) for line in lines]
         except (ValueError, TypeError):
             records = []
         if len(records) < rounds_done:
@@ -79,17 +79,18 @@ class History:
                 f"{str(self._path)!r} lacks rounds of its checkpoint, which has {rounds_done}: it"
                 " was altered; delete the folder to run this from the start"
             )
-        if len(lines) != rounds_done:
-            atomic_write_text(self._path, "".join(f"{line}\n" for line in kept))
+        kept = "".join(f"{line}\n" for line in lines)
+        if text != kept:
+            atomic_write_text(self._path, kept)
         return records
 
     def read(self) -> list[RoundRecord]:
-        """All rounds; only for a run that has ended."""
-        return [RoundRecord(**json.loads(line)) for line in self._lines()]
+        """Return all rounds but a torn last one, which a killed process may leave."""
+        return [RoundRecord(**json.loads(line)) for line in self._text().split("\n")[:-1]]
 
     def append(self, record: RoundRecord) -> None:
-        """Add one round."""
+        """Append one round."""
         append_line(self._path, json.dumps(record.as_dict()))
 
-    def _lines(self) -> list[str]:
-        return self._path.read_text().splitlines() if self._path.exists() else []
+    def _text(self) -> str:
+        return self._path.read_text(encoding="utf-8") if self._path.exists() else ""

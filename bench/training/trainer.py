@@ -1,4 +1,4 @@
-"""The round loop: it knows hooks and sharing rules, never a method's name."""
+"""Round loop of a run; it knows hooks and sharing rules, never a method's name."""
 
 from __future__ import annotations
 
@@ -26,51 +26,39 @@ from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 
+Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
+"""Measures the net after a round and puts it into eval mode for that.
 
-class Spread(Protocol):
-    """How far apart features are; `evaluation.collapse.Collapse` says what each figure means."""
-
-    @property
-    def std_ratio(self) -> float:
-        """Of the features."""
-
-    @property
-    def effective_rank(self) -> float:
-        """Of the features."""
-
-    @property
-    def projection_std_ratio(self) -> float:
-        """Of the projections."""
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether features or projections have collapsed."""
-
-
-Monitor = Callable[[Binding], Spread | None]
-"""Looks at the net after a round, in eval mode; None if its features are not finite."""
+Returns `std_ratio`, `effective_rank`, `projection_std_ratio` and `collapsed` as `RoundRecord` has
+them, or None if the features are not finite.
+"""
 
 
 class Executor(Protocol):
-    """Trains the clients of a round and hands results back in the order of the tasks."""
+    """Trains the clients of a round, here or in other processes."""
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
-        """One result per task: what the client reports, and its upload."""
+        """Yield each client's report and its upload, (upload_size,), in the order of the tasks.
+
+        Args:
+            tasks: one per client.
+            server: (server_size,), read only.
+        """
 
 
 class Diverged(Exception):  # noqa: N818
-    """A loss or a weight is not finite any more; the run ends here with that status."""
+    """Raised when a loss or a weight is no longer finite; the run ends with status `diverged`."""
 
 
 class Trainer:
-    """A run's state between rounds, and the step from one round to the next.
+    """State of a run between rounds, and the step from one round to the next.
 
     Args:
         setup: the run.
-        folder: for checkpoints, personal tensors and the history.
+        folder: for checkpoints, personal tensors and the history; the last checkpoint is resumed.
         row_id: identity of the run; a checkpoint of another run is refused.
         device: of the server.
-        monitor: looks at the net after every round.
+        monitor: measures the net after every round.
     """
 
     def __init__(
@@ -104,7 +92,7 @@ class Trainer:
 
     @property
     def total_rounds(self) -> int:
-        """Configured rounds and the method's preparatory ones."""
+        """Number of configured rounds and the method's preparatory ones."""
         preparatory = self.setup.method.needs().preparatory_rounds
         return self.setup.config.federation.num_rounds + preparatory
 
@@ -113,15 +101,15 @@ class Trainer:
         executor: Executor,
         evaluate: Callable[[int], Mapping[str, float]] | None = None,
     ) -> Iterator[RoundRecord]:
-        """Do the rounds that are left, with a checkpoint after each.
+        """Run the remaining rounds, with a checkpoint after each.
 
         Args:
-            executor: where clients train.
-            evaluate: called after a round with the number of rounds done; its result goes into the
-                round's record.
+            executor: trains the clients.
+            evaluate: called after a round with the number of rounds done; returns the metrics of
+                the round's record.
 
         Raises:
-            Diverged: when a loss or a weight is not finite any more.
+            Diverged: when a loss or a weight is no longer finite.
         """
         while self.rounds_done < self.total_rounds:
             record = self._round(self.rounds_done, executor, evaluate)
@@ -147,12 +135,12 @@ class Trainer:
         uploads: list[Upload] = []
         results: list[Trained] = []
         tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
-        # One thread: a second one would spin after each upload, in the way of the workers.
+        # On one thread: a second one would spin after each upload and slow the workers down.
         try:
             with single_thread():
                 for trained, upload in executor.train(tasks, self.vector):
                     exchanged.merge(trained.wire)
-                    if trained.num_steps:  # whoever has not trained has no weights to send
+                    if trained.num_steps:  # without a step there are no weights to send
                         exchanged.merge(self._per_client.one_way("up"))
                     if not trained.finite:
                         lost = f"the loss of client {trained.client_id} is not finite"
@@ -162,7 +150,7 @@ class Trainer:
                     results.append(trained)
                     if trained.stored_personal:
                         self.personal_rounds[trained.client_id] = index
-        finally:  # what was sent was sent, even if the run ends here
+        finally:  # messages count even if the run ends here
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():
             aggregate.apply(self.vector, self._optimizer)
@@ -174,7 +162,7 @@ class Trainer:
             )
             if config.privacy.clip is not None:
                 server.log["clipped"] = aggregate.num_clipped / max(1, len(cohort))
-            self.binding.net.train()  # whatever the last evaluation left
+            self.binding.net.train()  # the last evaluation may have changed that
             self.binding.personal.data.copy_(self.first_personal)
             with torch.enable_grad():
                 method.server_step(self.binding.net, uploads, server)
@@ -191,7 +179,7 @@ class Trainer:
         return self.setup.method.plan_round(index, default)
 
     def cohort(self, index: int) -> list[int]:
-        """The clients that take part in a round, whether it is over or not."""
+        """Return the clients that take part in a round, past or future, ascending."""
         return self._cohort(index, self._plan(index))
 
     def _cohort(self, index: int, plan: RoundPlan) -> list[int]:
@@ -209,9 +197,10 @@ class Trainer:
         return sorted(pool[i] for i in drawn[: self.setup.config.cohort_size].tolist())
 
     def participation(self, index: int) -> float:
-        """The probability that a client takes part in a round, under client-level privacy."""
-        everybody = self._plan(index).cohort == "all"
-        return 1.0 if everybody else self.setup.config.federation.participation
+        """Return the probability that a client takes part in a round with client-level privacy."""
+        if self._plan(index).cohort == "all":
+            return 1.0
+        return self.setup.config.federation.participation
 
     def _protection(self, index: int) -> Protection | None:
         config, privacy = self.setup.config, self.setup.config.privacy
@@ -254,14 +243,15 @@ class Trainer:
             name: sum(r.parts.get(name, 0.0) * r.num_steps for r in stepped) / steps
             for name in sorted({name for r in stepped for name in r.parts})
         }
-        if results and results[0].stored_personal:  # encoders differ: look at one that trained
-            own = self._personal.load(results[0].client_id, index)
-            self.binding.personal.data.copy_(own)
+        if results and results[0].stored_personal:  # encoders differ: measure one that trained
+            personal = self._personal.load(results[0].client_id, index)
+            self.binding.personal.data.copy_(personal)
         with single_thread():
             spread = self._monitor(self.binding)
         self.binding.personal.data.copy_(self.first_personal)
         if spread is None:
             raise Diverged(f"round {index + 1}: the features are not finite")
+        std_ratio, effective_rank, projection_std_ratio, collapsed = spread
         loss = sum(r.loss * r.num_steps for r in stepped) / steps if steps else math.nan
         return RoundRecord(
             round_index=index,
@@ -273,28 +263,30 @@ class Trainer:
             bytes_up=exchanged.bytes_up,
             bytes_down=exchanged.bytes_down,
             traffic=exchanged.as_dict(),
-            std_ratio=spread.std_ratio,
-            effective_rank=spread.effective_rank,
-            projection_std_ratio=spread.projection_std_ratio,
-            collapsed=spread.collapsed,
+            std_ratio=std_ratio,
+            effective_rank=effective_rank,
+            projection_std_ratio=projection_std_ratio,
+            collapsed=collapsed,
             metrics=metrics,
             seconds=seconds,
         )
 
     def _checkpoint(self) -> None:
         tensors = {"server": self.vector}
-        tensors |= {f"server-optimizer/{k}": v for k, v in self._optimizer.state().items()}
-        groups = {}
-        states = {name: each.state_dict() for name, each in self._method_optimizers.items()}
-        for name, state in {**self._restored, **states}.items():
-            groups[name] = state["param_groups"]
-            for parameter, values in state["state"].items():
+        for name, value in self._optimizer.state().items():
+            tensors[f"server-optimizer/{name}"] = value
+        in_use = {
+            name: optimizer.state_dict() for name, optimizer in self._method_optimizers.items()
+        }
+        optimizers = {**self._restored, **in_use}  # a restored one may not be in use yet
+        for name, optimizer_state in optimizers.items():
+            for parameter, values in optimizer_state["state"].items():
                 for key, value in values.items():
                     tensors[f"method-optimizer/{name}/{parameter}/{key}"] = torch.as_tensor(value)
         state = {
             "row_id": self.row_id,
             "server_steps": self._optimizer.step_count,
-            "method_optimizers": groups,
+            "method_optimizers": {n: s["param_groups"] for n, s in optimizers.items()},
             "ledger": self.ledger.as_dict(),
             "personal_rounds": self.personal_rounds,
             "resumes": self.resumes,
@@ -303,24 +295,24 @@ class Trainer:
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
 
     def _resume(self) -> None:
-        for place in (self.folder, self.folder / "clients"):
-            sweep_temporary(place, older_than=0)  # nobody else is at this run
-        found = load_checkpoint(self.folder, self.row_id)
-        self.history = self._history.rewind(found.rounds_done if found else 0)
-        if found is None:
+        for folder in (self.folder, self.folder / "clients"):
+            sweep_temporary(folder, older_than=0)  # no other process works on this run
+        checkpoint = load_checkpoint(self.folder, self.row_id)
+        self.history = self._history.rewind(checkpoint.rounds_done if checkpoint else 0)
+        if checkpoint is None:
             return
-        self.rounds_done = self.rounds_begun = found.rounds_done
-        state = found.state
-        self.vector.copy_(found.tensors["server"])
-        moments = {k: found.tensors[f"server-optimizer/{k}"] for k in self._optimizer.state()}
+        tensors, state = checkpoint.tensors, checkpoint.state
+        self.rounds_done = self.rounds_begun = checkpoint.rounds_done
+        self.vector.copy_(tensors["server"])
+        moments = {name: tensors[f"server-optimizer/{name}"] for name in self._optimizer.state()}
         self._optimizer.load(moments, state["server_steps"])
         for name, groups in state["method_optimizers"].items():
             self._restored[name] = {"param_groups": groups, "state": {}}
-        for key, value in found.tensors.items():
-            if key.startswith("method-optimizer/"):
-                _, name, parameter, leaf = key.split("/")
-                self._restored[name]["state"].setdefault(int(parameter), {})[leaf] = value
+        for path, value in tensors.items():
+            if path.startswith("method-optimizer/"):
+                _, name, parameter, key = path.split("/")
+                self._restored[name]["state"].setdefault(int(parameter), {})[key] = value
         self.ledger = Ledger.from_dict(state["ledger"])
-        self.personal_rounds = {int(k): r for k, r in state["personal_rounds"].items()}
+        self.personal_rounds = {int(k): index for k, index in state["personal_rounds"].items()}
         self.resumes = state["resumes"] + 1
         self.train_seconds = state["train_seconds"]
