@@ -72,16 +72,16 @@ def resolve(
     """
     canonical = registry.canonical_spec(spec)
     infos = field_infos(canonical)
-    files = [Path(file) for file in config_files]
-    read = [_read_file(path, canonical) for path in files]
-    chosen = load_preset(preset or preset_of(files))
+    read = [_read_file(path, canonical) for path in config_files]
+    chosen = load_preset(preset or preset_of(config_files))
     for _, reserved in read:
         study = reserved.get("study", study)
 
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos))
     ]
-    layers += [(f"file {path}", values) for path, (values, _) in zip(files, read, strict=True)]
+    paths = zip(config_files, read, strict=True)
+    layers += [(f"file {path}", values) for path, (values, _) in paths]
     layers += _environment(os.environ if environ is None else environ, canonical)
     layers.append(("--set", flatten(set or {}, keep=infos)))
     layers.append(("--seed", {} if seed is None else {"seed": seed}))
@@ -110,14 +110,16 @@ def resolve(
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
 
 
-def preset_of(files: Sequence[Path]) -> str:
+def preset_of(files: Sequence[Path | str]) -> str:
     """Return the preset named by the last file that names one, else `demo`."""
-    named = [content["preset"] for content in map(load_yaml, files) if "preset" in content]
+    named = [
+        content["preset"] for content in map(load_yaml, map(Path, files)) if "preset" in content
+    ]
     return str(named[-1]) if named else "demo"
 
 
 def user_keys(
-    spec: str, files: Sequence[Path], environ: Mapping[str, str] | None = None
+    spec: str, files: Sequence[Path | str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Map the dotted names that files and environment set to their sources."""
     canonical = registry.canonical_spec(spec)
@@ -128,9 +130,9 @@ def user_keys(
     return {key: source for source, values in layers for key in values}
 
 
-def _read_file(path: Path, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a file's values by dotted name, and its reserved entries."""
-    content = load_yaml(path)
+    content = load_yaml(Path(path))
     reserved = {key: content.pop(key) for key in RESERVED if key in content}
     for key, value in reserved.items():
         if not isinstance(value, str):
@@ -159,7 +161,7 @@ def _environment(environ: Mapping[str, str], spec: str) -> list[tuple[str, Mappi
 
 
 def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
-    """Refuse fields that exclude each other, or what the method needs."""
+    """Refuse values that contradict the needs of the method or other fields."""
     needs = registry.create(config.spec, config.method).needs()
     if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Studies for optuna-dashboard: mirrored into a journal, which is derived and may be deleted."""
+"""Studies for optuna-dashboard, copied to a journal that may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIMENSION: TypeAdapter[Dimension] = TypeAdapter(Dimension)
 
 @dataclass(frozen=True)
 class Mirror:
-    """A journal that Optuna's tools read.
+    """Copy of studies in a journal of Optuna.
 
     Attributes:
         file: the journal.
@@ -38,49 +38,51 @@ class Mirror:
     num_trials: int
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench dashboard --json` prints."""
+        """Return the document of `fedbench dashboard --json`."""
         return {"file": str(self.file), "studies": [*self.studies], "num_trials": self.num_trials}
 
 
 def mirror(store: Store, study_id: str | None = None) -> Mirror:
-    """Write the store's studies, or one of them, as an Optuna journal, anew.
+    """Write the store's studies, or one of them, to an Optuna journal; replaces an older journal.
 
     Raises:
         UnknownNameError: no such study.
-        StoreError: a store that is not there or without studies, or a study without a description,
-            or with one that this version cannot read; nothing is written then.
+        StoreError: no store, a store without studies, or a study whose description is missing or
+            cannot be read by this version; nothing is written then.
     """
     known = store.require().studies()
     if study_id is not None and study_id not in known:
         raise UnknownNameError("study", study_id, known)
     chosen = known if study_id is None else [study_id]
     if not chosen:
-        raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` makes one")
+        raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` creates one")
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    found = []
+    studies = []
     for name in chosen:
-        meta, space = _described(store, name)
-        found.append((name, meta, [_trial(name, trial, space) for trial in store.trials(name)]))
+        meta, space = _read_description(store, name)
+        studies.append((name, meta, [_trial(name, trial, space) for trial in store.trials(name)]))
     file = store.root / "optuna.journal"
     store.check_writable()
     file.unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # journals are marked as experimental
         storage = JournalStorage(JournalFileBackend(str(file)))
-        for name, meta, trials in found:
+        for name, meta, trials in studies:
             study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
             for key in ("spec", "preset", "sampler"):
                 study.set_user_attr(key, meta.get(key))
             study.add_trials(trials)
-    return Mirror(file, tuple(chosen), sum(len(trials) for _, _, trials in found))
+    return Mirror(file, tuple(chosen), sum(len(trials) for _, _, trials in studies))
 
 
-def _described(store: Store, study_id: str) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
-    """A study's description, and its space as Optuna knows it."""
+def _read_description(
+    store: Store, study_id: str
+) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """Return a study's description, and its space in Optuna's types."""
     meta = store.study(study_id)
     if meta is None:
         raise StoreError(f"study {study_id!r} has no description; run its `tune` again")
@@ -88,9 +90,9 @@ def _described(store: Store, study_id: str) -> tuple[dict[str, Any], dict[str, B
         dimensions = {k: _DIMENSION.validate_python(v) for k, v in meta["space"].items()}
         return meta, SearchSpace(meta["spec"], dimensions, (), "the store").distributions()
     except (KeyError, AttributeError, ValidationError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else "has a space of another form"
+        problem = f"lacks {error}" if isinstance(error, KeyError) else "has a space of another form"
         raise StoreError(
-            f"study {study_id!r} {what}: its study.json is of another version of fedbench; name"
+            f"study {study_id!r} {problem}: its study.json is of another version of fedbench; name"
             " another study, or run its `tune` again"
         ) from error
 
@@ -100,14 +102,14 @@ def _trial(study_id: str, trial: dict[str, Any], space: dict[str, BaseDistributi
 
     if foreign := sorted(set(trial["params"]) - set(space)):
         raise StoreError(
-            f"trial {trial['number']} of study {study_id!r} has {', '.join(foreign)}, which the"
-            " study's space has not; run its `tune` again under another --study"
+            f"trial {trial['number']} of study {study_id!r} has {', '.join(foreign)}, which"
+            " are not in the study's space; run its `tune` again under another --study"
         )
     value = trial["objective"]
     done = trial["status"] == "ok" and value is not None and math.isfinite(value)
-    states = {"error": TrialState.FAIL}
+    undone = TrialState.FAIL if trial["status"] == "error" else TrialState.PRUNED
     return create_trial(
-        state=TrialState.COMPLETE if done else states.get(trial["status"], TrialState.PRUNED),
+        state=TrialState.COMPLETE if done else undone,
         value=value if done else None,
         params=trial["params"],
         distributions={name: space[name] for name in trial["params"]},
@@ -122,7 +124,7 @@ def _trial(study_id: str, trial: dict[str, Any], space: dict[str, BaseDistributi
 
 
 def serve(mirrored: Mirror, port: int) -> None:
-    """Show a mirror in optuna-dashboard, to this machine only, until it is interrupted."""
+    """Serve a mirror with optuna-dashboard, on this machine only, until interrupted."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna_dashboard import run_server
@@ -134,7 +136,7 @@ def serve(mirrored: Mirror, port: int) -> None:
 
 
 def check_installed(mirrored: Mirror) -> None:
-    """Whether there is a dashboard to start.
+    """Check that optuna-dashboard can be started.
 
     Raises:
         ResourceError: if optuna-dashboard is not installed.

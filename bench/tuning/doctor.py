@@ -1,4 +1,4 @@
-"""What this machine, or a cluster, has for fedbench and what it lacks, before anything is run."""
+"""Checks of this machine, or of a cluster, before anything is run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LITTLE_MEMORY, _LITTLE_DISK, _LITTLE_SHM = 2e9, 2e9, 100e6
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        name: what.
-        status: `ok`, `warning` (things work, but perhaps not as meant), or `problem`.
-        detail: what was found.
-        remedy: what to do about it; empty if nothing.
+        name: of the part that was checked.
+        status: `ok`, `warning` (fedbench works, but perhaps not as intended), or `problem`.
+        detail: state of that part.
+        remedy: advice to the user; empty if none is needed.
     """
 
     name: str
@@ -38,25 +38,25 @@ class Check:
 
 @dataclass(frozen=True)
 class Checkup:
-    """All checks; `exit_code` is that of the first problem, else 0."""
+    """All checks, with the exit code of the first problem, else 0."""
 
     checks: tuple[Check, ...]
     exit_code: int
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench doctor --json` prints."""
+        """Return the document of `fedbench doctor --json`."""
         return {"ok": self.exit_code == 0, "checks": [asdict(check) for check in self.checks]}
 
 
 def checkup(store: Store, data_dir: Path | None = None, address: str | None = None) -> Checkup:
-    """Look at everything, changing nothing.
+    """Run all checks; changes nothing.
 
     Args:
-        store: where results are to go.
+        store: the store that results would go to.
         data_dir: cache of data sets; None = the default one.
-        address: of a Ray cluster, whose nodes are asked too; None = start Ray here.
+        address: of a Ray cluster, to check its nodes too; None = start Ray here.
     """
-    found: list[Check] = []
+    checks: list[Check] = []
     code = 0
     parts: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("packages", _packages),
@@ -67,15 +67,15 @@ def checkup(store: Store, data_dir: Path | None = None, address: str | None = No
         ("data", lambda: _data(data_dir)),
         ("ray", lambda: _ray(address)),
     ]
-    for name, look in parts:
+    for name, check_part in parts:
         try:
-            found += look()
+            checks += check_part()
         except FedbenchError as err:
-            found.append(Check(name, "problem", str(err)))
+            checks.append(Check(name, "problem", str(err)))
             code = code or err.exit_code
-    if any(check.status == "problem" for check in found):
+    if any(check.status == "problem" for check in checks):
         code = code or ResourceError.exit_code
-    return Checkup(tuple(found), code)
+    return Checkup(tuple(checks), code)
 
 
 def _packages() -> Iterator[Check]:
@@ -85,9 +85,8 @@ def _packages() -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
     missing = [name for name, version in installed.items() if version is None]
     if missing:
-        yield Check(
-            "packages", "problem", f"missing: {', '.join(missing)}", "install fedbench anew"
-        )
+        detail = f"missing: {', '.join(missing)}"
+        yield Check("packages", "problem", detail, "reinstall fedbench")
     texts = [f"{name} {version}" for name, version in installed.items() if version is not None]
     yield Check("packages", "ok", ", ".join(texts))
 
@@ -117,21 +116,22 @@ def _gpus() -> Iterator[Check]:
     import torch
 
     if not torch.cuda.is_available():
-        built = torch.version.cuda
-        lacks = "torch sees none" if built else "torch is built without CUDA"
-        yield Check("gpu", "ok", f"none ({lacks}): runs use the processor")
+        reason = "torch sees none" if torch.version.cuda else "torch is built without CUDA"
+        yield Check("gpu", "ok", f"none ({reason}): runs use the processor")
         return
     for index in range(torch.cuda.device_count()):
-        kind = torch.cuda.get_device_properties(index)
-        yield Check("gpu", "ok", f"{kind.name}, {kind.total_memory / 1e9:.0f} GB")
+        gpu = torch.cuda.get_device_properties(index)
+        yield Check("gpu", "ok", f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB")
 
 
 def _store(store: Store) -> Iterator[Check]:
     store.check_writable()
     problems = store.problems()
-    free = _free(store.root)
-    rows = len(store.rows())
-    text = f"{store.root}: {rows} rows, {free / 1e9:.1f} GB free"
+    folder = store.root
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    text = f"{store.root}: {len(store.rows())} rows, {free / 1e9:.1f} GB free"
     if free < _LITTLE_DISK:
         yield Check("store", "warning", text, "free some space, or choose another --store")
     else:
@@ -145,13 +145,7 @@ def _data(data_dir: Path | None) -> Iterator[Check]:
 
     ready = [record["name"] for record in dataset_records(data_dir) if record["cached"]]
     detail = f"ready: {', '.join(dict.fromkeys(['digits', *ready]))}"
-    yield Check("data", "ok", detail, "`fedbench datasets` says how to get others")
-
-
-def _free(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    yield Check("data", "ok", detail, "`fedbench datasets` shows how to get others")
 
 
 def _ray(address: str | None) -> Iterator[Check]:
@@ -166,9 +160,8 @@ def _ray(address: str | None) -> Iterator[Check]:
         yield from _ray_here()
         return
     if not has_token() or os.environ.get("RAY_AUTH_MODE") == "disabled":
-        remedy = f"{auth_state()}; docs/cluster.md"
-        detail = "no token: whoever reaches the cluster's port can run code on it"
-        yield Check("authentication", "warning", detail, remedy)
+        detail = "no token: everybody who reaches the cluster's port can run code on it"
+        yield Check("authentication", "warning", detail, f"{auth_state()}; docs/cluster.md")
     yield from _nodes(address)
 
 
@@ -197,10 +190,10 @@ def _nodes(address: str) -> Iterator[Check]:
             offers += sorted(set((facts["gpus"] or {}).get("names", ())))
         name, detail = f"node {report.name}", ", ".join(offers)
         if report.problems:
-            text = f"{detail}; {'; '.join(report.problems)}"
-            yield Check(name, "problem", text, "install the same packages as here on every node")
+            detail = "; ".join((detail, *report.problems))
+            yield Check(name, "problem", detail, "install the same packages as here on every node")
         elif report.differences:
-            text = f"{detail}; {', '.join(report.differences)}"
-            yield Check(name, "warning", text, "results may differ in their last digits")
+            detail = f"{detail}; {', '.join(report.differences)}"
+            yield Check(name, "warning", detail, "results may differ in their last digits")
         else:
             yield Check(name, "ok", detail)

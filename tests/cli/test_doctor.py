@@ -55,7 +55,7 @@ def test_what_is_missing_is_a_problem(
     answer = call("doctor", "--store", tmp_path)
     assert answer.code == 3
     assert "problem  packages" in answer.out
-    assert "missing: no-such-package (install fedbench anew)" in answer.out
+    assert "missing: no-such-package (reinstall fedbench)" in answer.out
     (tmp_path / "file").write_text("")
     answer = call("doctor", "--store", tmp_path / "file", "--json")
     assert answer.code == 5

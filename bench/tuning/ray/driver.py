@@ -20,9 +20,12 @@ from fedbench.bench.tuning.events import (
 
 CELLS_PER_TUNER = 500
 """Cells per Tuner, as Tune's bookkeeping per cell grows with their number."""
-_PATIENCE_SECONDS = 5.0
+_LOCK_SECONDS = 5.0
+"""Wait for the lock of a cell that was busy before."""
 _LOST_SECONDS = 120.0
+"""Time without any running trial after which the nodes are checked."""
 _COUNT_SECONDS = 10.0
+"""Time between two counts of a cluster's slots."""
 
 
 class Source(Protocol):
@@ -114,7 +117,7 @@ class Driver:
             return None
         job = self._source.next()
         if job is None and self._busy:
-            job = replace(self._busy.popleft(), wait_seconds=_PATIENCE_SECONDS)
+            job = replace(self._busy.popleft(), wait_seconds=_LOCK_SECONDS)
         if job is None:
             return False if self.exhausted else None
         self._handed_out += 1

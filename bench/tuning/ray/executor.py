@@ -132,7 +132,7 @@ def run_source(
             slots=slots,
             attempts=_ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER,
         )
-        from fedbench.bench.tuning.ray.tuner import run_tuner
+        from fedbench.bench.tuning.ray.tuner import run_tuner  # imports Ray: the session is ready
 
         while not driver.exhausted:
             run_tuner(driver, need, session.folder.resolve() / "tune", home)

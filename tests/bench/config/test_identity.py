@@ -1,4 +1,4 @@
-"""What makes two runs the same run."""
+"""Identity of runs and configurations."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ HOME = remote.Home("node", ".driver-1-abc")
 
 
 @pytest.fixture(autouse=True)
-def own_scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What lies on a node alone lies in the test's folder."""
+def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Keep the folder of a node below the test's folder."""
     (tmp_path / "node").mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "node"))
     return tmp_path / "node"
@@ -71,13 +71,11 @@ def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path)
         remote.settle(lost, HOME)
 
 
-def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
-    tmp_path: Path, own_scratch: Path
-) -> None:
+def test_a_node_that_sees_no_store_works_in_a_local_folder(tmp_path: Path, scratch: Path) -> None:
     made = job(tmp_path / "unseen")
     settled = remote.settle(made, HOME)
     assert settled.local
-    assert own_scratch in settled.job.folder.parents
+    assert scratch in settled.job.folder.parents
     message = last(settled.job, history=True)
     assert message["status"] == "ok"
     assert not (tmp_path / "unseen").exists()
@@ -98,7 +96,7 @@ def test_a_node_that_sees_nothing_works_in_a_folder_of_its_own(
     assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
 
 
-def test_what_cells_left_on_a_node_goes_after_a_week(tmp_path: Path, own_scratch: Path) -> None:
+def test_unused_folders_on_a_node_are_deleted_after_a_week(tmp_path: Path, scratch: Path) -> None:
     root = remote.settle(job(tmp_path / "unseen"), HOME).job.folder.parent
     other = root.parents[1] / ("a" * 16) / "cells"
     folders = [root / "old", other / "old", other / "busy", other / "young", root / "cell"]
@@ -115,11 +113,11 @@ def test_what_cells_left_on_a_node_goes_after_a_week(tmp_path: Path, own_scratch
     assert [folder.exists() for folder in folders] == [False, False, True, True, True]
 
 
-def test_somebody_elses_folder_is_not_used(
-    tmp_path: Path, own_scratch: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_folder_of_another_user_is_not_used(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote.settle(job(tmp_path / "unseen"), HOME)
-    (folder,) = own_scratch.iterdir()
+    (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: int(folder.name.split("-")[1]))
     monkeypatch.setattr(
@@ -278,7 +276,7 @@ def test_a_cluster_is_joined_with_the_users_token(
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
 
 
-def test_a_full_store_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
     row = Row.model_validate_json(last(made)["row"])

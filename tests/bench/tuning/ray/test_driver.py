@@ -1,4 +1,4 @@
-"""Who runs, who waits for a lock, what went wrong: the part of the executor that knows no Ray."""
+"""Scheduling of jobs onto trial processes, without Ray."""
 
 from __future__ import annotations
 

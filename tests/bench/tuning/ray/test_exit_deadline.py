@@ -1,4 +1,4 @@
-"""A process that hangs after a signal ends all the same, and says which signal it was."""
+"""A process that hangs after a signal ends, and names the signal."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
     assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}
     assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
     in_one_process()
-    sweep(GRID, store=Store(tmp_path / "one"), overrides=LONG, environ={})
+    sweep(GRID, store=tmp_path / "one", set=LONG)
     for here, there in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
         assert {key: here[key] for key in here if here[key] != there[key]} == {}
 

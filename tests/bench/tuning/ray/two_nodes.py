@@ -81,11 +81,10 @@ def main(store: str, arguments: str) -> None:
         result = module.sweep(
             Grid.model_validate(given["grid"]),
             store=Store(store),
-            overrides=given["overrides"],
+            set=given["overrides"],
             address=cluster.address,
             checkpoint_dir=None if given["checkpoints"] is None else Path(given["checkpoints"]),
             on_progress=watch,
-            environ={},
         )
         counts = [result.planned, result.skipped, result.done, result.failed]
         print(json.dumps({"counts": counts, "killed": len(killed)}))  # all that is on stdout
