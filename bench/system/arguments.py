@@ -38,9 +38,10 @@ def grouped(function: Callable[P, R]) -> Callable[..., R]:
     TypeError: show() has no argument 'devise'; did you mean 'device'? (known: count, device)
     """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = inspect.signature(function).parameters
+    groups: dict[str, Any] = {name: hints[name] for name in parameters if is_dataclass(hints[name])}
     flat: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in parameters.items():
         if name not in groups:
             flat.append(parameter.replace(annotation=hints[name]))
             continue

@@ -1,4 +1,4 @@
-"""One cell inside a trial process: lock, execute, report. Nothing here knows studies or grids."""
+"""One cell in a trial process: lock, execute, report. Imports nothing of studies or grids."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Place, execute, facts
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.history import History, RoundRecord
 
 REPORT_SECONDS = 1.0
-"""Least time between two reports of one cell; they never influence its result."""
+"""Least time between two reports of one cell; reports never influence its result."""
 COLLAPSED_ROUNDS = 3
-"""With `stop_collapsed`, a run ends after this many collapsed rounds in a row."""
+"""Collapsed rounds in a row that end a run with `stop_collapsed`."""
 _POLL_SECONDS = 0.2
 _GPU_FULL = (
     "the cell's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
@@ -36,24 +36,24 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class CellJob:
-    """One run to be executed by a trial process, complete in itself.
+    """One run for a trial process, with everything that the process needs to know.
 
     Attributes:
         cell: name of its folder and lock below the store's `cells/`.
         row_id: identity of the run.
-        label: what people call it.
-        config: what to run.
-        origin: for the record.
+        label: its name for people.
+        config: configuration of the run.
+        origin: origin for the row.
         store: root of the store.
         data_dir: cache of data sets; None = the default one.
-        dataset: the data set's own cache folder, of `revision`; None = look it up by name.
-        revision: of the data set.
+        dataset: cache folder of the data set, of `revision`; None = look it up by name.
+        revision: revision of the data set.
         checkpoints: root of another folder for `cells/`; None = the store.
         workers: processes that train its clients on a CPU.
         device: `cpu` or `cuda`.
-        shared: other processes may be after the same row: look into the store before executing.
+        shared: look for the row in the store first, since another process may have written it.
         stop_collapsed: end the run early when its encoder has collapsed.
-        wait_seconds: how long to wait for the lock before reporting that the cell is busy.
+        wait_seconds: time to wait for the lock before reporting that the cell is busy.
     """
 
     cell: str
@@ -74,22 +74,22 @@ class CellJob:
 
     @property
     def place(self) -> Store:
-        """Where its folder and its lock are."""
+        """The store of its folder and its lock."""
         return Store(self.checkpoints or self.store)
 
     @property
     def folder(self) -> Path:
-        """Its checkpoints and its history."""
+        """The folder of its checkpoints and its history."""
         return self.place.cell_dir(self.cell)
 
     def dumps(self) -> str:
-        """As JSON, for the way to the trial process."""
+        """Return the job as JSON, for the trial process."""
         record = asdict(replace(self, config=RunConfig()))
         return json.dumps({**record, "config": self.config.model_dump(mode="json")}, default=str)
 
     @classmethod
     def loads(cls, text: str) -> CellJob:
-        """The inverse of `dumps`."""
+        """Read a job that `dumps` wrote."""
         record = json.loads(text)
         record["config"] = RunConfig.model_validate(record["config"])
         record["origin"] = Origin(**record["origin"])
@@ -100,15 +100,15 @@ class CellJob:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended.
+    """Outcome of a cell.
 
     Attributes:
         job: the cell.
         status: `ok`, `diverged`, `error`, `stopped`, or `elsewhere` if another process ran it.
         row: its row; None for `error` and `stopped`, until a row is made for the error.
-        error: what went wrong, in one line.
+        error: the error in one line.
         seconds: wall time.
-        bytes: sent by clients and server together.
+        bytes: bytes sent by clients and server together.
         history: its rounds, if they are in no folder that the driver sees.
     """
 
@@ -129,11 +129,10 @@ class Outcome:
 
     @classmethod
     def of(cls, job: CellJob, message: Mapping[str, Any]) -> Outcome:
-        """From the last report of a trial process.
+        """Return the outcome that the last report of a trial process describes.
 
         Raises:
-            StoreError, DataError, ResourceError: when the process found that nothing can be run
-                here.
+            StoreError, DataError, ResourceError: if the process reported that no cell can be run.
         """
         status = message["status"]
         if status == "abort":
@@ -146,14 +145,15 @@ class Outcome:
 
 
 class _Stopped(Exception):  # noqa: N818
-    """The stop rule of a run has been met."""
+    """The encoder of a run has collapsed for good."""
 
 
 def work(job: CellJob, report: Report, *, history: bool = False) -> str:
-    """Execute a cell under its lock; every report is a dict with `status`; returns the last one's.
+    """Execute a cell under its lock and return the status of the last report.
 
-    Statuses: `running` after some rounds, then one of `ok diverged error stopped elsewhere`;
-    `busy` if another process holds the cell, `abort` if nothing can be run here at all.
+    Every report is a dict with `status`: `running` after some rounds, then one of `ok diverged
+    error stopped elsewhere`; `busy` if another process holds the cell, `abort` if no cell can be
+    run here.
 
     Args:
         job: the cell.
@@ -168,7 +168,8 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
                 if mine:
                     message = _perform(job, report, began)
                     if history:
-                        message["history"] = _history(job.folder)
+                        records = History(job.folder).read()
+                        message["history"] = [record.as_dict() for record in records]
                     report(message)
                     return str(message["status"])
             if time.monotonic() - began >= job.wait_seconds:
@@ -210,18 +211,18 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
 
     try:
         if job.stop_collapsed:
-            _check_collapse(folder)  # the process before us may have died on meeting the rule
+            _check_collapse(folder)  # an earlier process may have died when the run collapsed
         workers = job.workers if job.device == "cpu" else 1
         dataset = None if job.dataset is None else reopen(job.dataset)
         place = Place(folder, job.data_dir, workers, job.device, dataset)
         row = execute(job.config, job.origin, place, on_round)
     except _Stopped:
-        cost = sum(record["bytes_up"] + record["bytes_down"] for record in _history(folder))
+        cost = sum(record.bytes_up + record.bytes_down for record in History(folder).read())
         return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
     except (StoreError, ResourceError) as err:
         return _abort(err)
     except Exception as err:
-        with suppress(StoreError):  # the one-line message is what counts
+        with suppress(StoreError):  # the report has the message in one line
             atomic_write_text(folder / "error.txt", traceback.format_exc())
         text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else _one_line(err)
         return {"status": "error", "error": text, "seconds": time.monotonic() - began}
@@ -229,23 +230,16 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
 
 
 def _check_collapse(folder: Path) -> None:
-    """Ends the run if its history, up to the first place where that holds, has collapsed.
+    """End the run if its history has `COLLAPSED_ROUNDS` collapsed rounds in a row.
 
-    The history may be a round ahead of the checkpoint; rounds give the same bits when done again,
-    so that the decision does not depend on where a run was interrupted.
+    The history may be a round ahead of the checkpoint. Rounds give the same bits when they are
+    repeated, so the decision does not depend on where a run was interrupted.
     """
     in_a_row = 0
-    for record in _history(folder):
-        in_a_row = in_a_row + 1 if record["collapsed"] else 0
+    for record in History(folder).read():
+        in_a_row = in_a_row + 1 if record.collapsed else 0
         if in_a_row == COLLAPSED_ROUNDS:
             raise _Stopped
-
-
-def _history(folder: Path) -> list[dict[str, Any]]:
-    """The rounds on file; a torn last line is left out."""
-    path = folder / "history.jsonl"
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 def _one_line(err: BaseException) -> str:
@@ -254,7 +248,7 @@ def _one_line(err: BaseException) -> str:
 
 
 def error_row(job: CellJob, message: str, dataset_revision: str, started_at: datetime) -> Row:
-    """The row of a cell that could not be executed; its partition is not known."""
+    """Return the row of a cell that could not be executed; its partition is unknown."""
     known = facts(
         job.config, dataset_revision, "", job.origin, started_at=started_at, device=job.device
     )

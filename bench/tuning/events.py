@@ -1,4 +1,4 @@
-"""What happens while cells run, as plain events; whoever calls decides how to draw them."""
+"""Events of a study or a sweep, as plain records for whatever shows them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Began:
-    """There is something to run; sent at once, before the first process starts.
+    """There are cells to run; sent at once, before the first process starts.
 
     Attributes:
         total: cells of the whole command.
-        done: those that had ended before it.
+        done: cells that had ended before it.
         concurrency: cells at a time, at most; None = as many as the cluster holds.
-        gpus: of each cell.
+        gpus: GPUs of each cell.
     """
 
     total: int
@@ -25,12 +25,12 @@ class Began:
 
 
 @dataclass(frozen=True)
-class TrialStarted:
-    """A cell began, or was taken up again.
+class CellStarted:
+    """A cell began or was resumed.
 
     Attributes:
-        id: of the cell.
-        label: what people call it.
+        id: id of the cell.
+        label: its name for people.
         done: cells that have ended.
         total: cells of the whole command.
     """
@@ -42,16 +42,16 @@ class TrialStarted:
 
 
 @dataclass(frozen=True)
-class TrialProgress:
+class CellProgress:
     """A round of a cell is over; sent about once a second, not for every round.
 
     Attributes:
-        id: of the cell.
-        label: what people call it.
+        id: id of the cell.
+        label: its name for people.
         round: rounds done.
         total: rounds of this cell.
         loss: mean of the round; None if no client made a step.
-        collapsed: what the collapse detector says.
+        collapsed: verdict of the collapse detector.
     """
 
     id: str
@@ -63,19 +63,19 @@ class TrialProgress:
 
 
 @dataclass(frozen=True)
-class TrialDone:
+class CellDone:
     """A cell has ended.
 
     Attributes:
-        id: of the cell.
-        label: what people call it.
+        id: id of the cell.
+        label: its name for people.
         status: `ok`, `diverged`, `error`, `stopped`, or `elsewhere` if another process ran it.
         objective: the label-free score, if there is one.
         seconds: wall time of the cell.
         done: cells that have ended, this one included.
         total: cells of the whole command.
-        eta_seconds: until the last one, from the pace so far.
-        error: what went wrong, in one line.
+        eta_seconds: seconds until the last cell ends, from the pace so far.
+        error: the error in one line.
     """
 
     id: str
@@ -89,16 +89,16 @@ class TrialDone:
     error: str | None = None
 
 
-Event = Began | TrialStarted | TrialProgress | TrialDone
+Event = Began | CellStarted | CellProgress | CellDone
 OnProgress = Callable[[Event], None]
 
 
 class Pace:
-    """Counts ended cells and tells how long the others will take.
+    """Counter of ended cells that predicts how long the others will take.
 
     Args:
         total: cells of the whole command.
-        done: those that had ended before; they do not count for the pace.
+        done: cells that had ended before; they do not count for the pace.
     """
 
     def __init__(self, total: int, done: int = 0) -> None:
@@ -107,7 +107,7 @@ class Pace:
         self._began = time.monotonic()
 
     def step(self, total: int) -> None:
-        """One more has ended, of so many by now: some may have become unnecessary."""
+        """Count one more ended cell, of a total that may have shrunk."""
         self.done, self.total = self.done + 1, total
 
     @property

@@ -299,9 +299,9 @@ def grid_records() -> list[dict[str, Any]]:
     return [load_grid(name).model_dump(mode="json", exclude_none=True) for name in grid_names()]
 
 
-def presets_for(grid: Grid, preset: str | None, files: Sequence[Path]) -> tuple[str, ...]:
-    """The presets that a sweep goes through: the one it is given, else the grid's, else `demo`."""
-    named = preset is not None or any("preset" in load_yaml(file) for file in files)
+def presets_for(grid: Grid, preset: str | None, files: Sequence[Path | str]) -> tuple[str, ...]:
+    """Return the presets of a sweep: the one that it is given, else the grid's, else `demo`."""
+    named = preset is not None or any("preset" in load_yaml(Path(file)) for file in files)
     return grid.under if grid.under and not named else (preset or preset_of(files),)
 
 
@@ -358,9 +358,8 @@ def plan(
     known = {spec: {*known_keys(spec)} for spec in specs}
     for key in overrides:
         check_key(key, ", ".join(specs), {name for names in known.values() for name in names})
-    files = [Path(file) for file in config_files]
     for spec in specs:
-        given = {**user_keys(spec, files, environ), **dict.fromkeys(overrides, "--set")}
+        given = {**user_keys(spec, config_files, environ), **dict.fromkeys(overrides, "--set")}
         _check_free(grid, keys, given)
 
     cells: dict[str, Cell] = {}
@@ -372,7 +371,7 @@ def plan(
         own = {key: value for key, value in overrides.items() if key in known[spec]}
         settings: dict[str, Any] = {
             "preset": preset,
-            "config_files": files,
+            "config_files": config_files,
             "seed": seed,
             "environ": environ,
             "tuned": best.values if best else None,

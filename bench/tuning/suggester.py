@@ -1,8 +1,8 @@
-"""Suggestions from Optuna that do not depend on when trials end or how often a study was killed.
+"""Suggestions from Optuna, independent of when trials end and how often a study was killed.
 
 Trials come in batches: the parameters of a batch are asked for before any of its results is known,
 and its results are told in the order of the trials. The sampler of every trial is seeded by the
-trial's number. A study therefore continues by asking again and comparing with what the store has.
+trial's number. A study therefore continues by asking again and comparing with the stored trials.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Parameters to be tried.
+    """Parameters of a trial to be run.
 
     Attributes:
-        number: of the trial, from 0.
-        params: dotted name -> value.
+        number: number of the trial, from 0.
+        params: dotted names to values.
     """
 
     number: int
@@ -48,8 +48,8 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A trial of an earlier session: what was tried, and what came out, as for `tell`."""
+class ToldTrial:
+    """A trial of an earlier session: its parameters, and its objective as `tell` takes it."""
 
     params: Params
     objective: float | None
@@ -59,17 +59,17 @@ class Suggester:
     """Asks Optuna for trials, batch by batch.
 
     Args:
-        study_id: for error messages.
+        study_id: name of the study, for error messages.
         distributions: the search space.
         sampler: one of `SAMPLERS`.
-        seed: of the study.
+        seed: seed of the study.
         total: trials of the study.
         batch_size: trials per batch.
-        points: settings that the first trials get; for `grid`, all of them.
-        finished: trials by number that are in the store already.
+        points: parameters of the first trials; for `grid`, of all trials.
+        told: trials by number that are in the store already.
 
     Raises:
-        UnknownNameError: for another sampler.
+        UnknownNameError: for an unknown sampler.
         ResourceError: if a sampler's package is not installed.
     """
 
@@ -83,7 +83,7 @@ class Suggester:
         total: int,
         batch_size: int = BATCH_SIZE,
         points: Sequence[Params] = (),
-        finished: Mapping[int, Finished] | None = None,
+        told: Mapping[int, ToldTrial] | None = None,
     ) -> None:
         check_sampler(sampler)
         import optuna
@@ -93,7 +93,7 @@ class Suggester:
         self._sampler, self._seed, self._batch_size = sampler, seed, batch_size
         self._points = list(points)
         self.total = min(total, len(self._points)) if sampler == "grid" else total
-        self._finished = dict(finished or {})
+        self._earlier = dict(told or {})
         self._study = optuna.create_study(direction="maximize", sampler=make_sampler("random", 0))
         self._open: dict[int, Trial] = {}
         self._told: dict[int, float | None] = {}
@@ -106,7 +106,7 @@ class Suggester:
         return not self._ready and not self._open and self._next >= self.total
 
     def ask(self) -> Suggestion | None:
-        """The next trial to run; None while a batch is out, and when the study is exhausted.
+        """Return the next trial to run; None while a batch runs, and after the last trial.
 
         Raises:
             StoreError: if a stored trial has other parameters than its number gets now.
@@ -117,10 +117,10 @@ class Suggester:
         return self._ready.popleft() if self._ready else None
 
     def tell(self, number: int, objective: float | None) -> None:
-        """How a trial came out: an objective, NaN for one that diverged, None for an error.
+        """Take the objective of a trial: NaN if it diverged, None after an error.
 
-        The search takes a diverged trial for worse than all others, and learns nothing from an
-        error: ignoring both would send it back to learning rates that are too high.
+        The search ranks a diverged trial below all others and learns nothing from an error. If it
+        ignored both, it would return to learning rates that are too high.
         """
         self._told[number] = objective
         self._close_batch()
@@ -136,7 +136,7 @@ class Suggester:
                 warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
                 trial = self._study.ask(fixed_distributions=self._distributions)
             self._open[number] = trial
-            stored = self._finished.get(number)
+            stored = self._earlier.get(number)
             if stored is None:
                 self._ready.append(Suggestion(number, dict(trial.params)))
                 continue
@@ -144,13 +144,13 @@ class Suggester:
                 raise StoreError(
                     f"trial {number} of study {self._study_id!r} was made with {stored.params}, but"
                     f" its number gets {trial.params} now (other versions of Optuna or NumPy?);"
-                    " start anew under another study name"
+                    " use another study name to start a new study"
                 )
             self._told[number] = stored.objective
         self._next = last
 
     def _close_batch(self) -> None:
-        """Tell a whole batch at once, by number: the order of completion leaves no trace."""
+        """Tell a complete batch in the order of numbers, whatever the order of completion."""
         from optuna.trial import TrialState
 
         if not self._open or len(self._told) < len(self._open):
@@ -168,10 +168,11 @@ class Suggester:
 
 
 def check_sampler(name: str) -> None:
-    """Refuse a sampler that does not exist or cannot work here.
+    """Check that a sampler exists and that its packages are installed.
 
     Raises:
-        UnknownNameError, ResourceError: accordingly.
+        UnknownNameError: for an unknown sampler.
+        ResourceError: if a package is missing.
     """
     if name not in SAMPLERS:
         raise UnknownNameError("sampler", name, SAMPLERS)
@@ -183,9 +184,9 @@ def check_sampler(name: str) -> None:
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
-    """An Optuna sampler; settings that results depend on are spelled out.
+    """Return an Optuna sampler; settings that change results are explicit, not Optuna's defaults.
 
-    `grid` needs none: its trials are all points.
+    For `grid` any sampler will do: all its trials are given points.
     """
     from optuna import samplers
 

@@ -1,64 +1,132 @@
-"""A study's trials: which runs are due, and what becomes of their outcomes."""
+"""The plan of a study, and its trials: the runs that are due, and the records of their outcomes."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import BENCHMARK_VERSION, row_id
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
-from fedbench.bench.runs.run import forget_cell
+from fedbench.bench.runs.fields import flat_config
+from fedbench.bench.runs.resolve import Resolved
+from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cell import CellJob, Outcome
-from fedbench.bench.tuning.suggester import Finished, Params, Suggester
+from fedbench.bench.tuning.space import SearchSpace
+from fedbench.bench.tuning.suggester import Params, Suggester, ToldTrial
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What all trials of a study have in common.
+class StudyPlan:
+    """A study: the values that identify it, and those that all its trials share.
 
     Attributes:
-        study_id: its name in the store.
-        seeds: of a trial's runs.
+        name: name that the user gave it; None = its method spec.
+        base: the configuration that trials start from.
+        configure: parameters and a seed -> the configuration of a run.
+        space: the search space, without the dimensions that the user has set.
+        points: parameters of the first trials; for the sampler `grid`, of all trials.
+        sampler: name of the sampler.
+        total: number of trials.
+        seeds_per_trial: runs of each trial.
         batch_size: trials that are suggested together.
         stop_hopeless: whether runs and trials may end early.
-        configure: parameters and a seed -> the configuration of a run.
-        revision: of the data set.
-        preset: for the record.
-        argv: for the record.
-        store: where trials are kept.
+        watched: a metric that is recorded and hidden from the search.
+        store: store of the trials.
+        dataset: the data set.
         data_dir: cache of data sets; None = the default one.
-        dataset: cache folder of the data set.
         checkpoints: root of another folder for runs; None = the store.
         workers: processes that train the clients of one run on CPUs.
-        watched: a metric that is recorded and never fed to the search.
     """
 
-    study_id: str
-    seeds: tuple[int, ...]
+    name: str | None
+    base: Resolved
+    configure: Callable[[Params, int], Resolved]
+    space: SearchSpace
+    points: Sequence[Params]
+    sampler: str
+    total: int
+    seeds_per_trial: int
     batch_size: int
     stop_hopeless: bool
-    configure: Callable[[Params, int], RunConfig]
-    revision: str
-    preset: str
-    argv: str
+    watched: str | None
     store: Store
+    dataset: Dataset
     data_dir: Path | None
-    dataset: Path
     checkpoints: Path | None
     workers: int
-    watched: str | None
 
-    def forget(self, cell: str) -> None:
-        """Delete the folder of a run: a trial leaves its record only."""
-        forget_cell(Store(self.checkpoints or self.store.root), cell)
+    @cached_property
+    def study_id(self) -> str:
+        """Name in the store: a readable part, and a hash of everything that changes the trials."""
+        name = (self.name or self.base.config.spec).lower()
+        slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:60] or "study"
+        return f"{slug}-{content_id(canonical_json(self._identity()))[:10]}"
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of a trial's runs."""
+        first = self.base.config.seed
+        return range(first, first + self.seeds_per_trial)
+
+    def _identity(self) -> dict[str, Any]:
+        dimensions, values = self.space.dimensions, flat_config(self.base.config)
+        return {
+            "benchmark": BENCHMARK_VERSION,
+            "data": self.dataset.revision,
+            "base": {key: value for key, value in values.items() if key not in dimensions},
+            "spec": self.base.config.spec,
+            "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},
+            "points": self.points,
+            "sampler": self.sampler,
+            "batch_size": self.batch_size,
+            "seeds_per_trial": self.seeds_per_trial,
+            "stop_hopeless": self.stop_hopeless,
+            "name": self.name,
+        }
+
+    def description(self) -> dict[str, Any]:
+        """Return the content of `study.json`, as far as it is known from the start."""
+        return {
+            "study_id": self.study_id,
+            "preset": self.base.preset,
+            "optuna": version("optuna"),
+            "seed": self.base.config.seed,
+            "config": self.base.config.model_dump(mode="json"),
+            **self._identity(),
+        }
+
+    def trials(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the trials of the store, and those of them that need no further run."""
+        stored = self.store.trials(self.study_id)
+        again, _ = failed_trials(stored, self.batch_size)
+        return stored, [trial for trial in stored if trial["number"] not in again]
+
+    def missing(self, complete: Sequence[Mapping[str, Any]]) -> int:
+        """Return the number of trials to run, given those that need no further run."""
+        return self.total - sum(1 for trial in complete if trial["number"] < self.total)
+
+    def cell(self, number: int, seed: int) -> str:
+        """Return the name of a run's folder; no other study, and no sweep, works in it."""
+        return f"{self.study_id}.{number:04d}.{seed}"
+
+    def forget_runs(self, number: int) -> None:
+        """Delete the folders of a trial's runs, since only its record is kept."""
+        cells = Store(self.checkpoints or self.store.root)
+        for seed in self.seeds:
+            forget_cell(cells, self.cell(number, seed))
 
 
 @dataclass
@@ -72,29 +140,23 @@ class _Open:
 
 
 class TrialSource:
-    """Hands out the runs of a study and writes a record for every trial that is complete.
+    """Source of a study's runs, which writes a record for every trial that is complete.
 
     Args:
         plan: the study.
-        suggester: asks for parameters.
-        num_trials: of the whole study.
+        suggester: suggests parameters.
         records: trials that need no further run.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        suggester: Suggester,
-        num_trials: int,
-        records: Sequence[Mapping[str, Any]],
+        self, plan: StudyPlan, suggester: Suggester, records: Sequence[Mapping[str, Any]]
     ) -> None:
         self._plan, self._suggester = plan, suggester
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, _Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
-        runs = len(plan.seeds)
-        self.total = num_trials * runs
-        self.ended = sum(1 for number in self._records if number < num_trials) * runs
+        self.total = plan.total * plan.seeds_per_trial
+        self.ended = self.total - plan.missing(records) * plan.seeds_per_trial
 
     @property
     def finished(self) -> bool:
@@ -102,7 +164,7 @@ class TrialSource:
         return not self._open and self._suggester.exhausted
 
     def next(self) -> CellJob | None:
-        """A run of the first open trial that has one left; else of a new suggestion."""
+        """Return a run of the first open trial that has one left, else of a new suggestion."""
         while True:
             for trial in self._open.values():
                 if trial.left and not (self._by_seed and trial.running):
@@ -114,7 +176,7 @@ class TrialSource:
             self._begin(suggestion.number, suggestion.params)
 
     def done(self, outcome: Outcome) -> None:
-        """Keep the outcome of a run; write the trial's record after the last one."""
+        """Take the outcome of a run; write the trial's record after the last one."""
         number, seed = self._trial_of.pop(outcome.job.cell)
         trial = self._open[number]
         trial.running -= 1
@@ -132,24 +194,24 @@ class TrialSource:
         return self._plan.stop_hopeless
 
     def _begin(self, number: int, params: Params) -> None:
-        plan, trial = self._plan, _Open(params, deque())
+        plan, trial, argv = self._plan, _Open(params, deque()), command_line()
         self._open[number] = trial
         try:
             for seed in plan.seeds:
-                config = plan.configure(params, seed)
-                cell = cell_name(plan.study_id, number, seed)
+                config = plan.configure(params, seed).config
+                cell = plan.cell(number, seed)
                 self._trial_of[cell] = (number, seed)
-                label = f"trial {number}" + (f" seed={seed}" if len(plan.seeds) > 1 else "")
+                label = f"trial {number}" + (f" seed={seed}" if plan.seeds_per_trial > 1 else "")
                 job = CellJob(
                     cell=cell,
-                    row_id=row_id(config, plan.revision),
+                    row_id=row_id(config, plan.dataset.revision),
                     label=label,
                     config=config,
-                    origin=Origin(plan.preset, plan.study_id, None, plan.argv),
+                    origin=Origin(plan.base.preset, plan.study_id, None, argv),
                     store=plan.store.root.resolve(),
                     data_dir=plan.data_dir,
-                    dataset=plan.dataset,
-                    revision=plan.revision,
+                    dataset=plan.dataset.path,
+                    revision=plan.dataset.revision,
                     checkpoints=plan.checkpoints,
                     workers=plan.workers,
                     shared=False,
@@ -159,11 +221,11 @@ class TrialSource:
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
-            self.total -= len(plan.seeds)
+            self.total -= plan.seeds_per_trial
             self._close(number, trial)
 
     def _hopeless(self, number: int, trial: _Open) -> bool:
-        """Whether what is known of a trial says that its other seeds are not worth their time."""
+        """Whether a trial's first run makes its other seeds a waste of time."""
         first = trial.outcomes.get(self._plan.seeds[0])
         if first is None:
             return False
@@ -181,9 +243,9 @@ class TrialSource:
         plan = self._plan
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
         objectives = [outcome.objective for outcome in outcomes]
-        found = [value for value in objectives if value is not None]
+        known = [value for value in objectives if value is not None]
         status = _status(trial, outcomes)
-        objective = mean(found) if status in ("ok", "stopped") else None
+        objective = mean(known) if status in ("ok", "stopped") else None
         record: dict[str, Any] = {
             "status": status,
             "seeds": [seed for seed in plan.seeds if seed in trial.outcomes],
@@ -198,8 +260,7 @@ class TrialSource:
         plan.store.write_trial(plan.study_id, number, record)
         self._records[number] = {**record, "number": number}
         del self._open[number]
-        for seed in plan.seeds:
-            plan.forget(cell_name(plan.study_id, number, seed))
+        plan.forget_runs(number)
         self._suggester.tell(number, _told(record))
 
     def _watched(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -221,18 +282,13 @@ def _status(trial: _Open, outcomes: Sequence[Outcome]) -> str:
     return "stopped" if trial.skipped or "stopped" in seen else "ok"
 
 
-def cell_name(study_id: str, number: int, seed: int) -> str:
-    """The folder of a trial's run; no other study, and no sweep, ever works in it."""
-    return f"{study_id}.{number:04d}.{seed}"
-
-
 def failed_trials(
     records: Sequence[Mapping[str, Any]], batch_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Numbers of failed trials: those to be run again, and those whose error is kept.
+    """Return the numbers of failed trials: those to be run again, and those that stay failed.
 
-    Trials of a later batch were suggested knowing that the ones before had failed, so that another
-    outcome would change the study.
+    Trials of a later batch were suggested after these errors, so another outcome would change the
+    study.
     """
     last = max((record["number"] for record in records), default=0) // batch_size
     failed = [record["number"] for record in records if record["status"] == "error"]
@@ -240,9 +296,9 @@ def failed_trials(
     return again, tuple(number for number in failed if number // batch_size < last)
 
 
-def finished_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, Finished]:
-    """Stored trials as the suggester takes them."""
-    return {record["number"]: Finished(record["params"], _told(record)) for record in records}
+def told_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, ToldTrial]:
+    """Convert stored trials for the suggester."""
+    return {record["number"]: ToldTrial(record["params"], _told(record)) for record in records}
 
 
 def _told(record: Mapping[str, Any]) -> float | None:

@@ -60,9 +60,7 @@ def main(folder: str, cells: str = "1000", at_a_time: str = "2") -> None:
             methods=("supervised",),
             seeds=(0, 1, 2, 3),
         )
-        return sweep(
-            grid, store=store, overrides=TRIVIAL, concurrency=width, on_progress=watch, environ={}
-        )
+        return sweep(grid, store=store, set=TRIVIAL, concurrency=width, on_progress=watch)
 
     cpu, began = sum(driver.cpu_times()[:2]), time.monotonic()
     first = once()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.show_tuning import sweep_text
 from fedbench.bench.tuning.grid import Point, Scale
 from fedbench.bench.tuning.sweep import sweep
@@ -47,7 +46,7 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     axes = {"federation.participation": (0.5, 1.0)}
     scaling = {"client.lr": Scale(by="sqrt", of="federation.participation")}
     grid = GRID.model_copy(update={"axes": axes, "scaling": scaling})
-    result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
+    result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     (line,) = [each for each in sweep_text(result).splitlines() if "scaled" in each]
     value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
     assert line.split(maxsplit=1)[1] == f"simclr, supervised: {value}"
@@ -69,7 +68,7 @@ def test_a_long_sweep_is_compared_with_its_prediction(
 def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     points: tuple[Point, ...] = ({}, {"method": "simclr", "method.temperature": 0.5})
     grid = GRID.model_copy(update={"axes": {}, "points": points})
-    result = sweep(grid, store=Store(tmp_path), overrides=SMALL, dry_run=True, environ={})
+    result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     # Twice SimCLR, once supervised: a point of its own method is for no other.
     text = "3 of the 6 combinations of 3 settings × seed 0 × 2 methods: simclr, supervised"
     assert text in sweep_text(result)

@@ -32,8 +32,7 @@ Use = Callable[..., InOneProcess]
 
 
 def small(store: Path, **settings: Any) -> Any:
-    overrides = {**SMALL, **settings.pop("overrides", {})}
-    return tune("simclr", store=Store(store), overrides=overrides, environ={}, **settings)
+    return tune("simclr", store=store, set={**SMALL, **settings.pop("set", {})}, **settings)
 
 
 def scored(score: Callable[[CellJob], float | None], status: str = "ok") -> Any:
@@ -107,8 +106,8 @@ def test_what_makes_another_study(tmp_path: Path, in_one_process: Use) -> None:
         {"stop_hopeless": True},
         {"watch_labels": True},
         {"study_name": "mine"},
-        {"overrides": {"data.alpha": 1.0}},
-        {"overrides": {"client.lr": 0.05}},
+        {"set": {"data.alpha": 1.0}},
+        {"set": {"client.lr": 0.05}},
     ]
     ids = [small(tmp_path, trials=2, **each).study_id for each in settings]
     assert len(set(ids)) == len(ids)
@@ -120,18 +119,18 @@ def test_the_seed_of_the_configuration_is_that_of_the_study(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     in_one_process(fake=scored(by_lr))
-    found = small(tmp_path, trials=1, seeds_per_trial=2, overrides={"seed": 3})
+    found = small(tmp_path, trials=1, seeds_per_trial=2, set={"seed": 3})
     assert found.trials[0]["seeds"] == [3, 4]
     assert found.study_id == small(tmp_path, trials=1, seeds_per_trial=2, seed=3).study_id
-    assert small(tmp_path, trials=1, seed=5, overrides={"seed": 3}).trials[0]["seeds"] == [5]
+    assert small(tmp_path, trials=1, seed=5, set={"seed": 3}).trials[0]["seeds"] == [5]
 
 
 def test_a_dimension_that_is_set_is_not_searched(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(fake=scored(by_lr))
-    result = small(tmp_path, trials=2, overrides={"client": {"lr": 0.05}})
+    result = small(tmp_path, trials=2, set={"client": {"lr": 0.05}})
     assert all(list(trial["params"]) == ["method.temperature"] for trial in result.trials)
     with pytest.raises(ConfigError, match="nothing is left to tune"):
-        small(tmp_path, overrides={"client.lr": 0.05, "method.temperature": 0.5})
+        small(tmp_path, set={"client.lr": 0.05, "method.temperature": 0.5})
 
 
 def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -> None:

@@ -13,14 +13,14 @@ import optuna
 import pytest
 
 from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
-from fedbench.bench.tuning.suggester import Finished, Params, Suggester, check_sampler
+from fedbench.bench.tuning.suggester import Params, Suggester, ToldTrial, check_sampler
 
 SPACE = {
     "client.lr": optuna.distributions.FloatDistribution(1e-3, 0.3, log=True),
     "method.temperature": optuna.distributions.CategoricalDistribution((0.1, 0.5, 1.0)),
 }
 POINT = {"client.lr": 0.03, "method.temperature": 0.5}
-Table = dict[int, Finished]
+Table = dict[int, ToldTrial]
 
 
 def score(params: Params) -> float | None:
@@ -35,7 +35,7 @@ def score(params: Params) -> float | None:
 def search(
     *,
     total: int = 14,
-    finished: Mapping[int, Finished] | None = None,
+    finished: Mapping[int, ToldTrial] | None = None,
     stop_after: int | None = None,
     order: Callable[[list[int]], int] = min,
     sampler: str = "tpe",
@@ -51,7 +51,7 @@ def search(
         total=total,
         batch_size=batch_size,
         points=[POINT],
-        finished=finished,
+        told=finished,
     )
     table, running = dict(finished or {}), dict[int, Params]()
     for _ in range(1000):
@@ -61,7 +61,7 @@ def search(
             break
         number = order(list(running))
         params = running.pop(number)
-        table[number] = Finished(params, score(params))
+        table[number] = ToldTrial(params, score(params))
         if stop_after is not None and len(table) - len(finished or {}) >= stop_after:
             break
         suggester.tell(number, score(params))
@@ -128,7 +128,7 @@ def test_a_diverged_trial_ranks_last_and_an_error_says_nothing() -> None:
 
 def test_stored_trials_with_other_parameters_are_refused() -> None:
     table = search(total=6)
-    table[5] = Finished({**table[5].params, "client.lr": 0.2}, 0.0)
+    table[5] = ToldTrial({**table[5].params, "client.lr": 0.2}, 0.0)
     with pytest.raises(StoreError, match=r"trial 5 of study 's' .* another study name"):
         search(total=8, finished=table)
 

@@ -16,8 +16,9 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
-from fedbench.bench.tuning.events import Began, Event, Pace, TrialDone, TrialStarted
+from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, check_grid
 from fedbench.bench.tuning.ray.nodes import Share, check_trial_resources
 from fedbench.bench.tuning.sweep import _planned, sweep
@@ -53,8 +54,7 @@ TIMES = {
 
 
 def small(store: Path, **settings: Any) -> Any:
-    overrides = {**SMALL, **settings.pop("overrides", {})}
-    return sweep(GRID, store=Store(store), overrides=overrides, environ={}, **settings)
+    return sweep(GRID, store=store, set={**SMALL, **settings.pop("set", {})}, **settings)
 
 
 def rows(store: Path) -> list[dict[str, Any]]:
@@ -109,9 +109,9 @@ def test_failed_cells_are_rows_and_are_retried_on_demand(
 
 def test_diverged_cells_are_done(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process()
-    result = small(tmp_path, methods=["supervised"], overrides={"client.lr": 1e30})
+    result = small(tmp_path, methods=["supervised"], set={"client.lr": 1e30})
     assert counts(result) == (2, 0, 2, 2, 0)
-    assert counts(small(tmp_path, methods=["supervised"], overrides={"client.lr": 1e30})) == (
+    assert counts(small(tmp_path, methods=["supervised"], set={"client.lr": 1e30})) == (
         2, 2, 0, 0, 0,
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("preset: cross-silo\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"study of simclr on '.*' with preset 'cross-silo'"):
-        small(tmp_path / "s", files=[file], methods=["simclr"], tuned="auto")
+        small(tmp_path / "s", config_files=[file], methods=["simclr"], tuned="auto")
     with pytest.raises(ConfigError, match="--tuned: is empty"):
         small(tmp_path / "s", tuned=[])
 
@@ -193,7 +193,8 @@ def test_a_cell_that_another_process_finished_is_not_run(tmp_path: Path) -> None
 
 def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
     def record(collapsed: bool) -> str:
-        return json.dumps({"collapsed": collapsed, "bytes_up": 3, "bytes_down": 4}) + "\n"
+        made = RoundRecord(0, 0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8, collapsed)
+        return json.dumps(made.as_dict()) + "\n"
 
     made = replace(job(tmp_path), stop_collapsed=True)
     folder = Store(tmp_path).cell_dir("cell")
@@ -237,8 +238,8 @@ def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     result = small(store, concurrency=2, on_progress=events.append)
     assert counts(result) == (4, 0, 4, 0, 0)
     assert events[0] == Began(total=4, done=0, concurrency=2, gpus=0.0)
-    assert [type(event) for event in events].count(TrialStarted) == 4
-    ends = [event for event in events if isinstance(event, TrialDone)]
+    assert [type(event) for event in events].count(CellStarted) == 4
+    ends = [event for event in events if isinstance(event, CellDone)]
     assert [event.done for event in ends] == [1, 2, 3, 4]
     assert home.exists() == before
     assert not [p for p in psutil.Process().children(recursive=True) if "ray" in p.name()]

@@ -14,11 +14,10 @@ import pytest
 SCRIPT = """
 import sys
 from pathlib import Path
-from fedbench.bench.results.store.store import Store
 from fedbench.bench.tuning.sweep import sweep
 try:
-    sweep("heterogeneity", store=Store(sys.argv[1]), methods=["simclr"], seeds=[0], concurrency=1,
-          overrides={"client.local_epochs": 1000}, environ={},
+    sweep("heterogeneity", store=sys.argv[1], methods=["simclr"], seeds=[0], concurrency=1,
+          set={"client.local_epochs": 1000},
           on_progress=lambda event: print(type(event).__name__, flush=True))
 except Exception as err:
     print(err)
@@ -34,7 +33,7 @@ def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Began\n"
-        assert process.stdout.readline() == "TrialStarted\n"
+        assert process.stdout.readline() == "CellStarted\n"
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)

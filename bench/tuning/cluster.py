@@ -1,0 +1,62 @@
+"""Runs at a time, and what each of them claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.runs.arguments import Places, as_path
+from fedbench.bench.system.compute import physical_cores
+from fedbench.bench.tuning.cost import Cost, estimate_cost
+from fedbench.bench.tuning.ray.executor import (
+    choose_concurrency,
+    choose_share,
+    estimate_device,
+)
+from fedbench.bench.tuning.ray.nodes import Share
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines that execute runs, and the share of each run.
+
+    Attributes:
+        concurrency: runs at a time, each in one process; None = physical cores, or what the GPUs
+            or the cluster hold.
+        gpus_per_trial: GPUs per run, may be a fraction; None = one where `device` calls for it.
+        cpus_per_trial: processes that train the clients of one run on CPUs.
+        address: of a Ray cluster; None = this machine.
+        checkpoint_dir: folder of checkpoints while runs last; None = the store. Runs of a node
+            that is lost continue on another if all nodes see this folder.
+    """
+
+    concurrency: int | None = None
+    gpus_per_trial: float | None = None
+    cpus_per_trial: int = 1
+    address: str | None = None
+    checkpoint_dir: Path | str | None = None
+
+    def share(self, device: str) -> Share:
+        """Return the share of each run."""
+        return choose_share(device, self.gpus_per_trial, self.cpus_per_trial, self.address)
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """The folder of checkpoints as an absolute path; None = the store."""
+        folder = as_path(self.checkpoint_dir)
+        return None if folder is None else folder.resolve()
+
+    def estimate(
+        self, configs: Sequence[RunConfig], share: Share, places: Places, *, keep_cells: bool = True
+    ) -> Cost:
+        """Return the cost of runs, from measured parts of each distinct model."""
+        return estimate_cost(
+            configs,
+            places.cache,
+            estimate_device(share),
+            choose_concurrency(self.concurrency, share, self.address) or physical_cores(),
+            keep_cells=keep_cells,
+            workers=share.cpus,
+        )
