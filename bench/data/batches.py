@@ -1,36 +1,33 @@
-"""One client's images and labels, and the batches that local training is made of."""
+"""Images and labels of one client, and the batches of local training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedbench.bench.data.views.views import make_view
 
-if TYPE_CHECKING:
-    pass
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One local step's examples: views, each (B, C, H, W), and labels (B,), -1 where hidden."""
-
-    views: tuple[Tensor, ...]
-    labels: Tensor
-    examples: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,) the images' places
-
-
 _CHUNK = 512
 """Images augmented in one call: enough to hide Python's share, few enough for any memory."""
 
 
 @dataclass(frozen=True)
+class Batch:
+    """Examples of one local step: views, each (B, C, H, W), and labels (B,), -1 where hidden."""
+
+    views: tuple[Tensor, ...]
+    labels: Tensor
+    examples: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (B,) positions among the client's
+
+
+@dataclass(frozen=True)
 class ClientData:
-    """What one client holds: images uint8 (N, C, H, W) and labels (N,), -1 where hidden."""
+    """Data of one client: images uint8 (N, C, H, W) and labels (N,), -1 where hidden."""
 
     images: Tensor
     labels: Tensor
@@ -40,21 +37,21 @@ class ClientData:
 
     @property
     def labelled(self) -> bool:
-        """Whether at least one label is visible."""
+        """True if at least one label is visible."""
         return bool((self.labels >= 0).any())
 
     def keep(self, chosen: Tensor) -> ClientData:
-        """The examples of a boolean mask (N,) or of an index (M,)."""
+        """Return the examples of a boolean mask (N,) or of an index (M,)."""
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
     def relabel(self, labels: Tensor, keep: Tensor) -> ClientData:
-        """The kept examples under other labels (pseudo-labels); both arguments are (N,)."""
+        """Keep some examples and replace their labels by pseudo-labels; both arguments are (N,)."""
         return replace(self, labels=labels).keep(keep)
 
     def ordered(
         self, view: str, rng: torch.Generator, batch_size: int = _CHUNK
     ) -> Iterator[Tensor]:
-        """One pass in stored order: views, each (B, C, H, W)."""
+        """Yield the views of one pass in stored order, each (B, C, H, W)."""
         for images in self.images.split(batch_size):
             yield make_view(view, images, rng)
 
@@ -69,14 +66,14 @@ class ClientData:
         order: torch.Generator,
         augment: torch.Generator,
     ) -> Iterator[Batch]:
-        """Shuffled batches for some epochs, each image with fresh draws per view and epoch.
+        """Yield the shuffled batches of some epochs; views are drawn anew in each epoch.
 
         Args:
             views: names of the views, in the order in which a batch holds them.
             epochs: passes over the data.
             batch_size: examples per batch.
             keep_last: whether an incomplete last batch is used.
-            min_batch: batches smaller than this are left out in any case.
+            min_batch: batches smaller than this are always left out.
             order: shuffles.
             augment: draws the views.
         """
@@ -87,14 +84,14 @@ class ClientData:
                 shuffled = shuffled[: len(shuffled) // batch_size * batch_size]
             for chunk in shuffled.split(per_chunk):
                 images = self.images[chunk]
-                made = [view.split(batch_size) for view in _views(views, images, augment)]
+                chunks = [view.split(batch_size) for view in _views(views, images, augment)]
                 for index, part in enumerate(chunk.split(batch_size)):
                     if len(part) >= max(1, min_batch):
-                        yield Batch(tuple(view[index] for view in made), self.labels[part], part)
+                        yield Batch(tuple(view[index] for view in chunks), self.labels[part], part)
 
 
 def _views(names: Sequence[str], images: Tensor, rng: torch.Generator) -> Sequence[Tensor]:
-    """One of each name; those of one kind are made in one call, which is faster for few images."""
+    """Draw one view per name; equal names share one call, which is faster for few images."""
     if len(set(names)) == 1:
         return make_view(names[0], images.repeat(len(names), 1, 1, 1), rng).chunk(len(names))
     return [make_view(name, images, rng) for name in names]

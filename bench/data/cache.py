@@ -3,20 +3,19 @@
 A folder holds `train_images.npy`, `train_labels.npy`, `test_images.npy`, `test_labels.npy` and
 `meta.json`. It appears under its name in one rename, complete or not at all. `meta.json` carries a
 SHA-256 of each array and of itself, and the stamp (size, mtime, ctime) that each file had when its
-content was last known to be right: hashing 180 MB at every start would cost more than it finds, so
-the content is hashed again only where a stamp differs.
+content was last verified: hashing 180 MB at every start takes too long, so the content is hashed
+again only where a stamp differs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.system.errors import DataError
-from fedbench.bench.system.files import lock_file, release_lock
+from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
+
+LOGGER = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 IMAGES: np.dtype[Any] = np.dtype("|u1")
@@ -36,127 +37,6 @@ ARRAYS = {
     "test_images": IMAGES,
     "test_labels": LABELS,
 }
-CHUNK = 1 << 22  # bytes hashed at a time
-
-Append = Callable[[npt.NDArray[Any]], None]
-
-
-class CacheWriter:
-    """Writes the arrays of a cache folder block by block and hashes them on the way.
-
-    Plain writes rather than a writable map: on a full disk they raise, where a map would kill the
-    process with SIGBUS.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Write into `folder`, which exists and is empty."""
-        self._folder = folder
-        self.entries: dict[str, dict[str, Any]] = {}
-
-    @contextlib.contextmanager
-    def array(self, name: str, shape: tuple[int, ...]) -> Iterator[Append]:
-        """Create the array `name`, one of `ARRAYS`; the body appends blocks of rows to it.
-
-        Args:
-            name: key of `ARRAYS`, which also gives the dtype.
-            shape: final shape; `shape[0]` rows must be appended.
-
-        Raises:
-            DataError: a block of another shape, or not `shape[0]` rows in all.
-        """
-        dtype, file, rows = ARRAYS[name], self._folder / f"{name}.npy", 0
-        digest = _digest(dtype, shape)
-        with file.open("wb") as out:
-            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(out, header)
-
-            def append(block: npt.NDArray[Any]) -> None:
-                nonlocal rows
-                if block.shape[1:] != shape[1:] or not np.can_cast(block.dtype, dtype, "safe"):
-                    raise DataError(
-                        f"{name}: a block {block.dtype}{list(block.shape)} does not fit into"
-                        f" {dtype}{list(shape)}"
-                    )
-                data = np.ascontiguousarray(block, dtype=dtype).reshape(-1).view(np.uint8).data
-                out.write(data)
-                digest.update(data)
-                rows += len(block)
-
-            yield append
-            out.flush()
-            os.fsync(out.fileno())
-        if rows != shape[0]:
-            raise DataError(f"{name}: {shape[0]} rows were announced but {rows} arrived")
-        self.entries[name] = {"shape": list(shape), "sha256": digest.hexdigest()}
-
-    def put(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Write a whole array at once."""
-        with self.array(name, array.shape) as append:
-            append(array)
-
-
-def read_meta(path: Path) -> dict[str, Any]:
-    """The content of `meta.json`.
-
-    Raises:
-        DataError: it is absent, torn, altered, or of another format version.
-    """
-    file = path / "meta.json"
-    try:
-        meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        recorded = meta.pop("checksum")
-        intact = recorded == _checksum(meta)
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as err:
-        raise DataError(f"{file} cannot be read ({first_line(err)})") from err
-    if not intact:
-        raise DataError(f"{file} was altered: its checksum differs")
-    if meta.get("format") != FORMAT_VERSION:
-        raise DataError(f"{path} has cache format {meta.get('format')}, not {FORMAT_VERSION}")
-    return meta
-
-
-def write_meta(path: Path, meta: Mapping[str, Any]) -> None:
-    """Write `meta.json` with a checksum of itself, in one step."""
-    text = json.dumps({**meta, "checksum": _checksum(meta)}, ensure_ascii=False, indent=1)
-    temporary = path / f".meta.{os.getpid()}.tmp"
-    try:
-        with temporary.open("w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path / "meta.json")
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def stamp_of(file: Path) -> list[int]:
-    """Size in bytes, mtime and ctime in ns; ctime shows changes that restore the mtime."""
-    status = file.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _digest(dtype: np.dtype[Any], shape: tuple[int, ...]) -> hashlib._Hash:
-    return hashlib.sha256(f"{dtype.str}{list(shape)}".encode())
-
-
-def content_sha256(array: npt.NDArray[Any]) -> str:
-    """SHA-256 over dtype, shape and data, the same that `CacheWriter` computes."""
-    digest, data = _digest(array.dtype, array.shape), array.reshape(-1).view(np.uint8).data
-    for start in range(0, len(data), CHUNK):
-        digest.update(data[start : start + CHUNK])
-    return digest.hexdigest()
-
-
-def _checksum(meta: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
-
-
-def first_line(err: BaseException) -> str:
-    """The first line of an error's text, or its kind."""
-    return (str(err).splitlines() or [type(err).__name__])[0]
-
-
-LOGGER = logging.getLogger(__name__)
 
 Verify = Literal["sizes", "stamps", "content"]
 
@@ -173,6 +53,72 @@ class Cache:
     arrays: Mapping[str, npt.NDArray[Any]]
 
 
+class CacheWriter:
+    """Writes the arrays of a cache folder block by block and hashes them on the way.
+
+    Plain writes rather than a writable map: on a full disk they raise, where a map would kill the
+    process with SIGBUS.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Write into `folder`, which exists and is empty."""
+        self._folder = folder
+        self.entries: dict[str, dict[str, Any]] = {}
+
+    def put(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Write a whole array at once."""
+        self.put_blocks(name, array.shape, [array])
+
+    def put_blocks(
+        self, name: str, shape: tuple[int, ...], blocks: Iterable[npt.NDArray[Any]]
+    ) -> None:
+        """Write an array whose rows come in blocks.
+
+        Args:
+            name: key of `ARRAYS`, which also gives the dtype.
+            shape: shape of the whole array.
+            blocks: `shape[0]` rows in all; each block is written before the next one is taken.
+
+        Raises:
+            DataError: a block of another shape, or not `shape[0]` rows in all.
+        """
+        dtype, file, rows = ARRAYS[name], self._folder / f"{name}.npy", 0
+        digest = _begin_digest(dtype, shape)
+        with file.open("wb") as out:
+            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(out, header)
+            for block in blocks:
+                if block.shape[1:] != shape[1:] or not np.can_cast(block.dtype, dtype, "safe"):
+                    raise DataError(
+                        f"{name}: a block {block.dtype}{list(block.shape)} does not fit into"
+                        f" {dtype}{list(shape)}"
+                    )
+                data = _bytes_of(np.ascontiguousarray(block, dtype=dtype))
+                out.write(data)
+                digest.update(data)
+                rows += len(block)
+            out.flush()
+            os.fsync(out.fileno())
+        if rows != shape[0]:
+            raise DataError(f"{name}: {shape[0]} rows were announced but {rows} arrived")
+        self.entries[name] = {"shape": list(shape), "sha256": digest.hexdigest()}
+
+
+def content_sha256(array: npt.NDArray[Any]) -> str:
+    """SHA-256 over dtype, shape and data, the same that `CacheWriter` computes."""
+    digest = _begin_digest(array.dtype, array.shape)
+    digest.update(_bytes_of(array))
+    return digest.hexdigest()
+
+
+def _begin_digest(dtype: np.dtype[Any], shape: tuple[int, ...]) -> hashlib._Hash:
+    return hashlib.sha256(f"{dtype.str}{list(shape)}".encode())
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
 Write = Callable[[CacheWriter], tuple[str, ...]]
 """Writes the four arrays and returns the class names."""
 
@@ -186,15 +132,15 @@ def ensure(
     require: Callable[[], None] = lambda: None,
     verify: Verify = "stamps",
 ) -> Cache:
-    """The cache at `path`, built first when absent, torn, altered or made from another source.
+    """Open the cache at `path`; build it when it is absent, torn, altered or of another source.
 
     Any number of processes may call this at once: one builds, the others wait and then read.
 
     Args:
         path: cache folder.
         name: data set name, recorded for readers.
-        source: identity of what the cache is made from; None when the source is gone, in which case
-            an intact cache is used as it is.
+        source: identity of the data from which the cache is made; None when they are gone, in
+            which case an intact cache is used as it is.
         write: writes the arrays.
         require: raises `DataError` when building cannot succeed; called before anything is written.
         verify: "stamps" hashes files whose stamp changed, "content" hashes all.
@@ -257,7 +203,7 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
 
 
 def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | None, str]:
-    """The cache if it can be used as it is, else None and why; "" when it is just absent."""
+    """Return the cache if it can be used as it is, else None and the damage; "" for no damage."""
     if not path.exists():
         return None, ""
     try:
@@ -321,7 +267,7 @@ def _build(path: Path, name: str, source: str, write: Write) -> Cache:
 
 
 def _check_consistent(cache: Cache) -> None:
-    """Raise unless images and labels belong together, whatever the source handed over."""
+    """Raise `DataError` unless images and labels fit together."""
     train, test = cache.arrays["train_images"], cache.arrays["test_images"]
     for split in ("train", "test"):
         images, labels = cache.arrays[f"{split}_images"], cache.arrays[f"{split}_labels"]
@@ -343,10 +289,51 @@ def _check_consistent(cache: Cache) -> None:
 
 
 def _renew_stamps(path: Path, meta: dict[str, Any], stamps: Mapping[str, list[int]]) -> None:
-    """Record the new stamps of files whose content has just been found right."""
+    """Record the new stamps of files whose content has just been verified."""
     for name in ARRAYS:
         meta["arrays"][name]["stamp"] = stamps[name]
     try:
         write_meta(path, meta)
-    except OSError as err:  # a read-only cache works too; it is hashed at every start
-        LOGGER.info("data cache: stamps of %s cannot be renewed (%s)", path, err.strerror)
+    except DataError as err:  # a read-only cache works too; it is hashed at every start
+        LOGGER.info("data cache: stamps of %s cannot be renewed (%s)", path, err)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Return the content of `meta.json`.
+
+    Raises:
+        DataError: it is absent, torn, altered, or of another format version.
+    """
+    file = path / "meta.json"
+    try:
+        meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        recorded = meta.pop("checksum")
+        intact = recorded == _checksum(meta)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as err:
+        raise DataError(f"{file} cannot be read ({first_line(err)})") from err
+    if not intact:
+        raise DataError(f"{file} was altered: its checksum differs")
+    if meta.get("format") != FORMAT_VERSION:
+        raise DataError(f"{path} has cache format {meta.get('format')}, not {FORMAT_VERSION}")
+    return meta
+
+
+def write_meta(path: Path, meta: Mapping[str, Any]) -> None:
+    """Write `meta.json` with a checksum of itself, in one step."""
+    text = json.dumps({**meta, "checksum": _checksum(meta)}, ensure_ascii=False, indent=1)
+    atomic_write_text(path / "meta.json", text, error=DataError)
+
+
+def _checksum(meta: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def stamp_of(file: Path) -> list[int]:
+    """Size in bytes, mtime and ctime in ns; ctime shows changes that restore the mtime."""
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def first_line(err: BaseException) -> str:
+    """First line of an error's text, or its class where there is none."""
+    return (str(err).splitlines() or [type(err).__name__])[0]

@@ -2,9 +2,9 @@
 
 `digits`, `tiny-imagenet`, `hub:PATH` and `folder:PATH` are built into the cache when they are first
 loaded; `tiny-imagenet` from its unzipped folder in `data_dir`/raw, or at `tiny-imagenet:PATH`. The
-torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` stands
-for its labelled images (5,000 and 8,000); its unlabelled ones are not used. `svhn` is without its
-"extra" images.
+torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` has its
+labelled images (5,000 and 8,000) without the unlabelled ones, `svhn` comes without its "extra"
+images.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.sources.base import (
     Digits,
     ImageFolders,
+    PathSource,
     Source,
     TorchvisionSet,
     prepare_command,
@@ -46,22 +47,20 @@ TORCHVISION = {
         TorchvisionSet("stl10", "STL10", 10, (3, 96, 96), 5_000, 8_000, split_argument=True),
     )
 }
-TINY = "tiny-imagenet"
-FROM_PATH: dict[str, Callable[[Path], Source]] = {
-    "hub": HubParquet,
-    "folder": ImageFolders,
-    TINY: TinyImageNet,
+TINY = TinyImageNet.kind
+FROM_PATH: dict[str, type[PathSource]] = {
+    source.kind: source for source in (HubParquet, ImageFolders, TinyImageNet)
 }
 KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH))
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one data set; pickling passes the cache folder on, not the arrays."""
+    """Images and labels of one data set; a pickle holds the cache folder instead of the arrays."""
 
     name: str
     revision: str
-    """SHA-256 over shapes, pixels and labels of both splits as they are here."""
+    """SHA-256 over shapes, pixels and labels of both splits, subsets taken."""
     train_images: npt.NDArray[np.uint8] = field(repr=False)  # (N, C, H, W), memory-mapped
     train_labels: npt.NDArray[np.int64] = field(repr=False)  # (N,)
     test_images: npt.NDArray[np.uint8] = field(repr=False)  # (M, C, H, W), memory-mapped
@@ -82,13 +81,13 @@ class Dataset:
         return channels, height, width
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Path, str, str]]:
-        """Workers map the same files instead of receiving copies."""
-        return _reopen_as, (self.path, self.revision, self.name)
+        """Have workers map the same files instead of sending copies."""
+        return reopen, (self.path, self.revision, self.name)
 
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """What `prepare` made."""
+    """Cache folder, revision and sizes of a data set that is ready for use."""
 
     path: Path
     sha256: str
@@ -105,7 +104,7 @@ def load_dataset(
     test_subset: int | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Open a data set, building its cache first if need be; never uses the network.
+    """Open a data set and build its cache first if need be; never uses the network.
 
     Args:
         name: one of `KNOWN`, with a path for `hub:` and the like.
@@ -153,7 +152,7 @@ def prepare(
     download: bool = True,
     progress: Progress | None = None,
 ) -> PreparedDataset:
-    """Make sure that a data set is in the cache and that every byte of it is right.
+    """Build the cache of a data set if need be, and verify every byte of it.
 
     torchvision sets are downloaded into `data_dir`/raw, unless their files are there already.
 
@@ -172,13 +171,14 @@ def prepare(
     return PreparedDataset(cache.path, cache.revision, *sizes)
 
 
-def reopen(path: Path, revision: str | None = None) -> Dataset:
+def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
     """Open a cache folder that `load_dataset` has verified, in milliseconds, without hashing.
 
     Args:
         path: `Dataset.path`.
         revision: the expected `Dataset.revision`; a cache that was rebuilt from a changed source
             in the meantime is refused.
+        name: `Dataset.name`; default: the name in the cache.
 
     Raises:
         DataError: the folder is gone, torn or of another revision.
@@ -186,19 +186,17 @@ def reopen(path: Path, revision: str | None = None) -> Dataset:
     cache = open_cache(path, verify="sizes")
     if revision is not None and cache.revision != revision:
         raise DataError(f"{path} was rebuilt from changed data while it was in use; start again")
-    return _dataset(cache.name, cache)
+    return _dataset(name or cache.name, cache)
 
 
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
-    """One record per known data set; sizes are null where they depend on a path."""
+    """Return one record per known data set; sizes are null where they depend on a path."""
     root = _root(data_dir)
     tiny = TinyImageNet(root / "raw" / FOLDER)
+    sets = (_torchvision(key, root, data_dir, download=False) for key in TORCHVISION)
     rows: list[tuple[str, int, tuple[int, int, int], int, int, str]] = [
         ("digits", 10, (1, 8, 8), 1442, 355, "built in"),
-        *(
-            (s.key, s.num_classes, s.image_shape, s.num_train, s.num_test, s.command)
-            for s in (_torchvision(key, root, data_dir, download=False) for key in TORCHVISION)
-        ),
+        *((s.key, s.num_classes, s.image_shape, s.num_train, s.num_test, s.command) for s in sets),
         (TINY, 200, (3, 64, 64), 100_000, 10_000, tiny.remedy),
     ]
     records: list[dict[str, Any]] = [
@@ -247,7 +245,7 @@ def _load(
 
 
 def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> tuple[Source, str]:
-    """The source of a data set, and its name with an absolute path."""
+    """Return the source of a data set, and its name with an absolute path."""
     if name == "digits":
         return Digits(), name
     if name in TORCHVISION:
@@ -273,11 +271,10 @@ def _torchvision(name: str, root: Path, data_dir: Path | None, *, download: bool
 
 
 def _root(data_dir: Path | None) -> Path:
-    """The folder of all caches, absolute."""
-    text = os.environ.get(DATA_DIR_VARIABLE)
+    """Return the absolute folder of all caches."""
     if data_dir is None:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        data_dir = Path(text) if text else Path(cache) / "fedbench"
+        data_dir = Path(os.environ.get(DATA_DIR_VARIABLE) or Path(cache) / "fedbench")
     return data_dir.expanduser().absolute()
 
 
@@ -285,7 +282,3 @@ def _dataset(name: str, cache: Cache) -> Dataset:
     return Dataset(
         name, cache.revision, **cache.arrays, class_names=cache.class_names, path=cache.path
     )
-
-
-def _reopen_as(path: Path, revision: str, name: str) -> Dataset:
-    return dataclasses.replace(reopen(path, revision), name=name)

@@ -1,9 +1,9 @@
-"""Which labels a method sees, and class-balanced subsets."""
+"""Visible labels of a run, and class-balanced subsets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ def visible_labels(
     fraction: float,
     seed: int,
 ) -> npt.NDArray[np.int64]:
-    """Labels as a method sees them: a seeded random share per client, every other one hidden.
+    """Return the labels of a seeded random share of each client's examples; hide the others.
 
     The choice depends on the seed, the client's number and its set of examples, so it stays the
     same for the whole run and does not change when other clients do.
@@ -45,31 +45,31 @@ def visible_labels(
     seen = hide_all(labels)
     dealt = np.zeros(len(labels), dtype=bool)
     for client, indices in enumerate(client_indices):
-        own = np.sort(np.asarray(indices, dtype=np.int64))
-        if own.size and not 0 <= own[0] <= own[-1] < len(labels):
+        held = np.sort(np.asarray(indices, dtype=np.int64))
+        if held.size and not 0 <= held[0] <= held[-1] < len(labels):
             raise ConfigError(
-                f"client {client} has examples {own[0]}..{own[-1]}; allowed: 0..{len(labels) - 1}"
+                f"client {client} has examples {held[0]}..{held[-1]}; allowed: 0..{len(labels) - 1}"
             )
-        if dealt[own].any() or (np.diff(own) == 0).any():
+        if dealt[held].any() or (np.diff(held) == 0).any():
             raise ConfigError(f"client {client} has examples that are dealt twice")
-        dealt[own] = True
+        dealt[held] = True
         # The small term undoes 0.29 * 50 = 14.499999999999998.
-        count = math.floor(fraction * len(own) + 0.5 + 1e-9)
-        if fraction > 0 and own.size:
+        count = math.floor(fraction * len(held) + 0.5 + 1e-9)
+        if fraction > 0 and held.size:
             count = max(1, count)
-        order = numpy_generator(seed, "visible-labels", client).permutation(len(own))
-        shown = own[order[:count]]
+        order = numpy_generator(seed, "visible-labels", client).permutation(len(held))
+        shown = held[order[:count]]
         seen[shown] = labels[shown]
     return seen
 
 
 def hide_all(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """An array (N,) of `HIDDEN` (-1) as long as `labels`."""
+    """Return an array (N,) of `HIDDEN` (-1) as long as `labels`."""
     return np.full(len(labels), HIDDEN, dtype=np.int64)
 
 
 def held_out(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> npt.NDArray[np.int64]:
-    """Sorted positions of the examples that no client gets, each class in proportion.
+    """Draw the examples that no client gets, each class in proportion; sorted positions.
 
     Args:
         labels: (N,) classes.
@@ -84,10 +84,10 @@ def held_out(labels: npt.NDArray[np.int64], fraction: float, seed: int) -> npt.N
 def few_per_class(
     labels: npt.NDArray[np.int64], fraction: float, num_classes: int, seed: int
 ) -> npt.NDArray[np.int64]:
-    """Sorted positions of equally many random examples of each class, for fine-tuning.
+    """Draw equally many examples of each class, for fine-tuning; sorted positions.
 
-    Each class has ceil(fraction * N / C), or all that there are if these are fewer. The examples at
-    a smaller fraction are among those at a larger one.
+    Each class has ceil(fraction * N / C), or all of its examples if these are fewer. The examples
+    of a smaller fraction are among those of a larger one.
 
     Args:
         labels: (N,) classes, `HIDDEN` for examples that cannot be taken.
@@ -97,16 +97,15 @@ def few_per_class(
     """
     from fedbench.bench.system.seeding import numpy_generator
 
-    each = math.ceil(fraction * len(labels) / num_classes - 1e-9)
+    count = math.ceil(fraction * len(labels) / num_classes - 1e-9)
     order = numpy_generator(seed, "few-per-class").permutation(len(labels))
-    taken = [order[labels[order] == c][:each] for c in range(num_classes)]
-    return np.sort(np.concatenate(taken)).astype(np.int64)
+    return _first_per_class(labels, order, [count] * num_classes)
 
 
 def balanced_subset(
     labels: npt.NDArray[np.int64], size: int, purpose: str, seed: int = 0
 ) -> npt.NDArray[np.int64]:
-    """Sorted positions of `size` examples in which each class keeps its share of the whole.
+    """Draw `size` examples, each class with its share of the whole; sorted positions.
 
     Sizes per class come from the largest remainder, ties going to the lower class. By default the
     draw is fixed: subsets of a data set do not vary between runs, and a class's examples in a
@@ -134,5 +133,12 @@ def balanced_subset(
     largest = np.argsort(-remainders, kind="stable")[: size - quotas.sum()]
     quotas[largest] += 1
     order = numpy_generator(seed, purpose).permutation(len(labels))
-    taken = [order[labels[order] == c][:quota] for c, quota in enumerate(quotas)]
-    return np.sort(np.concatenate(taken)).astype(np.int64)
+    return _first_per_class(labels, order, quotas)
+
+
+def _first_per_class(
+    labels: npt.NDArray[np.int64], order: npt.NDArray[np.int64], counts: Iterable[int]
+) -> npt.NDArray[np.int64]:
+    """Sorted positions of the first `counts[c]` examples of each class c in an order (N,)."""
+    chosen = [order[labels[order] == c][:count] for c, count in enumerate(counts)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)

@@ -1,1 +1,1 @@
-"""Where images come from: torchvision, folders, Parquet files, what a dependency ships."""
+"""Sources of images: torchvision, folders, Parquet files, a set that ships with scikit-learn."""

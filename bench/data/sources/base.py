@@ -1,4 +1,4 @@
-"""What a data set can be made from: digits, torchvision sets, image folders (Hub: `hub.py`)."""
+"""Sources of data sets: digits, torchvision sets, image folders."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import shlex
 import socket
 import sys
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.cache import CacheWriter, first_line
 from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
 from fedbench.bench.system.errors import DataError
 
@@ -31,15 +32,15 @@ TIMEOUT = 30.0  # seconds without an answer from a download server
 
 
 class Source(Protocol):
-    """Where one data set comes from."""
+    """Origin of one data set, from which its cache is built."""
 
     @property
     def key(self) -> str:
-        """Name of its cache folder: letters, digits and dashes."""
+        """Name of the cache folder: letters, digits and dashes."""
         ...
 
     def identity(self) -> str | None:
-        """Changes whenever the source does; None when the source is gone."""
+        """Return a text that changes whenever the source does; None when the source is gone."""
         ...
 
     def require(self) -> None:
@@ -49,6 +50,47 @@ class Source(Protocol):
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
         ...
+
+
+@dataclass(frozen=True)
+class PathSource(ABC):
+    """A source in a folder of the user's, named `kind:PATH`."""
+
+    path: Path
+    kind: ClassVar[str]
+
+    @property
+    def key(self) -> str:
+        """Kind, folder name and a hash of the whole path."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.path.name.lower()).strip("-")[:40]
+        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
+        return "-".join(filter(None, (self.kind, slug, digest)))
+
+    def identity(self) -> str | None:
+        """Hash over names, sizes and modification times of all files; None without the folder."""
+        if not self.path.exists():
+            return None
+        self.require()
+        digest = hashlib.sha256()
+        for file in self.files():
+            status = file.stat()
+            line = f"{file.relative_to(self.path)}\0{status.st_size}\0{status.st_mtime_ns}\n"
+            digest.update(os.fsencode(line))
+        return f"{self.kind}/{digest.hexdigest()}"
+
+    def require(self) -> None:
+        """Raise `DataError` unless the path is a folder."""
+        if not self.path.is_dir():
+            reason = "is a file, not a folder" if self.path.exists() else "does not exist"
+            raise DataError(f"{self.kind}:{self.path}: the path {reason}")
+
+    @abstractmethod
+    def files(self) -> Iterable[Path]:
+        """Return all files that are read, in a fixed order."""
+
+    @abstractmethod
+    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
+        """Write the four arrays; returns the class names."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +104,11 @@ class Digits:
     key: str = "digits"
 
     def identity(self) -> str:
-        """The rule of the split."""
+        """Return the rule of the split."""
         return "digits/every-fifth"
 
     def require(self) -> None:
-        """Nothing: the images ship with scikit-learn."""
+        """Do nothing: the images ship with scikit-learn."""
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
@@ -103,7 +145,7 @@ class TorchvisionSet:
     download: bool = False
 
     def identity(self) -> str:
-        """Constant: torchvision checks what it downloads against fixed checksums."""
+        """Return a constant: torchvision checks its downloads against fixed checksums."""
         return f"torchvision/{self.class_name}"
 
     def require(self) -> None:
@@ -141,7 +183,7 @@ class TorchvisionSet:
         timeout = socket.getdefaulttimeout()
         socket.setdefaulttimeout(TIMEOUT)
         try:
-            # torchvision prints to stdout, which belongs to results.
+            # torchvision prints to stdout, which is for results.
             with contextlib.redirect_stdout(sys.stderr):
                 return getattr(datasets, self.class_name)(
                     str(self.raw), download=self.download, **kwargs
@@ -149,10 +191,9 @@ class TorchvisionSet:
         except broken as err:
             if not self.download:
                 raise self._missing() from err
-            reason = (str(err).splitlines() or [type(err).__name__])[0]
             raise DataError(
-                f"{self.key} could not be downloaded or read ({reason}); without a network put"
-                f" torchvision's files for {self.class_name} into {self.raw} by hand, or use a"
+                f"{self.key} could not be downloaded or read ({first_line(err)}); without a network"
+                f" put torchvision's files for {self.class_name} into {self.raw} by hand, or use a"
                 " Hugging Face Parquet folder: hub:PATH"
             ) from err
         finally:
@@ -166,13 +207,12 @@ class TorchvisionSet:
 
 
 def prepare_command(name: str, data_dir: Path | None) -> str:
-    """The command that gets a data set, with the data folder when one was given."""
-    given = [] if data_dir is None else ["--data-dir", str(data_dir)]
-    return shlex.join(["fedbench", "data", "prepare", name, *given])
+    """Return the command that downloads a data set, with the data folder when one was given."""
+    option = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    return shlex.join(["fedbench", "data", "prepare", name, *option])
 
 
-@dataclass(frozen=True)
-class ImageFolders:
+class ImageFolders(PathSource):
     """`folder:PATH`: PATH/train/CLASS/… and PATH/test/CLASS/… (or val/, validation/).
 
     Classes are numbered by the sorted folder names and images follow in sorted order, as
@@ -180,34 +220,20 @@ class ImageFolders:
     images stay grey.
     """
 
-    path: Path
+    kind = "folder"
 
-    @property
-    def key(self) -> str:
-        """Folder name and a hash of the whole path."""
-        return path_key("folder", self.path)
-
-    def identity(self) -> str | None:
-        """Hash over names, sizes and times of all files."""
-        if not self.path.exists():
-            return None
+    def files(self) -> list[Path]:
+        """Return the images of both splits."""
         _, train, test = self._splits()
-        return f"folder/{files_digest(self.path, [file for file, _ in (*train, *test)])}"
-
-    def require(self) -> None:
-        """Raise `DataError` when the folder is missing."""
-        require_folder("folder", self.path)
+        return [picture.file for picture in (*train, *test)]
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
         classes, train, test = self._splits()
-        train_pictures = [Picture(file, None, None, label) for file, label in train]
-        test_pictures = [Picture(file, None, None, label) for file, label in test]
-        return write_splits(writer, train_pictures, test_pictures, classes, progress)
+        return write_splits(writer, train, test, classes, progress)
 
-    def _splits(self) -> tuple[tuple[str, ...], list[tuple[Path, int]], list[tuple[Path, int]]]:
-        """Class names and, per split, the files with their labels."""
-        require_folder("folder", self.path)
+    def _splits(self) -> tuple[tuple[str, ...], list[Picture], list[Picture]]:
+        """Return the class names, the training images and the test images."""
         test = next((self.path / n for n in TEST_FOLDERS if (self.path / n).is_dir()), None)
         if not (self.path / "train").is_dir() or test is None:
             raise DataError(
@@ -217,25 +243,19 @@ class ImageFolders:
         classes, test_classes = _class_folders(self.path / "train"), _class_folders(test)
         if unknown := sorted(set(test_classes) - set(classes)):
             raise DataError(f"{test} has classes that train/ has not: {', '.join(unknown)}")
-        return (
-            tuple(classes),
-            _labelled(self.path / "train", classes),
-            _labelled(test, classes),
-        )
+        return tuple(classes), _pictures(self.path / "train", classes), _pictures(test, classes)
 
 
-def _labelled(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    """The images of a split with their labels."""
-    found = [
-        (file, label) for label, name in enumerate(classes) for file in images_in(folder / name)
-    ]
-    with_images = {label for _, label in found}
-    empty = [name for label, name in enumerate(classes) if label not in with_images]
+def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
+    """Images of a split, class by class."""
+    files = [images_in(folder / name) for name in classes]
+    empty = [name for name, images in zip(classes, files, strict=True) if not images]
     if empty and folder.name == "train":
         raise DataError(f"{folder} has no images of {', '.join(empty)}; remove these folders")
-    if not found:
+    pictures = [Picture(file, label) for label, images in enumerate(files) for file in images]
+    if not pictures:
         raise DataError(f"{folder} has no images ({' '.join(sorted(IMAGE_SUFFIXES))})")
-    return found
+    return pictures
 
 
 def _class_folders(folder: Path) -> list[str]:
@@ -243,33 +263,10 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The image files anywhere below a folder, sorted, without those with a leading dot."""
+    """List the image files at any depth below a folder, sorted; skips names with a leading dot."""
     return [
         Path(place, name)
         for place, _, names in sorted(os.walk(folder, followlinks=True))
         for name in sorted(names)
         if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
     ]
-
-
-def path_key(kind: str, path: Path) -> str:
-    """Cache folder name of a data set that lives at `path`."""
-    slug = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")[:40]
-    return "-".join(filter(None, (kind, slug, hashlib.sha256(os.fsencode(path)).hexdigest()[:12])))
-
-
-def files_digest(root: Path, files: Iterable[Path]) -> str:
-    """SHA-256 over relative names, sizes and modification times."""
-    digest = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        line = f"{file.relative_to(root)}\0{status.st_size}\0{status.st_mtime_ns}\n"
-        digest.update(os.fsencode(line))
-    return digest.hexdigest()
-
-
-def require_folder(kind: str, path: Path) -> None:
-    """Raise `DataError` unless `path` is a folder."""
-    if not path.is_dir():
-        found = "is a file, not a folder" if path.exists() else "does not exist"
-        raise DataError(f"{kind}:{path}: the path {found}")

@@ -1,4 +1,4 @@
-"""Decoding of compressed images into the cache; knows nothing of where they come from."""
+"""Decoding of compressed images into the cache, the same for all sources."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.cache import CacheWriter, first_line
 from fedbench.bench.system.errors import DataError
 
 Progress = Callable[[int, int], None]
@@ -25,27 +26,34 @@ BLOCK = 512  # images decoded before they are written
 GREY_MODES = frozenset({"1", "L", "LA"})
 COLOUR_MODES = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
-"""What Pillow raises for pictures that are not intact."""
+"""Errors that Pillow raises for damaged images."""
 
 
 class Picture(NamedTuple):
-    """One compressed image: the file it is in, its row there (None: the file itself), its label."""
+    """One compressed image, which is a file or lies in a row of one.
+
+    Attributes:
+        file: the file.
+        label: the class.
+        row: row in the file; None if the file is the image.
+        data: content of that row.
+    """
 
     file: Path
-    row: int | None
-    data: bytes | None
     label: int
+    row: int | None = None
+    data: bytes | None = None
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """File and row, for messages."""
         return str(self.file) if self.row is None else f"{self.file}, row {self.row}"
 
     def open(self) -> Image.Image:
-        """The image, of which only the header has been read.
+        """Open the image; only its header is read.
 
         Raises:
-            DataError: it is no image that Pillow knows.
+            DataError: Pillow does not know the format.
         """
         try:
             return Image.open(self.file if self.data is None else io.BytesIO(self.data))
@@ -53,17 +61,9 @@ class Picture(NamedTuple):
             raise DataError(f"{self.place}: not a readable image ({_brief(err)})") from err
 
 
-class Pictures(Protocol):
-    """A split that can be read more than once."""
-
-    def __iter__(self) -> Iterator[Picture]:
-        """The pictures in the order of the data set."""
-        ...
-
-
 @dataclass(frozen=True)
 class Layout:
-    """What the headers of a split say."""
+    """Labels of a split, images per (width, height), and whether an image has colour."""
 
     labels: npt.NDArray[np.int64]
     sizes: Counter[tuple[int, int]]
@@ -72,8 +72,8 @@ class Layout:
 
 def write_splits(
     writer: CacheWriter,
-    train: Pictures,
-    test: Pictures,
+    train: Iterable[Picture],
+    test: Iterable[Picture],
     class_names: tuple[str, ...] | None,
     progress: Progress | None,
 ) -> tuple[str, ...]:
@@ -84,8 +84,8 @@ def write_splits(
 
     Args:
         writer: of the cache folder that is being built.
-        train: training split.
-        test: test split.
+        train: training split in the order of the data set; is iterated twice.
+        test: test split; likewise.
         class_names: names by label; None calls classes "0", "1", … up to the largest label.
         progress: see `Progress`.
 
@@ -101,23 +101,29 @@ def write_splits(
             raise DataError(f"the {split} split has no images")
     sizes = layouts["train"].sizes + layouts["test"].sizes
     if len(sizes) > 1:
-        found = ", ".join(f"{w}x{h} ({n} images)" for (w, h), n in sizes.most_common(5))
+        listed = ", ".join(f"{w}x{h} ({n} images)" for (w, h), n in sizes.most_common(5))
         more = f" and {len(sizes) - 5} more" if len(sizes) > 5 else ""
         raise DataError(
-            f"all images must have one size, but widths x heights are {found}{more}; resize them"
+            f"all images must have one size, but widths x heights are {listed}{more}; resize them"
         )
     (width, height), total = next(iter(sizes.items()))
     mode = "RGB" if any(layout.colour for layout in layouts.values()) else "L"
     done = 0
+
+    def decode(pictures: Iterable[Picture]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Decode blocks (B, C, H, W) of at most `BLOCK` images."""
+        nonlocal done
+        remaining = iter(pictures)
+        while block := [_pixels(picture, mode) for picture in islice(remaining, BLOCK)]:
+            yield _stack(block)
+            done += len(block)
+            if progress is not None:
+                progress(done, total)
+
     for split, pictures in (("train", train), ("test", test)):
         labels = layouts[split].labels
-        channels = len(mode) if mode == "RGB" else 1
-        with writer.array(f"{split}_images", (len(labels), channels, height, width)) as append:
-            for block in _blocks(pictures, mode):
-                append(block)
-                done += len(block)
-                if progress is not None:
-                    progress(done, total)
+        shape = (len(labels), len(mode), height, width)
+        writer.put_blocks(f"{split}_images", shape, decode(pictures))
         writer.put(f"{split}_labels", labels)
     if class_names is not None:
         return class_names
@@ -148,28 +154,16 @@ def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> L
     return Layout(np.array(labels, dtype=np.int64), sizes, colour)
 
 
-def _blocks(pictures: Iterable[Picture], mode: str) -> Iterator[npt.NDArray[np.uint8]]:
-    """Blocks (B, C, H, W) of decoded images, B <= BLOCK."""
-    block: list[npt.NDArray[np.uint8]] = []
-    for picture in pictures:
-        block.append(_pixels(picture, mode))
-        if len(block) == BLOCK:
-            yield _stack(block)
-            block = []
-    if block:
-        yield _stack(block)
-
-
 def _pixels(picture: Picture, mode: str) -> npt.NDArray[np.uint8]:
     """Pixels (H, W) or (H, W, 3)."""
     with picture.open() as image:
         try:
-            image.load()  # explicitly, because NumPy may hide what goes wrong in it
+            image.load()  # explicitly, because NumPy may hide its errors
             if image.mode == mode:
                 return np.asarray(image)
             # By way of RGBA a palette with transparency converts without a warning.
-            through = image.convert("RGBA") if image.mode in ("P", "PA") else image
-            return np.asarray(through.convert(mode))
+            whole = image.convert("RGBA") if image.mode in ("P", "PA") else image
+            return np.asarray(whole.convert(mode))
         except BROKEN as err:
             raise DataError(f"{picture.place}: not a readable image ({_brief(err)})") from err
 
@@ -181,5 +175,5 @@ def _stack(block: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
 
 def _brief(err: BaseException) -> str:
     # Pillow names the buffer's address, which says nothing and differs between runs.
-    text = (str(err).splitlines() or [type(err).__name__])[0]
+    text = first_line(err)
     return "unknown format" if "cannot identify image file" in text else text

@@ -1,4 +1,4 @@
-"""`hub:PATH`: the Parquet layout of the Hugging Face Hub, a folder of train-*.parquet and so on."""
+"""`hub:PATH`: the Hugging Face Hub's layout, a folder with train-*.parquet and test-*.parquet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.sources.base import files_digest, path_key, require_folder
+from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.sources.base import PathSource
 from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
 from fedbench.bench.system.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
@@ -27,56 +26,41 @@ SHARD = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.parquet$
 ROWS = 512  # rows read at a time
 
 
-@dataclass(frozen=True)
-class HubParquet:
-    """A folder with train-*.parquet and test-*.parquet (else validation-*) somewhere below it.
+class HubParquet(PathSource):
+    """A folder with train-*.parquet and test-*.parquet (else validation-*) at any depth.
 
     The Hub's converted form train/0000.parquet is read too. Images are a struct {bytes, path} or
     plain bytes in `img` or `image`; labels are integers in `label`, `labels`, `fine_label`, `class`
     or `target`. Class names come from the Hub's schema metadata when it is there.
     """
 
-    path: Path
+    kind = "hub"
 
-    @property
-    def key(self) -> str:
-        """Folder name and a hash of the whole path."""
-        return path_key("hub", self.path)
-
-    def identity(self) -> str | None:
-        """Hash over names, sizes and times of the files that are read."""
-        if not self.path.exists():
-            return None
-        train, test = self._files()
-        return f"hub/{files_digest(self.path, [*train, *test])}"
-
-    def require(self) -> None:
-        """Raise `DataError` when the folder is missing."""
-        require_folder("hub", self.path)
+    def files(self) -> list[Path]:
+        """Return the files of both splits."""
+        train, test = self._splits()
+        return [*train, *test]
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
-        train, test = (ParquetPictures(files) for files in self._files())
+        train, test = (ParquetPictures(files) for files in self._splits())
         return write_splits(writer, train, test, train.class_names(), progress)
 
-    def _files(self) -> tuple[list[Path], list[Path]]:
-        """The files of the training and of the test split, in order of name."""
-        require_folder("hub", self.path)
-        found: dict[Path, dict[str, list[Path]]] = {}
+    def _splits(self) -> tuple[list[Path], list[Path]]:
+        """Return the files of the training and of the test split, in order of name."""
+        sets: dict[Path, dict[str, list[Path]]] = {}
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not f.startswith("."))
             for name in sorted(names):
                 folder, split = _split_of(Path(place), name, self.path)
                 if split:
-                    found.setdefault(folder, {}).setdefault(split, []).append(Path(place, name))
-        if not found:
+                    sets.setdefault(folder, {}).setdefault(split, []).append(Path(place, name))
+        if not sets:
             raise DataError(f"hub:{self.path}: no train-*.parquet at or below it")
-        if len(found) > 1:
-            folders_found = ", ".join(str(folder) for folder in sorted(found))
-            raise DataError(
-                f"hub:{self.path} holds several data sets; name one of them: {folders_found}"
-            )
-        ((folder, splits),) = found.items()
+        if len(sets) > 1:
+            listed = ", ".join(map(str, sorted(sets)))
+            raise DataError(f"hub:{self.path} holds several data sets; name one of them: {listed}")
+        ((folder, splits),) = sets.items()
         test = splits.get("test") or splits.get("validation")
         if "train" not in splits or not test:
             missing = "test-*.parquet (or validation-*.parquet)" if "train" in splits else "train-*"
@@ -88,15 +72,15 @@ class HubParquet:
 
 @dataclass(frozen=True)
 class ParquetPictures:
-    """The images of one split, file by file, row by row."""
+    """Images of one split, file by file, row by row."""
 
     files: list[Path]
 
     def __iter__(self) -> Iterator[Picture]:
-        """The pictures in the order of the files.
+        """Yield the pictures in the order of the files.
 
         Raises:
-            DataError: a file is torn, or columns or values are not of the announced kinds.
+            DataError: a file is torn, a column is missing, or a value is.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -115,13 +99,13 @@ class ParquetPictures:
                             if data is None or value is None:
                                 what = "label" if value is None else "image bytes"
                                 raise DataError(f"{file}, row {row}: no {what}")
-                            yield Picture(file, row, data, value)
+                            yield Picture(file, value, row, data)
                             row += 1
             except (pa.ArrowException, OSError) as err:
                 raise _unreadable(file, row, err) from err
 
     def class_names(self) -> tuple[str, ...] | None:
-        """The names that the Hub's schema metadata gives, or None."""
+        """Return the class names of the Hub's schema metadata, or None."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -139,7 +123,7 @@ class ParquetPictures:
 
 
 def _split_of(folder: Path, name: str, root: Path) -> tuple[Path, str | None]:
-    """The data set's folder and the split that a file belongs to; None when it is of no split."""
+    """Return the folder of a file's data set and its split; None for a file of no split."""
     if match := FILE_NAME.fullmatch(name):
         return folder, SPLITS[match["split"]]
     if name.endswith(".parquet") and folder.name in SPLITS and folder != root:
@@ -148,7 +132,7 @@ def _split_of(folder: Path, name: str, root: Path) -> tuple[Path, str | None]:
 
 
 def _check_shards(files: list[Path]) -> None:
-    """Raise when the names say that there should be other files than there are."""
+    """Raise `DataError` unless the numbers in the names make one complete set."""
     shards = [match for file in files if (match := SHARD.search(file.name))]
     if not shards:
         return
@@ -177,14 +161,13 @@ def _columns(schema: pa.Schema, file: Path) -> tuple[str, str]:
     image = next((n for n in IMAGE_COLUMNS if n in kinds and is_image(kinds[n])), None)
     label = next((n for n in LABEL_COLUMNS if n in kinds and pa.types.is_integer(kinds[n])), None)
     if image is None or label is None:
-        found = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        columns = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
         raise DataError(
             f"{file}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}: struct of bytes and"
-            f" path) and an integer label column ({', '.join(LABEL_COLUMNS)}); found: {found}"
+            f" path) and an integer label column ({', '.join(LABEL_COLUMNS)}); found: {columns}"
         )
     return image, label
 
 
 def _unreadable(file: Path, row: int, err: BaseException) -> DataError:
-    reason = (str(err).splitlines() or [type(err).__name__])[0]
-    return DataError(f"{file} cannot be read as Parquet at or after row {row} ({reason})")
+    return DataError(f"{file} cannot be read as Parquet at or after row {row} ({first_line(err)})")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.sources.base import files_digest, images_in, path_key
+from fedbench.bench.data.sources.base import PathSource, images_in
 from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
 from fedbench.bench.system.errors import DataError
 
@@ -16,8 +15,7 @@ FOLDER = "tiny-imagenet-200"
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
 
-@dataclass(frozen=True)
-class TinyImageNet:
+class TinyImageNet(PathSource):
     """200 classes, 500 training and 50 validation images of 64x64 pixels each.
 
     `wnids.txt` names the classes, `train/WNID/images/` has the training images and
@@ -25,30 +23,21 @@ class TinyImageNet:
     classes of `test/` are not public. Classes are numbered by their sorted names.
     """
 
-    path: Path
-
-    @property
-    def key(self) -> str:
-        """Folder name and a hash of the whole path."""
-        return path_key("tiny-imagenet", self.path)
+    kind = "tiny-imagenet"
 
     @property
     def remedy(self) -> str:
-        """What to do for the folder to be there."""
+        """Instructions for getting the folder."""
         parent = shlex.quote(str(self.path.parent))
         return f"get {URL}, then: unzip {FOLDER}.zip -d {parent}"
 
-    def identity(self) -> str | None:
-        """Hash over names, sizes and times of all files."""
-        if not self.path.exists():
-            return None
-        self.require()
-        files = [picture.file for split in self._splits() for picture in split]
-        own = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
-        return f"tiny-imagenet/{files_digest(self.path, [*own, *files])}"
+    def files(self) -> list[Path]:
+        """Return the two lists and the images of both splits."""
+        lists = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
+        return [*lists, *(picture.file for picture in (*self._train(), *self._test()))]
 
     def require(self) -> None:
-        """Raise `DataError` with the remedy when the folder is missing or something else."""
+        """Raise `DataError` with the remedy when the folder is missing or incomplete."""
         if not self.path.is_dir():
             raise DataError(
                 f"TinyImageNet is not in {str(self.path)!r}; {self.remedy}, or name its folder:"
@@ -62,7 +51,7 @@ class TinyImageNet:
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
-        train, test = self._splits()
+        train, test = list(self._train()), list(self._test())
         return write_splits(writer, train, test, self._classes(), progress)
 
     def _classes(self) -> tuple[str, ...]:
@@ -71,9 +60,6 @@ class TinyImageNet:
             raise DataError(f"{self.path / 'wnids.txt'} must name each class once, one per line")
         return tuple(classes)
 
-    def _splits(self) -> tuple[list[Picture], list[Picture]]:
-        return list(self._train()), list(self._test())
-
     def _train(self) -> Iterator[Picture]:
         for label, name in enumerate(self._classes()):
             folder = self.path / "train" / name
@@ -81,7 +67,7 @@ class TinyImageNet:
             if not files:
                 raise DataError(f"{folder} has no images, but wnids.txt names {name}")
             for file in files:
-                yield Picture(file, None, None, label)
+                yield Picture(file, label)
 
     def _test(self) -> Iterator[Picture]:
         listed = self.path / "val" / "val_annotations.txt"
@@ -94,4 +80,4 @@ class TinyImageNet:
                 raise DataError(f"{listed}, line {number}: class {wnid!r} is not in wnids.txt")
             if not file.is_file():
                 raise DataError(f"{listed}, line {number}: {name!r} is not in val/images")
-            yield Picture(file, None, None, numbers[wnid])
+            yield Picture(file, numbers[wnid])

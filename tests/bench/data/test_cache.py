@@ -109,9 +109,8 @@ def test_revision_sees_pixels_labels_shapes_and_nothing_else(tmp_path: Path) -> 
 
     def in_blocks(writer: CacheWriter) -> tuple[str, ...]:
         for split in ("train", "test"):
-            with writer.array(f"{split}_images", (4, 1, 2, 2)) as append:
-                for size in (1, 3):
-                    append(np.full((size, 1, 2, 2), 7, dtype=np.uint8))
+            blocks = (np.full((size, 1, 2, 2), 7, dtype=np.uint8) for size in (1, 3))
+            writer.put_blocks(f"{split}_images", (4, 1, 2, 2), blocks)
             writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
         return ("a", "b")
 
@@ -150,8 +149,7 @@ def test_a_changed_source_is_built_again(tmp_path: Path) -> None:
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     def torn(writer: CacheWriter) -> tuple[str, ...]:
-        with writer.array("train_images", (4, 1, 2, 2)) as append:
-            append(np.zeros((3, 1, 2, 2), dtype=np.uint8))
+        writer.put_blocks("train_images", (4, 1, 2, 2), [np.zeros((3, 1, 2, 2), dtype=np.uint8)])
         return ()
 
     with pytest.raises(DataError, match="4 rows were announced but 3 arrived"):
