@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -14,7 +14,7 @@ from fedbench.bench.system.errors import ConfigError
 
 _MAX_DEPTH = 50
 _PREFIX = "tag:yaml.org,2002:"
-_TAGS = {
+_TAGS: dict[type, str] = {
     kind: _PREFIX + name
     for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (type(None), "null"))
 }
@@ -28,7 +28,7 @@ class _CoreSchema(yaml.resolver.BaseResolver):
             tag = _TAGS.get(type(parse_word(value or "null")))
             if tag is not None:
                 return tag
-        return super().resolve(kind, value, implicit)
+        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
 
 
 class _Loader(_CoreSchema, yaml.SafeLoader):
@@ -39,7 +39,7 @@ class _Loader(_CoreSchema, yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _refusal(self.peek_event(), f"is nested more than {_MAX_DEPTH} deep")
+            raise _refusal(parent, f"is nested more than {_MAX_DEPTH} deep")
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -63,22 +63,23 @@ class _Loader(_CoreSchema, yaml.SafeLoader):
             raise _refusal(node, f"{node.value!r} is not of type {node.tag}")
         return value
 
-    yaml_implicit_resolvers: ClassVar[Any] = {}
-    yaml_constructors: ClassVar[Any] = {
-        None: yaml.SafeLoader.construct_undefined,
-        f"{_PREFIX}map": construct_mapping,
-        f"{_PREFIX}seq": yaml.SafeLoader.construct_sequence,
-        f"{_PREFIX}str": yaml.SafeLoader.construct_yaml_str,
-        **dict.fromkeys(_TAGS.values(), construct_word),
-    }
+
+_Loader.yaml_implicit_resolvers = {}
+_Loader.yaml_constructors = {
+    None: _Loader.construct_undefined,
+    f"{_PREFIX}map": _Loader.construct_mapping,
+    f"{_PREFIX}seq": _Loader.construct_sequence,
+    f"{_PREFIX}str": _Loader.construct_yaml_str,
+    **dict.fromkeys(_TAGS.values(), _Loader.construct_word),
+}
 
 
 class _Dumper(_CoreSchema, yaml.SafeDumper):
     """Quotes text that a reader of YAML 1.2, or of YAML 1.1, would not take for text."""
 
 
-def _refusal(where: yaml.Node | yaml.Event, message: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
+def _refusal(node: Any, message: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=message, problem_mark=node.start_mark)
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:

@@ -265,7 +265,7 @@ def test_numbers_without_end_are_refused_in_one_line(digits: int) -> None:
         ('a: "\\UFFFFFFFF"', r"^f\.yaml: "),
         ("a: 1\nb: " + "[" * 60 + "]" * 60, r"^f\.yaml:2: is nested more than 50 deep"),
         ("a: " + "{a: " * 5000, r"^f\.yaml:1: is nested more than 50 deep"),
-        ("a:\n" + "".join(f"{' ' * n}-\n" for n in range(1, 2000)), r"^f\.yaml:51: is nested"),
+        ("a:\n" + "".join(f"{' ' * n}-\n" for n in range(1, 2000)), r"^f\.yaml:50: is nested"),
         ("a: &x {b: *x}", "found unconstructable recursive node"),
     ],
 )
