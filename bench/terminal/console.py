@@ -93,14 +93,7 @@ def setup_streams(*, debug: bool = False) -> None:
     if debug:
         return
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         warn(" ".join(str(message).split()))
 
     warnings.showwarning = show

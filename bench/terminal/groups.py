@@ -141,7 +141,7 @@ class Output:
 
     @property
     def suggests(self) -> bool:
-        """Whether to name the next command."""
+        """True unless `--json` or `--quiet` forbids to name the next command."""
         return not (self.json or self.quiet)
 
 

@@ -43,249 +43,179 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-Spec = Annotated[
-    str, typer.Argument(metavar="SPEC", help="Method with optional add-ons, name[+addon…].")
-]
+def _argument(metavar: str, text: str) -> Any:
+    """Describe an argument: its name in the help, and its help text."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def _option(metavar: str, text: str, *names: str, **limits: float) -> Any:
+    """Describe an option that takes a value; without `names`, it is called like its parameter."""
+    return typer.Option(*names, metavar=metavar, help=text, **limits)
+
+
+def _choice(text: str, *names: str) -> Any:
+    """Describe an option that is on, off or one of a few words, which the help lists."""
+    return typer.Option(*names, help=text)
+
+
+# Shared by many commands
+
+Spec = Annotated[str, _argument("SPEC", "Method with optional add-ons, name[+addon…].")]
 Preset = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Preset to start from; default: the one that a --config file names, else demo.",
+    _option(
+        "NAME", "Preset to start from; default: the one that a --config file names, else demo."
     ),
 ]
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a value by its dotted name; repeatable."),
+    list[str] | None, _option("KEY=VALUE", "Set a value by its dotted name; repeatable.", "--set")
 ]
 Config = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--config", metavar="FILE", help="YAML file whose values override the preset's; repeatable."
-    ),
+    _option("FILE", "YAML file whose values override the preset's; repeatable.", "--config"),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of all random draws.")]
-StudySeed = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Seed of the search and of the first run of each trial."),
-]
-SweepSeed = Annotated[
-    int | None, typer.Option(metavar="N", help="A single seed; the same as --seeds N.")
-]
+Seed = Annotated[int | None, _option("N", "Seed of all random draws.")]
 StoreDir = Annotated[
     Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        help="Folder of results; default: $FEDBENCH_STORE, else ./leaderboards.",
-    ),
+    _option("DIR", "Folder of results; default: $FEDBENCH_STORE, else ./leaderboards.", "--store"),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache."
-    ),
+    _option("DIR", "Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache."),
 ]
-DeviceName = Annotated[Device, typer.Option("--device", help="Device to compute on.")]
+DeviceName = Annotated[Device, _choice("Device to compute on; auto prefers a GPU.", "--device")]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Processes that train clients; default: one per physical core, or per GPU.",
+    _option(
+        "N", "Processes that train clients; default: one per physical core, or per GPU.", min=1
     ),
+]
+Track = Annotated[
+    str | None, _option("NAME,…", "Send finished runs to tensorboard, wandb or both.")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", "-n", help="Only show what would be done and what it costs.")
+    bool, _choice("Only show what would be done and what it costs.", "--dry-run", "-n")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no hints.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show more progress.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Track = Annotated[
-    str | None,
-    typer.Option(metavar="NAME,…", help="Send finished runs to tensorboard, wandb or both."),
-]
+Json = Annotated[bool, _choice("Print one JSON document on stdout.", "--json")]
+Quiet = Annotated[bool, _choice("Show no progress and no hints.", "--quiet", "-q")]
+Verbose = Annotated[bool, _choice("Show more progress.", "--verbose", "-v")]
+Debug = Annotated[bool, _choice("Show the traceback of an error.", "--debug")]
 
-Trials = Annotated[int, typer.Option(min=1, metavar="N", help="Number of trials in the study.")]
-SeedsPerTrial = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Runs per trial; its score is their mean.")
-]
-Sampler = Annotated[
-    str, typer.Option(metavar="NAME", help="Search algorithm: tpe, random, grid or gp.")
-]
+# Studies and sweeps
+
+Trials = Annotated[int, _option("N", "Number of trials in the study.", min=1)]
+SeedsPerTrial = Annotated[int, _option("N", "Runs per trial; its score is their mean.", min=1)]
+Sampler = Annotated[str, _option("NAME", "Search algorithm: tpe, random, grid or gp.")]
 Space = Annotated[
-    Path | None,
-    typer.Option(
-        "--space", metavar="FILE", help="Search space file to use instead of the method's own."
-    ),
+    Path | None, _option("FILE", "Search space file to use instead of the method's own.")
 ]
 WatchLabels = Annotated[
-    bool, typer.Option("--watch-labels", help="Record accuracies too; the search never uses them.")
+    bool, _choice("Record accuracies too; the search never uses them.", "--watch-labels")
 ]
 StopHopeless = Annotated[
-    bool,
-    typer.Option(
-        "--stop-hopeless", help="Stop collapsed runs, and give bad trials no further seeds."
-    ),
+    bool, _choice("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless")
 ]
 StudyName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name of the study; default: made from its settings."),
+    str | None, _option("NAME", "Name of the study; default: made from its settings.")
+]
+StudySeed = Annotated[
+    int | None, _option("N", "Seed of the search and of the first run of each trial.")
 ]
 Concurrency = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Number of runs at a time; default: as many as fit."),
+    int | None, _option("N", "Number of runs at a time; default: as many as fit.", min=1)
 ]
 CellWorkers = Annotated[
     int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        metavar="N",
-        help="The same as --concurrency; for processes within a run see --cpus-per-trial.",
+    _option(
+        "N", "The same as --concurrency; for processes within a run see --cpus-per-trial.", min=1
     ),
 ]
 Address = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Ray cluster to join, or auto; default: this machine."),
+    str | None, _option("HOST:PORT", "Ray cluster to join, or auto; default: this machine.")
 ]
 GpusPerTrial = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="X", help="GPUs per run; may be a fraction, such as 0.5."),
+    float | None, _option("X", "GPUs per run; may be a fraction, such as 0.5.", min=0)
 ]
 CpusPerTrial = Annotated[
-    int,
-    typer.Option(
-        min=1, metavar="N", help="Processes that train the clients of one run, one core each."
-    ),
+    int, _option("N", "Processes that train the clients of one run, one core each.", min=1)
 ]
 CheckpointDir = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder for checkpoints of unfinished runs, on a disk that all nodes see.",
-    ),
+    _option("DIR", "Folder for checkpoints of unfinished runs, on a disk that all nodes see."),
 ]
-
-Grid = Annotated[str, typer.Option(metavar="NAME", help="Name of a grid, or its YAML file.")]
-Methods = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Methods to run instead of the grid's.")
-]
-Seeds = Annotated[
-    str | None, typer.Option(metavar="0,1", help="Seeds to run instead of the grid's.")
-]
+Grid = Annotated[str, _option("NAME", "Name of a grid, or its YAML file.")]
+Methods = Annotated[str | None, _option("A,B", "Methods to run instead of the grid's.")]
+Seeds = Annotated[str | None, _option("0,1", "Seeds to run instead of the grid's.")]
+SweepSeed = Annotated[int | None, _option("N", "A single seed; the same as --seeds N.")]
 Tuned = Annotated[
     str | None,
-    typer.Option(
-        metavar="STUDY,…",
-        help="Use the best values of these studies or of files written by tune; auto: of each"
-        " method's latest study on the same data.",
+    _option(
+        "STUDY,…",
+        "Use the best values of these studies or of files written by tune; auto: of each method's"
+        " latest study on the same data.",
     ),
 ]
-RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
-]
+RetryFailed = Annotated[bool, _choice("Run cells again that failed before.", "--retry-failed")]
 
-GridFilter = Annotated[str | None, typer.Option(metavar="NAME", help="Only cells of this grid.")]
-DatasetFilter = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only runs on this data set.")
-]
+# Results
+
+GridFilter = Annotated[str | None, _option("NAME", "Only cells of this grid.")]
+DatasetFilter = Annotated[str | None, _option("NAME", "Only runs on this data set.")]
 Metric = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
+    _option(
+        "NAME",
+        "Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
         " effective_rank, std_ratio, or another that the runs have measured.",
     ),
 ]
-FormatName = Annotated[
-    Format | None, typer.Option("--format", help="Format of the output; default: table.")
-]
+FormatName = Annotated[Format | None, _choice("Format of the output; default: table.", "--format")]
 Published = Annotated[
-    bool, typer.Option("--published/--no-published", help="Show published numbers beside ours.")
+    bool, _choice("Show published numbers beside ours.", "--published/--no-published")
 ]
 Reach = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X", help="Add the rounds and GB to reach this k-NN accuracy, such as 0.6."
-    ),
+    float | None, _option("X", "Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit with code 5 if a file of the store cannot be read.")
+    bool, _choice("Exit with code 5 if a file of the store cannot be read.", "--strict")
 ]
-ReportFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="File to write; its name ends in .html.")
-]
-ShownStudy = Annotated[
-    str | None, typer.Argument(metavar="STUDY", help="Study to show in full; default: list all.")
-]
-MirroredStudy = Annotated[
-    str | None, typer.Argument(metavar="STUDY", help="Study to show; default: all.")
-]
-Port = Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Port of the web server.")]
+ReportFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .html.")]
+ShownStudy = Annotated[str | None, _argument("STUDY", "Study to show in full; default: list all.")]
+MirroredStudy = Annotated[str | None, _argument("STUDY", "Study to show; default: all.")]
+Port = Annotated[int, _option("N", "Port of the web server.", min=1, max=65535)]
 MirrorOnly = Annotated[
-    bool, typer.Option("--mirror-only", help="Write Optuna's journal, but start no server.")
+    bool, _choice("Write Optuna's journal, but start no server.", "--mirror-only")
 ]
-
-RunId = Annotated[
-    str, typer.Argument(metavar="RUN_ID", help="Run id, or an unambiguous beginning of it.")
-]
+RunId = Annotated[str, _argument("RUN_ID", "Run id, or an unambiguous beginning of it.")]
 RunIds = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN_ID…",
-        help="Run ids, or unambiguous beginnings of them; drawn side by side in this order.",
-    ),
+    _argument("RUN_ID…", "Run ids, or unambiguous beginnings of them; drawn side by side."),
 ]
-EncoderFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="File to write; its name ends in .safetensors.")
-]
-PictureFolder = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder to write files to.")
-]
-PictureFormatName = Annotated[
-    PictureFormat, typer.Option("--format", help="Format of the pictures.")
-]
-Images = Annotated[
-    int,
-    typer.Option(
-        "--images", min=10, metavar="N", help="Maximum number of test images on each map."
-    ),
-]
+EncoderFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .safetensors.")]
+PictureFolder = Annotated[Path, _option("DIR", "Folder to write files to.", "--out")]
+PictureFormatName = Annotated[PictureFormat, _choice("Format of the pictures.", "--format")]
+Images = Annotated[int, _option("N", "Maximum number of test images on each map.", min=10)]
 ClientId = Annotated[
-    int | None,
-    typer.Option(
-        "--client", min=0, metavar="K", help="Client whose encoder is drawn, if encoders differ."
-    ),
+    int | None, _option("K", "Client whose encoder is drawn, if encoders differ.", min=0)
 ]
 DataName = Annotated[
-    str | None,
-    typer.Option(
-        "--data", metavar="NAME", help="Data set to use, if it lies elsewhere on this machine."
-    ),
+    str | None, _option("NAME", "Data set to use, if it lies elsewhere on this machine.")
 ]
-NewStore = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Store for the new run; default: discard it."),
-]
-Stores = Annotated[
-    list[Path], typer.Argument(metavar="STORE…", help="Folders of the stores to merge.")
-]
-MergeDryRun = Annotated[
-    bool, typer.Option("--dry-run", "-n", help="Only show what would be merged.")
-]
+NewStore = Annotated[Path | None, _option("DIR", "Store for the new run; default: discard it.")]
+Stores = Annotated[list[Path], _argument("STORE…", "Folders of the stores to merge.")]
+MergeDryRun = Annotated[bool, _choice("Only show what would be merged.", "--dry-run", "-n")]
 
-AsYaml = Annotated[bool, typer.Option("--yaml", help="Print YAML that --config accepts.")]
+# Configurations and data
+
+AsYaml = Annotated[bool, _choice("Print YAML that --config accepts.", "--yaml")]
 Labels = Annotated[
     str | None,
-    typer.Option(
-        metavar="balanced:N:C",
-        help="Deal N examples in C equal classes instead of the data set; needs no images.",
+    _option(
+        "balanced:N:C",
+        "Deal N examples in C equal classes instead of the data set; needs no images.",
     ),
 ]
-DatasetName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of a data set, hub:PATH or folder:PATH.")
-]
+DatasetName = Annotated[str, _argument("NAME", "Name of a data set, hub:PATH or folder:PATH.")]
 
 
 def parse_format(form: Format | None, as_json: bool) -> Format:

@@ -95,9 +95,9 @@ class RunProgress(Status):
 
 
 class CellProgress(Status):
-    """Cells of a study or a sweep: running ones on a terminal, a line for each ended one in a pipe.
+    """Cells of a study or a sweep: running cells on a terminal, a line per finished cell in a pipe.
 
-    With `verbose`, a terminal gets the line for each ended cell too.
+    With `verbose`, a terminal gets the lines of finished cells too.
     """
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:

@@ -41,13 +41,13 @@ def count(number: int, noun: str, plural: str = "", *, comma: bool = True) -> st
     return f"{number:{',' if comma else ''}} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def percent(value: float | None) -> str:
-    """Format a fraction as a percentage with one decimal; None is a dash.
+def percent(value: float) -> str:
+    """Format a fraction as a percentage with one decimal.
 
-    >>> percent(0.7972), percent(None)
-    ('79.7 %', '-')
+    >>> percent(0.7972)
+    '79.7 %'
     """
-    return "-" if value is None else f"{value * 100:.1f} %"
+    return f"{value * 100:.1f} %"
 
 
 def parameters(values: Mapping[str, Any]) -> str:
