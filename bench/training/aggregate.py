@@ -1,4 +1,4 @@
-"""Streaming aggregation: uploads are folded in as they arrive and not kept."""
+"""Streaming aggregation: uploads are added as they arrive and not kept."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fedbench.bench.training.server_optimizer import ServerOptimizer
 class Protection:
     """Client-level differential privacy of one round.
 
-    Each client's change, over all averaged numbers together, is cut to the norm `clip`; the sum of
-    changes gets Gaussian noise and is divided by the expected size of the cohort, which says
-    nothing about who took part.
+    Each client's change, over all averaged numbers together, is cut to the norm `clip`; Gaussian
+    noise is added to the sum of changes, which is divided by the expected size of the cohort, a
+    number that does not depend on who took part.
 
     Source: McMahan et al. 2018, https://arxiv.org/abs/1710.06963, with flat clipping, equal weights
     and the estimator of fixed denominator. The noise comes from a seeded generator: a simulation.
 
     Attributes:
-        before: what changes are measured from, the server's vector.
+        before: the server's vector, from which changes are measured.
         clip: > 0.
         noise: standard deviation on each number of the sum.
-        expected_clients: what the sum is divided by.
+        expected_clients: divisor of the sum.
         rng: draws the noise, on the CPU.
     """
 
@@ -42,15 +42,14 @@ class Protection:
 class Aggregate:
     """The weighted sum of one round's uploads, in float64.
 
-    Memory does not grow with the cohort, but for the clients' own rows.
-
-    Uploads are folded in client-id order, so that the sum has the same bits however clients were
-    spread over workers. Weight 0 (a client that made no step) leaves no trace.
+    Memory does not grow with the cohort, except for the clients' rows. Uploads are added in
+    client-id order, so that the sum has the same bits with any number of workers. An upload of
+    weight 0 (a client that made no step) is ignored.
 
     Args:
         layout: of the uploads.
-        device: where the sum is kept.
-        protection: what clients are protected by; needs equal weights and no rows.
+        device: of the sum.
+        protection: client-level privacy; needs equal weights and no rows.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class Aggregate:
             self._rows[client_id] = (weight, upload[self._layout.num_averaged :].clone())
 
     def apply(self, theta: Tensor, optimizer: ServerOptimizer) -> None:
-        """Bring the server's vector, (server_size,), to the next round, in place.
+        """Update the server's vector, (server_size,), in place.
 
-        Trained tensors and mean-rows go through the optimizer; averaged buffers become their mean,
-        own-rows the client's. Without any weight nothing changes.
+        Trained tensors and mean-rows go through the optimizer; averaged buffers become their mean
+        and own-rows the client's. If all weights are 0, nothing changes.
         """
         if self.total == 0 and self._protection is None:
             return
@@ -99,7 +98,7 @@ class Aggregate:
                     theta[row].copy_(rows[place])
 
     def _clipped(self, averaged: Tensor, protection: Protection) -> Tensor:
-        """A client's change, cut to the norm `clip`, (num_averaged,) float64."""
+        """Return a client's change, cut to the norm `clip`, (num_averaged,) float64."""
         change = averaged.double() - protection.before[: len(averaged)].double()
         norm = float(torch.linalg.vector_norm(change))
         if norm > protection.clip:
@@ -108,14 +107,14 @@ class Aggregate:
         return change
 
     def _noisy(self, protection: Protection) -> Tensor:
-        """The next values before the server's optimizer: the sum of changes made private."""
+        """Return the server's values plus the mean change with noise, (num_averaged,) float64."""
         noise = torch.randn(len(self._sum), dtype=torch.float64, generator=protection.rng)
         change = self._sum + protection.noise * noise.to(self._sum.device)
         before = protection.before[: len(change)].double()
         return before + change / protection.expected_clients
 
     def _row_places(self, client_id: int) -> Iterator[tuple[Slot, slice, slice]]:
-        """As `Layout.row_places`, with places in the kept rows alone."""
+        """Yield `Layout.row_places` with places in the stored rows alone."""
         skip = self._layout.num_averaged
         for slot, row, place in self._layout.row_places(client_id):
             yield slot, row, slice(place.start - skip, place.stop - skip)
@@ -137,6 +136,5 @@ class Aggregate:
 
 
 def optimized_size(layout: Layout) -> int:
-    """How many numbers go through the server's optimizer: trained averaged ones and mean-rows."""
-    rows = [s.stop - s.start for s in layout.rows if s.rule is Sharing.MEAN_ROW]
-    return layout.num_trained + sum(rows)
+    """Count numbers that go through the server's optimizer: trained averaged ones and mean-rows."""
+    return layout.num_trained + sum(s.size for s in layout.rows if s.rule is Sharing.MEAN_ROW)

@@ -1,4 +1,4 @@
-"""Local training of one client: the inner part of a round, in whatever process it runs."""
+"""Local training of one client, the same in every process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Task:
     """One client's part of a round.
 
     Attributes:
-        client_id: whose data.
-        round_index: which round.
+        client_id: the client.
+        round_index: the round, from 0.
         local_epochs: passes over the data.
-        personal_round: the round that left the client's personal tensors; None = first time.
-        optimizer: in place of the configured one.
-        lr: in place of the configured one.
+        personal_round: round that stored the client's personal tensors; None = none did.
+        optimizer: replaces the configured one.
+        lr: replaces the configured one.
     """
 
     client_id: int
@@ -48,27 +48,27 @@ class Task:
 
     @classmethod
     def of(cls, plan: RoundPlan, round_index: int, client_id: int, previous: int | None) -> Task:
-        """A client's part of a planned round."""
+        """Return a client's part of a planned round."""
         return cls(client_id, round_index, plan.local_epochs, previous, plan.optimizer, plan.lr)
 
     def settings(self, config: ClientConfig) -> ClientConfig:
-        """The configuration of local training in this round."""
-        own = {"optimizer": self.optimizer, "lr": self.lr}
-        return config.model_copy(update={k: v for k, v in own.items() if v is not None})
+        """Return the configuration of local training in this round."""
+        planned = {"optimizer": self.optimizer, "lr": self.lr}
+        return config.model_copy(update={k: v for k, v in planned.items() if v is not None})
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What comes back besides the uploaded tensors.
+    """Result of a client's part of a round besides the uploaded tensors.
 
     Attributes:
-        client_id: who trained.
+        client_id: the client.
         num_examples: images it trained on.
         num_steps: optimizer steps it made.
         loss: mean loss over its steps; NaN if it made none.
         finite: whether every loss was finite.
         parts: means of the logged terms.
-        extras: what `after_local` sends up.
+        extras: tensors that `after_local` sends to the server.
         wire: extras, activations and gradients that crossed.
         stored_personal: whether personal tensors or an optimizer's state were stored.
     """
@@ -84,19 +84,19 @@ class Trained:
     stored_personal: bool = False
 
     def report(self) -> dict[str, Any]:
-        """All of it but the extras, for JSON."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return all fields but the extras, as JSON values."""
+        plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         del plain["extras"]
         return {**plain, "parts": dict(self.parts), "wire": self.wire.as_dict()}
 
     @classmethod
     def of_report(cls, report: Mapping[str, Any], extras: Mapping[str, Tensor]) -> Trained:
-        """The inverse of `report`."""
+        """Rebuild a result from its `report` and its extras."""
         return cls(**{**report, "wire": Ledger.from_dict(report["wire"])}, extras=extras)
 
 
 def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
-    """The client optimizer, fresh."""
+    """Return a new client optimizer."""
     if config.optimizer == "adam":
         return Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
     return SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
@@ -110,8 +110,8 @@ class ClientRunner:
 
     Args:
         setup: the run.
-        device: where to train.
-        personal_dir: where clients' personal tensors are kept.
+        device: where the net lies.
+        personal_dir: folder of the clients' personal tensors.
     """
 
     def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
@@ -129,7 +129,7 @@ class ClientRunner:
         """Train one client from the server's vector and write its upload to `out`.
 
         Args:
-            task: whom to train.
+            task: the client and its settings.
             server: (server_size,), read only.
             out: (upload_size,), overwritten.
         """
@@ -151,11 +151,11 @@ class ClientRunner:
         parts: dict[str, Tensor] = {}
         with scope(seed, "client-global", r, k):
             net.train()
-            own = method.before_local(net, data, client)
+            chosen = method.before_local(net, data, client)
             optimizer = make_optimizer(task.settings(config.client), binding.trained(k))
             if needs.keep_optimizer:
                 self._load_optimizer(task, optimizer)
-            for batch in self._batches(own, task):
+            for batch in self._batches(chosen, task):
                 binding.zero_grad()
                 loss = method.loss(net, batch, client)
                 loss.total.backward()
@@ -166,7 +166,7 @@ class ClientRunner:
                 for name, value in loss.parts.items():
                     parts[name] = parts.get(name, torch.zeros_like(value)) + value
             with torch.no_grad():
-                sent = method.after_local(net, own, client)
+                sent = method.after_local(net, chosen, client)
                 # Copies: the net's own memory is overwritten by the next client.
                 extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
         wire = Ledger.of_wire(net.wire)
@@ -180,7 +180,7 @@ class ClientRunner:
         finite = all_finite(out) and all_finite(binding.personal.data)
         trained = Trained(
             client_id=k,
-            num_examples=len(own),
+            num_examples=len(chosen),
             num_steps=steps,
             loss=mean,
             finite=steps == 0 or (math.isfinite(mean) and finite),
@@ -196,21 +196,21 @@ class ClientRunner:
         return trained
 
     def _done_before(self, task: Task, out: Tensor) -> Trained | None:
-        """What the client handed over, if the round was cut short after its part."""
-        found = self._personal.handed_over(task.client_id, task.round_index)
-        if found is None:
+        """Return the stored result of a client that finished before its round was cut short."""
+        stored = self._personal.handed_over(task.client_id, task.round_index)
+        if stored is None:
             return None
-        report, sent = found
+        report, sent = stored
         out.copy_(sent.pop(_UPLOAD))
         return Trained.of_report(report, sent)
 
-    def _batches(self, own: ClientData, task: Task) -> Iterator[Batch]:
+    def _batches(self, data: ClientData, task: Task) -> Iterator[Batch]:
         setup, config = self.setup, self.setup.config.client
         seed, k, r = setup.config.seed, task.client_id, task.round_index
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
         for _ in range(task.local_epochs):
             self.binding.net.wire.received.clear()
-            yield from own.batches(
+            yield from data.batches(
                 setup.method.needs().views,
                 1,
                 config.batch_size,
@@ -223,10 +223,10 @@ class ClientRunner:
     def _load_personal(self, task: Task) -> None:
         if not self.layout.personal_size:
             return
-        own = self._first_personal
+        vector = self._first_personal
         if task.personal_round is not None:
-            own = self._personal.load(task.client_id, task.personal_round)
-        self.binding.personal.data.copy_(own)
+            vector = self._personal.load(task.client_id, task.personal_round)
+        self.binding.personal.data.copy_(vector)
 
     def _load_optimizer(self, task: Task, optimizer: Optimizer) -> None:
         if task.personal_round is None:

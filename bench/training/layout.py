@@ -1,7 +1,7 @@
-"""Where every tensor of a run lies in a few flat vectors, so that moving a model is one copy.
+"""Flat vectors that hold all tensors of a run, so that moving a model is one copy.
 
-A client's round is then: copy the server's vector in, train, copy the uploaded part out. The
-optimizer sees one tensor per group instead of one per layer.
+A client's round is: copy the server's vector in, train, copy the uploaded part out. The optimizer
+sees one tensor per group instead of one per layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedbench.bench.system.errors import PluginError
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor's place: its `state_dict` name, rule, shape, and [start, stop) in its vector."""
+    """Place of one tensor: `state_dict` name, rule, shape, and [start, stop) in its vector."""
 
     name: str
     rule: Sharing
@@ -29,21 +29,26 @@ class Slot:
     stop: int
 
     @property
+    def size(self) -> int:
+        """Count of numbers."""
+        return self.stop - self.start
+
+    @property
     def row_size(self) -> int:
-        """Numbers in one row."""
-        return (self.stop - self.start) // self.shape[0]
+        """Count of numbers in one row."""
+        return self.size // self.shape[0]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The two vectors of a run: the server's, and the part that every client keeps for itself.
+    """The two vectors of a run: the server's, and a client's with its personal tensors.
 
     The server's vector begins with the averaged tensors: first the trained ones, then buffers and
     other tensors that are averaged as they are. Rows, broadcast and server-only tensors follow.
 
     Attributes:
         server: slots in the server's vector, in order.
-        personal: slots in a client's own vector, in order.
+        personal: slots in a client's personal vector, in order.
     """
 
     server: tuple[Slot, ...]
@@ -51,7 +56,7 @@ class Layout:
 
     @classmethod
     def of(cls, net: Net, table: Mapping[str, Sharing]) -> Layout:
-        """The layout of a net under a sharing table.
+        """Return the layout of a net under a sharing table.
 
         Raises:
             PluginError: for a tensor without a rule, a rule without a tensor, a dtype other than
@@ -83,17 +88,17 @@ class Layout:
 
     @property
     def personal_size(self) -> int:
-        """Length of a client's own vector."""
+        """Length of a client's personal vector."""
         return self.personal[-1].stop if self.personal else 0
 
     @property
     def num_averaged(self) -> int:
-        """How many numbers at the front of the server's vector are averaged."""
+        """Count of numbers that are averaged, at the front of the server's vector."""
         return max((s.stop for s in self.server if s.rule is Sharing.AVERAGED), default=0)
 
     @property
     def num_trained(self) -> int:
-        """How many of those go through the server's optimizer."""
+        """Count of those that go through the server's optimizer."""
         stops = (s.stop for s in self.server if s.rule is Sharing.AVERAGED and s.trainable)
         return max(stops, default=0)
 
@@ -104,17 +109,17 @@ class Layout:
 
     @property
     def upload_size(self) -> int:
-        """Numbers a client sends up: the averaged part, then its rows."""
+        """Count of numbers that a client sends to the server: the averaged part, then its rows."""
         return self.num_averaged + sum(slot.row_size for slot in self.rows)
 
     def pack(self, vector: Tensor, client_id: int, out: Tensor) -> None:
-        """Copy what a client uploads from its server-shaped vector into `out`, (upload_size,)."""
+        """Copy a client's upload from its server-shaped vector into `out`, (upload_size,)."""
         out[: self.num_averaged].copy_(vector[: self.num_averaged])
         for _, row, place in self.row_places(client_id):
             out[place].copy_(vector[row])
 
     def row_places(self, client_id: int) -> Iterator[tuple[Slot, slice, slice]]:
-        """For each row tensor: the client's row in the server's vector, and in an upload."""
+        """Yield for each row tensor the client's row in the server's vector and in an upload."""
         at = self.num_averaged
         for slot in self.rows:
             begin = slot.start + client_id * slot.row_size
@@ -122,7 +127,7 @@ class Layout:
             at += slot.row_size
 
     def bind(self, net: Net, device: torch.device | str = "cpu") -> Binding:
-        """Move the net's tensors into fresh vectors; afterwards the net is a view of them.
+        """Move the net's tensors into new vectors; afterwards the net is a view of them.
 
         The vectors start with the net's values. Broadcast and server-only parameters stop
         requiring gradients.
@@ -143,7 +148,7 @@ class Vector:
 
 @dataclass
 class Binding:
-    """A net and the vectors it lives in."""
+    """A net and the vectors that hold its tensors."""
 
     layout: Layout
     net: Net
@@ -151,16 +156,16 @@ class Binding:
     personal: Vector
 
     def trained(self, client_id: int) -> list[nn.Parameter]:
-        """What a client's optimizer trains: averaged part, own rows, personal part.
+        """Return what a client's optimizer trains: averaged part, the client's rows, personal part.
 
-        Each comes as one flat parameter that shares memory and gradient with the net, so a foreign
-        row is out of reach even of weight decay.
+        Each is one flat parameter that shares memory and gradient with the net, so that not even
+        weight decay reaches another client's row.
         """
         spans = [(self.server, slice(0, self.layout.num_trained))]
         for slot, row, _ in self.layout.row_places(client_id):
             spans += [(self.server, row)] if slot.trainable else []
-        own = [slot.stop for slot in self.layout.personal if slot.trainable]
-        spans.append((self.personal, slice(0, max(own, default=0))))
+        stops = (slot.stop for slot in self.layout.personal if slot.trainable)
+        spans.append((self.personal, slice(0, max(stops, default=0))))
         result = []
         for vector, span in spans:
             if span.stop > span.start:
@@ -175,7 +180,7 @@ class Binding:
         self.personal.grad.zero_()
 
     def named(self, slots: Iterable[Slot]) -> dict[str, Tensor]:
-        """Copies of tensors by name."""
+        """Return copies of tensors by name."""
         state = self.net.state_dict()
         return {slot.name: state[slot.name].detach().clone() for slot in slots}
 

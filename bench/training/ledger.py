@@ -1,4 +1,4 @@
-"""What a client and the server exchange, by tensor group and direction, and what it reveals."""
+"""Count of the messages between clients and server, by tensor group, and what they reveal."""
 
 from __future__ import annotations
 
@@ -19,22 +19,17 @@ BYTES_PER_NUMBER = 4  # tensors travel as float32
 _NOTHING: Mapping[str, Extra] = MappingProxyType({})
 
 
-def group_of(name: str) -> str:
-    """The part of the net that a tensor belongs to: `encoder.stem.weight` -> `encoder`."""
-    return name.split(".", 1)[0]
-
-
 @dataclass
 class Flow:
     """All messages of one tensor group in one direction.
 
     Attributes:
-        messages: how many; one per client and round.
-        numbers: how many numbers they hold together.
-        bytes: how long they are together.
-        revealing: how many of them hold something of a single image.
-        smallest: images that the smallest part of any of them stands for; None = nothing smaller
-            than all images of a client.
+        messages: count; one per client and round.
+        numbers: numbers in all of them.
+        bytes: length of all of them.
+        revealing: count of those that contain information on a single image.
+        smallest: images behind the smallest part of any of them; None = every part comes from all
+            images of a client.
     """
 
     messages: int = 0
@@ -44,13 +39,13 @@ class Flow:
     smallest: int | None = None
 
     def add(self, other: Flow, times: int = 1) -> None:
-        """Count another flow, `times` over."""
+        """Add another flow `times` times."""
         self.messages += other.messages * times
         self.numbers += other.numbers * times
         self.bytes += other.bytes * times
         self.revealing += other.revealing * times
-        found = [each for each in (self.smallest, other.smallest) if each is not None]
-        self.smallest = min(found, default=None)
+        smallest = (size for size in (self.smallest, other.smallest) if size is not None)
+        self.smallest = min(smallest, default=None)
 
 
 @dataclass
@@ -61,28 +56,28 @@ class Ledger:
 
     @classmethod
     def of_client(cls, layout: Layout, declared: Mapping[str, Extra] = _NOTHING) -> Ledger:
-        """What the sharing table alone makes one client exchange in a round in which it trains.
+        """Count the tensors that one client exchanges in a round in which it trains; no extras.
 
         Args:
             layout: the run's tensors.
-            declared: the method's extras; a tensor's name may stand among them.
+            declared: the method's extras, which may also describe tensors of the net.
         """
         ledger = cls()
         for direction, rules in (("down", SENT_DOWN), ("up", UPLOADED)):
             groups: dict[str, list[Slot]] = {}
             for slot in layout.server:
                 if slot.rule in rules:
-                    groups.setdefault(group_of(slot.name), []).append(slot)
+                    groups.setdefault(slot.name.split(".", 1)[0], []).append(slot)
+            up = direction == "up"
             for group, slots in groups.items():
-                row = direction == "up"
-                numbers = sum(_numbers(slot, one_row=row and slot.rule in ROWS) for slot in slots)
+                numbers = sum(s.row_size if up and s.rule in ROWS else s.size for s in slots)
                 single = any(declared.get(slot.name, Extra()).per_sample for slot in slots)
-                ledger.add(direction, group, numbers, smallest=1 if single and row else None)
+                ledger.add(direction, group, numbers, smallest=1 if single and up else None)
         return ledger
 
     @classmethod
     def of_wire(cls, wire: Wire) -> Ledger:
-        """Activations and gradients that crossed between a client and server-only parts."""
+        """Count activations and gradients that crossed between a client and server-only parts."""
         ledger = cls()
         if wire.up or wire.down:
             for direction, size in (("up", wire.up), ("down", wire.down)):
@@ -92,7 +87,7 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Ledger:
-        """The inverse of `as_dict`."""
+        """Rebuild a ledger from its `as_dict`."""
         return cls(
             {
                 direction: {group: Flow(**flow) for group, flow in groups.items()}
@@ -113,10 +108,10 @@ class Ledger:
 
         Args:
             direction: `up` or `down`.
-            group: which tensors.
-            numbers: how many numbers.
+            group: name of the tensors.
+            numbers: count of numbers.
             size: bytes; None = 4 for each number.
-            smallest: images that its smallest part stands for; None = all of the client's.
+            smallest: images behind its smallest part; None = all of the client's.
         """
         size = numbers * BYTES_PER_NUMBER if size is None else size
         message = Flow(1, numbers, size, int(smallest is not None and smallest < 2), smallest)
@@ -125,7 +120,7 @@ class Ledger:
     def add_extras(
         self, extras: Mapping[str, Tensor], declared: Mapping[str, Extra] = _NOTHING
     ) -> None:
-        """Count what `after_local` sends up, under what the method declares of it."""
+        """Count the tensors that `after_local` sends, which the method declares."""
         for name, value in extras.items():
             extra = declared.get(name, Extra())
             smallest = 1 if extra.per_sample else None
@@ -135,17 +130,17 @@ class Ledger:
             self.add("up", name, value.numel(), size=size, smallest=smallest)
 
     def one_way(self, direction: str) -> Ledger:
-        """The messages of one direction, `up` or `down`."""
+        """Return the messages of one direction, `up` or `down`."""
         other = "down" if direction == "up" else "up"
         return Ledger({direction: self.flows[direction], other: {}})
 
     def merge(self, other: Ledger, times: int = 1) -> None:
-        """Add another ledger, `times` over."""
+        """Add another ledger `times` times."""
         for direction, group, flow in other:
             self.flows[direction].setdefault(group, Flow()).add(flow, times)
 
     def __iter__(self) -> Iterator[tuple[str, str, Flow]]:
-        """Every flow: direction, group, flow."""
+        """Yield direction, group and flow."""
         for direction, groups in self.flows.items():
             for group, flow in groups.items():
                 yield direction, group, flow
@@ -172,22 +167,18 @@ class Ledger:
 
     @property
     def revealing(self) -> int:
-        """Messages to the server that hold something of a single image."""
+        """Count of messages to the server that contain information on a single image."""
         return sum(flow.revealing for flow in self.flows["up"].values())
 
     @property
     def smallest(self) -> int | None:
-        """Images that the smallest part of any message to the server stands for."""
-        found = [f.smallest for f in self.flows["up"].values() if f.smallest is not None]
-        return min(found, default=None)
+        """Images behind the smallest part of any message to the server; None = all of a client."""
+        sizes = (f.smallest for f in self.flows["up"].values() if f.smallest is not None)
+        return min(sizes, default=None)
 
     def as_dict(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """For JSON: `{"up": {group: {messages, numbers, …}}, "down": {…}}`."""
+        """Return JSON values: `{"up": {group: {messages, numbers, …}}, "down": {…}}`."""
         return {
             direction: {group: asdict(flow) for group, flow in sorted(groups.items())}
             for direction, groups in self.flows.items()
         }
-
-
-def _numbers(slot: Slot, *, one_row: bool) -> int:
-    return slot.row_size if one_row else slot.stop - slot.start

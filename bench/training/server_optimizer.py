@@ -1,4 +1,4 @@
-"""Server optimizers: from the cohort's averaged change to the next global weights."""
+"""Server optimizers, which turn the cohort's averaged change into the next global weights."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ServerOptimizer:
     Deviation: v starts at 0 for adam-reddi, yogi and adagrad, not at ε².
 
     Args:
-        config: which rule, with its constants.
+        config: rule and constants.
         size: length of the vector.
-        device: where it lives.
+        device: of the vector.
     """
 
     def __init__(self, config: ServerConfig, size: int, device: torch.device | str) -> None:
@@ -78,11 +78,11 @@ class ServerOptimizer:
         theta.addcdiv_(self.m, scale, value=lr)
 
     def state(self) -> dict[str, Tensor]:
-        """Moments by name, for checkpoints; `step_count` is stored apart."""
+        """Return moments by name, for checkpoints; `step_count` is stored apart."""
         return {"m": self.m, "v": self.v}
 
     def load(self, state: dict[str, Tensor], step_count: int) -> None:
-        """Take over moments from a checkpoint."""
+        """Restore moments and step count from a checkpoint."""
         self.m.copy_(state["m"])
         self.v.copy_(state["v"])
         self.step_count = step_count

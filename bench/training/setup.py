@@ -1,4 +1,4 @@
-"""Everything of a run that follows from configuration and data, the same in every process."""
+"""Parts of a run that follow from configuration and data, the same in every process."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Setup:
         config: the configuration.
         method: built from it.
         dataset: images and labels.
-        dealt: who holds which image.
-        partition: who trains on which image: as dealt, or one client on all that were dealt.
+        dealt: each client's images.
+        partition: the images that each client trains on: as dealt, or all of them at one client.
         images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
         known_labels: training labels that exist, (N,), -1 where hidden: all of them, or the share
             `data.label_fraction` of each client's. Probes train on these.
         labels: those of them that the method may see, (N,), -1 where hidden.
         backbone: makes encoders.
-        spec: what `Method.build` may know of the data.
+        spec: description of the data for `Method.build`.
     """
 
     config: RunConfig
@@ -55,7 +55,7 @@ class Setup:
 
     @classmethod
     def of(cls, config: RunConfig, dataset: Dataset, dealt: Partition) -> Setup:
-        """Put a run together."""
+        """Return the setup of a configuration on a data set that was dealt for it."""
         method = registry.create(config.spec, config.method)
         partition = dealt.pooled() if method.needs().pooled else dealt
         channels, height, width = dataset.image_shape
@@ -81,11 +81,11 @@ class Setup:
 
     @classmethod
     def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Setup:
-        """The same in another process, from the files that the first one wrote."""
+        """Return the same setup in another process, from the files that the first one wrote."""
         return cls.of(config, reopen(dataset), Partition.load(partition))
 
     def make_net(self) -> Net:
-        """The net at the start of the run, on the CPU; the same weights in every process."""
+        """Return the net before the first round, on the CPU; all processes get the same weights."""
         with scope(self.config.seed, "init"):
             net = self.method.build(replace(self.backbone, seed=self.config.seed), self.spec)
         for part in ("encoder", *self.method.needs().encoders.values()):
@@ -95,7 +95,7 @@ class Setup:
         return net
 
     def sharing(self, net: Net) -> Mapping[str, Sharing]:
-        """The method's table under the configured norm policy.
+        """Return the method's sharing table under the configured norm policy.
 
         With `batch-local` every tensor of a batch norm that would be averaged stays with its client
         (Li et al. 2021, FedBN, https://arxiv.org/abs/2102.07623).
@@ -112,7 +112,7 @@ class Setup:
         return {**local, **table}
 
     def layout(self, net: Net) -> Layout:
-        """Where the net's tensors lie; also marks the parts that only the server holds."""
+        """Return the layout of the net's tensors and mark the parts that only the server holds."""
         layout = Layout.of(net, self.sharing(net))
         for slot in layout.rows:
             if slot.shape[0] != self.spec.num_clients:
@@ -123,13 +123,11 @@ class Setup:
         rules: dict[str, set[Sharing]] = {}
         for slot in (*layout.server, *layout.personal):
             rules.setdefault(slot.name.split(".", 1)[0], set()).add(slot.rule)
-        net.remote = frozenset(
-            part for part, held in rules.items() if held == {Sharing.SERVER_ONLY}
-        )
+        net.remote = frozenset(p for p, held in rules.items() if held == {Sharing.SERVER_ONLY})
         return layout
 
     def client_data(self, client_id: int, device: torch.device | str) -> ClientData:
-        """One client's images and visible labels."""
+        """Return one client's images and visible labels."""
         chosen = self.partition.client(client_id)
         images = torch.from_numpy(self.images[chosen])
         labels = torch.from_numpy(self.labels[chosen])
@@ -150,12 +148,12 @@ class Setup:
 
     @property
     def min_batch(self) -> int:
-        """Smallest batch to train on: a batch norm needs two examples, whatever the method does."""
+        """Smallest batch to train on; a batch norm needs two examples with every method."""
         return max(self.method.needs().min_batch, 2 if self.backbone.norm_is_batch else 1)
 
     @property
     def evaluate_on_clients(self) -> bool:
-        """Whether encoders differ between clients, so that each is evaluated."""
+        """True if encoders differ between clients, so that each of them is evaluated."""
         local_norm = self.config.model.norm == "batch-local"
         needs = self.method.needs()
         return not needs.pooled and (local_norm or needs.evaluate_on == "clients")

@@ -1,11 +1,11 @@
-"""Partitions: dealing training examples to clients, test shares, and what a deal looks like."""
+"""Dealing of training and test examples to clients, and the record of a deal."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +14,22 @@ from fedbench.bench.config import DataConfig
 from fedbench.bench.data.labels import held_out
 from fedbench.bench.data.partition.dirichlet import largest_remainder
 from fedbench.bench.data.partition.partition import Partition, checked_labels, flatten
-from fedbench.bench.data.partition.partitioners import DEALERS, dirichlet_balanced_legacy
-from fedbench.bench.data.partition.rotations import turn
+from fedbench.bench.data.partition.partitioners import PARTITIONERS, dirichlet_balanced_legacy
+from fedbench.bench.data.partition.rotations import draw_angles
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.system.seeding import numpy_generator
 
-if TYPE_CHECKING:
-    from fedbench.bench.data.partition.partition import Partition
+_MAY_HAVE_EMPTY_CLIENTS = ("iid", "rotation", "dirichlet")
 
 
 @dataclass(frozen=True)
 class Deal:
-    """How a data set was dealt to clients.
+    """Result of `fedbench partition`.
 
     Attributes:
         dataset: name of the data set.
-        labels: what stood in for its labels, or None.
-        partition: who holds which example.
+        labels: `balanced:N:C` if that replaced its labels, else None.
+        partition: examples of each client.
         record: sizes and class counts, as `fedbench partition --json` prints them.
     """
 
@@ -40,12 +39,9 @@ class Deal:
     record: Mapping[str, Any] = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench partition --json` prints."""
+        """Return the values that `fedbench partition --json` prints."""
         extra = {} if self.labels is None else {"labels": self.labels}
         return {"dataset": self.dataset, **self.record, **extra, "hash": self.partition.hash}
-
-
-_MAY_HAVE_EMPTY_CLIENTS = ("iid", "rotation", "dirichlet")
 
 
 def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: int) -> Partition:
@@ -61,20 +57,20 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
     Args:
         labels: (N,) classes in [0, num_classes).
         num_classes: C; classes without examples are allowed.
-        config: How to deal.
+        config: Partitioner and its settings.
         seed: The run's.
 
     Raises:
         ConfigError: The settings cannot be met by these labels.
         DataError: Labels are missing or out of range.
     """
-    everything = checked_labels(labels, num_classes)
-    kept = np.ones(len(everything), dtype=np.bool_)
-    kept[held_out(everything, config.held_out, seed)] = False
-    labels = everything[kept]
+    all_labels = checked_labels(labels, num_classes)
+    dealt = np.ones(len(all_labels), dtype=np.bool_)
+    dealt[held_out(all_labels, config.held_out, seed)] = False
+    labels = all_labels[dealt]
     name, num_clients = config.partition, config.num_clients
-    if name not in DEALERS:
-        raise UnknownNameError("partitioner", name, DEALERS)
+    if name not in PARTITIONERS:
+        raise UnknownNameError("partitioner", name, PARTITIONERS)
     if num_clients > len(labels) and name not in _MAY_HAVE_EMPTY_CLIENTS:
         raise ConfigError(
             f"data.num_clients={num_clients} is more than the {len(labels)} training images, and "
@@ -85,24 +81,23 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
             f"data.min_client_size={config.min_client_size} for {num_clients} clients needs "
             f"{config.min_client_size * num_clients} images, there are {len(labels)}; lower one"
         )
+    owners = np.full(len(all_labels), -1, np.int32)
     legacy = config.legacy and name == "dirichlet-balanced"
     if legacy:
         seed = 0
-        dealt = dirichlet_balanced_legacy(labels, num_classes, config)
+        owners[dealt] = dirichlet_balanced_legacy(labels, num_classes, config)
     else:
         rng = numpy_generator(seed, "partition")
-        dealt = DEALERS[name](labels, num_classes, config, rng)
-    owners = np.full(len(everything), -1, np.int32)
-    owners[kept] = dealt
+        owners[dealt] = PARTITIONERS[name](labels, num_classes, config, rng)
     angles, bins = None, None
     if name in ("rotation", "joint"):
         concentration = config.alpha if name == "rotation" else config.rotation_alpha
         if config.multiply_prior:
             concentration /= config.rotation_bins
-        angles, bins = turn(owners, num_clients, config.rotation_bins, concentration, seed)
+        angles, bins = draw_angles(owners, num_clients, config.rotation_bins, concentration, seed)
     indices, offsets = flatten(owners, num_clients)
     partition = Partition(
-        name, config.alpha, seed, len(everything), num_classes, indices, offsets, angles, bins
+        name, config.alpha, seed, len(all_labels), num_classes, indices, offsets, angles, bins
     )
     may_leave = legacy or name == "pathological" or config.held_out > 0
     _check_deal(partition, config, may_leave=may_leave)
@@ -119,7 +114,7 @@ def deal_test(
 
     Each class of the test set is split over its holders in proportion to their training images
     of it, by largest remainders. Test images stay upright. Clients with few images can get none;
-    test images of a class that nobody trains on stay unused.
+    test images of a class that no client trains on stay unused.
 
     Args:
         test_labels: (M,) in [0, C).
@@ -149,7 +144,7 @@ def deal_test(
 
 
 def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
-    """The record of `fedbench partition --json`, all but the name of the data set.
+    """Return the record of `fedbench partition --json` without the name of the data set.
 
     `classes_per_client` has means over all clients, empty ones included: `ge_1_mean` of the
     classes that a client holds at least one image of, `ge_1pct_mean` of those that make up at
@@ -185,7 +180,7 @@ def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def balanced_labels(text: str) -> tuple[npt.NDArray[np.int64], int]:
-    """Labels for `--labels balanced:N:C`: N examples in C equal classes.
+    """Return labels for `--labels balanced:N:C`: N examples in C equal classes.
 
     Returns:
         (N,) labels, and C.

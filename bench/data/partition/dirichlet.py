@@ -1,7 +1,7 @@
-"""Dirichlet draws, and matrices of proportions turned into whole numbers of images.
+"""Dirichlet draws, and rounding of proportions to whole numbers of images.
 
-Concentrations of 0.001 per class are ordinary here. A Dirichlet drawn through plain gammas
-underflows at that scale, so everything stays in logarithms until images are counted.
+Concentrations of 0.001 per class are common here. A Dirichlet drawn through plain gammas underflows
+at that scale, so values stay in logarithms until images are counted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def log_dirichlet(
     variate: neither factor underflows in logarithms.
 
     Args:
-        rng: Where the draws come from.
+        rng: Source of the draws.
         concentration: Of every component, above 0; below 1e-200 the draw is one-hot anyway.
         shape: Of the result.
-        axis: The one along which the exponentials sum to 1.
+        axis: Axis along which the exponentials sum to 1.
 
     Returns:
         Finite logarithms of `shape`.
@@ -45,7 +45,7 @@ def log_dirichlet(
 
 
 def sinkhorn(log_weights: FloatArray, row_totals: FloatArray, col_totals: FloatArray) -> FloatArray:
-    """Scale rows and columns until the matrix has given totals; rows are exact at the end.
+    """Scale rows and columns until the matrix has the given totals; rows are exact at the end.
 
     Stops when row totals were right to `SINKHORN_TOLERANCE` after a scaling of the columns, and
     after at most 1000 scalings, fewer when the matrix has more than 500,000 cells: extreme
@@ -72,14 +72,14 @@ def sinkhorn(log_weights: FloatArray, row_totals: FloatArray, col_totals: FloatA
 
 
 def round_to_totals(quotas: FloatArray, row_totals: IntArray, col_totals: IntArray) -> IntArray:
-    """Whole numbers near `quotas` whose row and column sums are exactly as asked.
+    """Return whole numbers near `quotas` with exactly the given row and column sums.
 
-    Each row is rounded by largest remainders, among the classes that it holds anyway first:
-    counting from 0.5 up would give a client a single image of several further classes, and the
-    classes per client, by which papers describe a deal, would rise by a tenth. Columns are then
-    off by little, and units move from the fullest to the emptiest column, in rows that hold both
-    classes, first where rounding had moved the other way; where no row does, the smallest holdings
-    move as a whole.
+    Each row is rounded by largest remainders, first among the classes that it already holds:
+    rounding from 0.5 up would give a client single images of several further classes, and the
+    classes per client, by which papers describe a deal, would rise by a tenth. Column sums are then
+    slightly wrong, and units move from the fullest to the emptiest column: in rows that hold both
+    classes, starting where rounding had moved the other way; if there is no such row, the smallest
+    holdings move as a whole.
 
     Args:
         quotas: (K, C), at least 0, with row sums `row_totals` up to rounding errors.

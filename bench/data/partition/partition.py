@@ -50,7 +50,7 @@ class Partition:
     rotation_bins: list[list[int]] | None = None
 
     def __post_init__(self) -> None:
-        """Raise a DataError unless the shares are disjoint and inside the data set."""
+        """Check that the shares are disjoint and inside the data set; raise a DataError if not."""
         indices, offsets = self.indices, self.offsets
         if (
             len(offsets) < 2
@@ -84,22 +84,22 @@ class Partition:
 
     @property
     def num_clients(self) -> int:
-        """K."""
+        """Count of clients, K."""
         return len(self.offsets) - 1
 
     @property
     def num_unused(self) -> int:
-        """Examples that no client holds."""
+        """Count of examples that no client holds."""
         return self.num_examples - len(self.indices)
 
     @property
     def sizes(self) -> IntArray:
-        """(K,) examples of each client."""
+        """Count of each client's examples, (K,)."""
         return np.diff(self.offsets)
 
     @cached_property
     def hash(self) -> str:
-        """20 hexadecimal digits that are equal when all clients hold the same images, turned alike.
+        """Identity of the shares: 20 hexadecimal digits from images, clients and rotation angles.
 
         The recipe (partitioner, alpha, seed) is left out, so runs can be checked for shared data.
         """
@@ -107,7 +107,7 @@ class Partition:
         return tensor_files.digest(meta, self._arrays())[:20]
 
     def pooled(self) -> Partition:
-        """The same examples, all with one client."""
+        """Return a partition that gives all dealt examples to one client."""
         bins = self.rotation_bins
         indices: IndexArray = np.sort(self.indices)  # type: ignore[assignment]
         return replace(
@@ -118,19 +118,19 @@ class Partition:
         )
 
     def client(self, client_id: int) -> IndexArray:
-        """The examples of one client, ascending; a view."""
+        """Return the examples of one client, ascending, as a view."""
         if not 0 <= client_id < self.num_clients:
             raise IndexError(f"client {client_id} is not in 0 … {self.num_clients - 1}")
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def owners(self) -> npt.NDArray[np.int32]:
-        """(N,) client of each example, -1 for unused ones."""
+        """Return the client of each example, (N,), -1 for unused ones."""
         owners = np.full(self.num_examples, -1, np.int32)
         owners[self.indices] = np.repeat(np.arange(self.num_clients, dtype=np.int32), self.sizes)
         return owners
 
     def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
-        """(K, C) examples of each class that each client holds, for labels of shape (N,)."""
+        """Count the examples of each class at each client, (K, C), from labels (N,)."""
         labels = checked_labels(labels, self.num_classes)
         if len(labels) != self.num_examples:
             raise DataError(
@@ -176,7 +176,13 @@ class Partition:
         if "bins" in arrays:
             flat = arrays.pop("bins").tolist()
             bins = [flat[a:b] for a, b in pairwise(arrays.pop("bin_offsets").tolist())]
-        return cls(**meta, **arrays, rotation_bins=bins)
+        return cls(
+            indices=arrays["indices"],
+            offsets=arrays["offsets"],
+            angles=arrays.get("angles"),
+            rotation_bins=bins,
+            **meta,
+        )
 
     def _recipe(self) -> dict[str, Any]:
         names = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
@@ -195,7 +201,7 @@ class Partition:
 
 
 def flatten(owners: npt.NDArray[np.int32], num_clients: int) -> tuple[IndexArray, IntArray]:
-    """Owners (N,) as indices sorted by client, then example, and the offsets (K + 1,)."""
+    """Turn owners (N,) into indices sorted by client, then example, and offsets (K + 1,)."""
     unused = int((owners < 0).sum())
     order = np.argsort(owners, kind="stable")[unused:]
     sizes = np.bincount(owners[order], minlength=num_clients)
@@ -208,7 +214,11 @@ def flatten(owners: npt.NDArray[np.int32], num_clients: int) -> tuple[IndexArray
 
 
 def checked_labels(labels: npt.ArrayLike, num_classes: int) -> IntArray:
-    """Labels as int64, or a DataError where they are none, not whole or outside 0 … C - 1."""
+    """Return labels as int64.
+
+    Raises:
+        DataError: There are no labels, or they are not integers in 0 … C - 1.
+    """
     labels = np.asarray(labels)
     if labels.ndim != 1 or len(labels) == 0 or labels.dtype.kind not in "iu":
         raise DataError(

@@ -1,8 +1,8 @@
-"""The algorithms that deal training examples to clients.
+"""Algorithms that deal training examples to clients.
 
 Each takes labels and gives every example one owner, which makes the shares disjoint by
-construction; -1 marks an example that nobody gets. `fedbench.bench.data.partition.deal.deal` calls
-them and checks the outcome.
+construction; -1 marks an example that no client gets. `bench.data.partition.deal.deal` calls them
+and checks the outcome.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fedbench.bench.data.partition.dirichlet import (
 from fedbench.bench.system.errors import ConfigError
 
 Owners = npt.NDArray[np.int32]
-Dealer = Callable[[IntArray, int, DataConfig, np.random.Generator], Owners]
+Partitioner = Callable[[IntArray, int, DataConfig, np.random.Generator], Owners]
 
 MAX_REDRAWS = 1000
-"""How often `dirichlet` draws again for `data.min_client_size`; less above 100,000 cells."""
+"""Draws that `dirichlet` makes for `data.min_client_size`; fewer above 100,000 cells."""
 
 _LEGACY_SCALINGS = 100
 _HSU_BLOCK = 1 << 16
@@ -97,7 +97,7 @@ def dirichlet_balanced_legacy(labels: IntArray, num_classes: int, config: DataCo
     """The deal of Orchestra's released code: fixed seed 0, 100 scalings, rounding down.
 
     Reproduces the partition statistics of Lubana et al. 2022, Table 4, cross-device. Rounding
-    down leaves up to a tenth of the images with nobody, and at a concentration of 0.001 client
+    down leaves up to a tenth of the images unused, and at a concentration of 0.001 client
     sizes range from 433 to 732 on CIFAR-10. Both sums are taken before either division, as there:
     the total alternates, and is 1 after an even number of scalings.
 
@@ -141,7 +141,7 @@ def hsu(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.G
         block = slice(start, min(start + _HSU_BLOCK, config.num_clients))
         drawn = rng.multinomial(sizes[block], _among(draws[block], left))  # (block, C)
         over = np.flatnonzero((np.cumsum(drawn, axis=0) > left).any(axis=1))
-        # Everyone before the first overdraft stands: nobody's draw looked at a later client's.
+        # Draws before the first overdraft are valid: none depends on a later client's.
         stop = int(over[0]) if over.size else len(drawn)
         counts[start : start + stop] = drawn[:stop]
         left = left - drawn[:stop].sum(axis=0)
@@ -158,9 +158,9 @@ def pathological(
 ) -> Owners:
     """Every client holds `classes_per_client` classes; holders of a class share it evenly.
 
-    Clients are laid around the circle of classes at equal distances, each taking the classes
-    from its place on: ten clients on ten classes get {i, i + 1}, and classes are disjoint, with
-    some left to nobody, where there are more than enough. When there are more clients than
+    Clients are placed around a circle of classes at equal distances, and each takes the classes
+    from its place on: ten clients on ten classes get {i, i + 1}. If there are more than enough
+    classes, shares are disjoint and some classes are left unused. If there are more clients than
     classes, every further lap of the circle shuffles the classes.
 
     Source: Arora 2023, pFedAE, experiments with two classes per client; the thesis does not say
@@ -203,14 +203,14 @@ def pathological(
 
 
 def even_sizes(num_examples: int, num_clients: int) -> IntArray:
-    """(K,) sizes that sum to `num_examples` and differ by one at most, larger ones first."""
+    """Return (K,) sizes that sum to `num_examples` and differ by one at most, larger ones first."""
     return num_examples // num_clients + (
         np.arange(num_clients) < num_examples % num_clients
     ).astype(np.int64)
 
 
 def _by_counts(labels: IntArray, counts: IntArray, rng: np.random.Generator | None) -> Owners:
-    """Owners such that client k holds `counts[k, c]` images of class c, as far as there are any.
+    """Return owners that give client k `counts[k, c]` images of class c, as far as they suffice.
 
     Without a generator, clients take consecutive images of a class in the data set's order.
     """
@@ -226,7 +226,7 @@ def _by_counts(labels: IntArray, counts: IntArray, rng: np.random.Generator | No
 
 
 def _among(log_weights: FloatArray, left: IntArray) -> FloatArray:
-    """(…, C) probabilities of classes that have images left, others exactly 0."""
+    """Return probabilities of classes that have images left, (…, C), others exactly 0."""
     masked = np.where(left > 0, log_weights, -np.inf)
     masked -= masked.max(axis=-1, keepdims=True)
     np.exp(masked, out=masked)
@@ -237,7 +237,7 @@ def _among(log_weights: FloatArray, left: IntArray) -> FloatArray:
 def _overdraft(
     drawn: IntArray, log_weights: FloatArray, left: IntArray, rng: np.random.Generator
 ) -> IntArray:
-    """What one client holds when its draw asked for more of a class than is left.
+    """Return one client's counts, (C,), when its draw asked for more of a class than is left.
 
     Drawing image by image and repeating those of an exhausted class has the same distribution.
     """
@@ -248,7 +248,7 @@ def _overdraft(
     return held
 
 
-DEALERS: dict[str, Dealer] = {
+PARTITIONERS: dict[str, Partitioner] = {
     "dirichlet-balanced": dirichlet_balanced,
     "hsu": hsu,
     "dirichlet": dirichlet,
@@ -257,4 +257,4 @@ DEALERS: dict[str, Dealer] = {
     "rotation": iid,
     "joint": hsu,
 }
-"""How examples are dealt; `rotation` and `joint` are turned afterwards."""
+"""Partitioners by name; the images of `rotation` and `joint` are rotated afterwards."""

@@ -1,4 +1,4 @@
-"""Covariate shift: every client sees its images turned by angles of its own few bins."""
+"""Covariate shift: every client sees its images rotated by angles from a few bins."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from fedbench.bench.system.seeding import numpy_generator
 _CHUNK = 1 << 18
 
 
-def turn(
+def draw_angles(
     owners: npt.NDArray[np.int32], num_clients: int, num_bins: int, concentration: float, seed: int
 ) -> tuple[npt.NDArray[np.float32], list[list[int]]]:
-    """Draw one angle per image, for good: it depends on the partition's seed and on nothing else.
+    """Draw one angle per image from the partition's seed; all methods and rounds use it.
 
-    A circle is cut into `num_bins` equal bins. Each client has Dirichlet weights over them, each
-    of its images takes a bin by these weights and an angle uniform in it.
+    A circle is cut into `num_bins` equal bins. Each client has Dirichlet weights over them; each of
+    its images gets a bin by these weights and an angle uniform in it.
 
     Source: Louizos et al. 2024, https://arxiv.org/abs/2405.02081, covariate shift (10 bins of 36
     degrees, concentration 0.1, "one or two bins per client"). That count
     holds only when 0.1 is multiplied by the uniform prior over bins, which is the default here.
 
     Args:
-        owners: (N,) client of each example, -1 = nobody's.
+        owners: (N,) client of each example, -1 = unused.
         num_clients: K.
         num_bins: At least 1.
         concentration: Of each bin, above 0.
         seed: The partition's.
 
     Returns:
-        (N,) degrees in [0, 360), NaN where nobody owns the example, and for each client the
-        bins that at least one of its images is in, ascending.
+        (N,) degrees in [0, 360), NaN for unused examples, and for each client the bins of its
+        angles, ascending.
     """
     rng = numpy_generator(seed, "partition/rotation-bins")
     weights = log_dirichlet(rng, concentration, (num_clients, num_bins), axis=1)
@@ -43,7 +43,7 @@ def turn(
     for first in range(0, len(owners), _CHUNK):
         part = slice(first, first + _CHUNK)
         bins[part] = (choice[part, None] >= edges[owners[part]]).sum(axis=1)
-    del weights, edges, choice  # a million clients fit into 1 GB
+    del weights, edges, choice  # so that a million clients fit into 1 GB
     width = 360.0 / num_bins
     within = numpy_generator(seed, "partition/rotation-angles").random(len(owners))
     angles = ((bins + within) * width).astype(np.float32)

@@ -188,6 +188,6 @@ def test_unknown_partitioner_and_faulty_dealer(monkeypatch: pytest.MonkeyPatch) 
     def lazy(labels: npt.NDArray[Any], *_: object) -> npt.NDArray[np.int32]:
         return np.full(len(labels), -1, np.int32)
 
-    monkeypatch.setitem(partitioners.DEALERS, "iid", lazy)
+    monkeypatch.setitem(partitioners.PARTITIONERS, "iid", lazy)
     with pytest.raises(DataError, match="'iid' left 50000 images undealt"):
         deal(CIFAR10, 10, config("iid"), seed=0)
