@@ -1,1 +1,1 @@
-"""What runs leave behind: the store, leaderboards, reports, other viewers."""
+"""Results of runs: the store, leaderboards, reports, trackers."""

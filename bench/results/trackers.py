@@ -1,7 +1,7 @@
-"""Rows for other people's viewers: TensorBoard event files, and Weights & Biases.
+"""Trackers: rows as TensorBoard event files and as runs of Weights & Biases.
 
-A tracker is handed every row when it is in the store, with the record of its rounds; nothing
-that it does, or fails to do, changes a result.
+A tracker gets every row after the store has it, with the records of its rounds; nothing that it
+does, or fails to do, changes a result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Scalars = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """Takes finished runs."""
+    """Viewer of finished runs."""
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Show a run; a second time leaves one run with the same numbers.
@@ -53,7 +53,7 @@ def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, Sc
 
 
 def outcome(row: Row) -> dict[str, float]:
-    """Every number that a finished run came to."""
+    """Return every number of the results of a finished run."""
     values = results_of(row) | {"wall_seconds": row.wall_seconds}
     skipped = {"seed", "alpha", "participation", "num_clients", "num_rounds", "local_epochs"}
     return {
@@ -64,14 +64,14 @@ def outcome(row: Row) -> dict[str, float]:
 
 
 def settings(row: Row) -> dict[str, Any]:
-    """The configuration by dotted name; lists as text."""
+    """Return the configuration by dotted name; lists as text."""
     config = settings_of(row.config_json)
     plain = {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
     return plain | {"dataset": row.dataset, "preset": row.preset, "config_id": row.config_id}
 
 
 def run_name(row: Row) -> str:
-    """What people call a run in a list: method, alpha, seed, and the start of its id."""
+    """Return a name for lists of runs: method, alpha, seed, and the start of the row id."""
     alpha = "" if row.alpha is None else f"-alpha{row.alpha:g}"
     return f"{row.method}{alpha}-seed{row.seed}-{row.row_id[:8]}"
 
@@ -83,7 +83,7 @@ class TensorBoard:
         self._folder = root / "tensorboard"
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Write the run's events anew."""
+        """Write the events of the run, in place of earlier ones."""
         from tensorboardX import SummaryWriter
 
         place = self._folder / run_name(row)
@@ -117,9 +117,9 @@ class WeightsAndBiases:
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Log the run under its row id.
 
-        W&B takes no step twice. A run that it has already is resumed behind its last step, and
-        rounds of one row never change, so only the summary is written again. Offline it does not
-        know what it has: each time makes a folder with the whole run, of which one is to be synced.
+        W&B takes no step twice. A run that it already has is resumed after its last step, and
+        rounds of one row never change, so only the summary is written again. Offline it cannot
+        know its earlier runs: every call makes a folder with the whole run; sync one of them.
         """
         import wandb
 
@@ -148,11 +148,11 @@ _TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
 
 
 class Tracking:
-    """All trackers that were asked for.
+    """The trackers that were asked for.
 
     Args:
         names: any of `tensorboard`, `wandb`.
-        store: where rows and rounds are read; event files go to folders of it.
+        store: rows and rounds are read from it; event files go to folders of it.
 
     Raises:
         UnknownNameError: for another name.
@@ -167,7 +167,7 @@ class Tracking:
         self._trackers = {name: _TRACKERS[name](store.root) for name in names}
 
     def __call__(self, row_id: str) -> None:
-        """Hand a row of the store to every tracker; one that fails is named in a warning."""
+        """Pass a row of the store to every tracker; one that fails is named in a warning."""
         for name, tracker in self._trackers.items():
             try:
                 row = self._store.row(row_id)

@@ -1,4 +1,4 @@
-"""Which rows may be compared, and what tells them apart."""
+"""Comparability classes of rows, their titles, and the settings that tell rows apart."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SETTING = (
     "backbone",
     "norm",
 )
-"""Columns that rows of ours and published cells have alike."""
+"""Columns that rows and published numbers have in common."""
 
 KEYS = ("dataset", "dataset_revision", *SETTING, "benchmark_version")
-"""Columns that make up the comparability class; settings of data, model and probe come on top."""
+"""Columns of the comparability class; settings of data, model and probe are added to them."""
 
 _IN_COLUMNS = frozenset(
     {
@@ -39,6 +39,12 @@ _IN_COLUMNS = frozenset(
 )
 _SECTIONS = ("data.", "model.", "evaluation.")
 _NO_CLASS = frozenset({"evaluation.protocols", "evaluation.every", "evaluation.untrained"})
+_CLASS_SETTINGS = (
+    "client.local_epochs",
+    "client.precision",
+    "federation.num_rounds",
+    "federation.participation",
+)
 
 _ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
 _WORDS: Mapping[str, Callable[[Any], str]] = {
@@ -58,12 +64,12 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
 
 @lru_cache(maxsize=1 << 14)
 def settings_of(config_json: str) -> Mapping[str, Any]:
-    """A row's configuration by dotted name; shared, so not to be changed."""
+    """Return the configuration of a row by dotted name; shared, so not to be changed."""
     return flatten(json.loads(config_json))
 
 
 def class_keys(row: Row) -> dict[str, Any]:
-    """Everything that two rows must share to be ranked together, by name."""
+    """Return everything that two rows must share to be ranked together, by name."""
     config = settings_of(row.config_json)
     further = {
         key: config[key]
@@ -74,18 +80,11 @@ def class_keys(row: Row) -> dict[str, Any]:
     return {key: getattr(row, key) for key in KEYS} | further
 
 
-_CLASS_SETTINGS = (
-    "client.local_epochs",
-    "client.precision",
-    "federation.num_rounds",
-    "federation.participation",
-)
-
-
 def settings_id(row: Row) -> str:
-    """The same for rows that share their hyperparameters, whatever their class and seed.
+    """Return an identity of the hyperparameters, the same for every class and seed.
 
-    With the class it tells any two configurations apart: what is in no class counts here.
+    Class and identity together tell any two configurations apart: settings that are in no class
+    count here.
     """
     config = settings_of(row.config_json)
     return content_id(
@@ -99,23 +98,23 @@ def settings_id(row: Row) -> str:
 
 
 def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:
-    """A key that sorts classes by their values in turn, numbers as numbers, nulls last."""
-    return [_order_part(value) for value in keys.values()]
+    """Return a key that sorts classes by their values in turn, numbers as numbers, nulls last."""
 
+    def part(value: Any) -> tuple[bool, str, Any]:
+        if isinstance(value, int | float):
+            return False, "number", value
+        return value is None, "text", value if isinstance(value, str) else json.dumps(value)
 
-def _order_part(value: Any) -> tuple[bool, str, Any]:
-    if isinstance(value, int | float):
-        return False, "number", value
-    return value is None, "text", value if isinstance(value, str) else json.dumps(value)
+    return [part(value) for value in keys.values()]
 
 
 def titles(
     classes: Mapping[str, Mapping[str, Any]], presets: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
-    """For each class its data, presets and alpha, and in words whatever else the classes differ in.
+    """Return titles of classes: data, presets, alpha, and the settings in which classes differ.
 
-    A setting that some configurations do not have, as those of an older version, is named where the
-    others differ in it, or where titles would be equal without it.
+    A setting that some configurations (of older versions) do not have is named if the others differ
+    in it, or if titles would be equal without it.
 
     Args:
         classes: the keys of each class, by its id.
@@ -124,42 +123,38 @@ def titles(
     >>> titles({"a": {"dataset": "hub:cifar10", "alpha": 0.1, "num_clients": 8}}, {"a": ["demo"]})
     {'a': 'cifar10 (hub) · preset demo · alpha 0.1'}
     """
-    names = dict.fromkeys(name for keys in classes.values() for name in keys)
-    names = dict.fromkeys(name for name in names if name not in _ALWAYS)
-    differing = [name for name in names if _differs(name, _alike(name, classes))]
+    names = dict.fromkeys(n for keys in classes.values() for n in keys if n not in _ALWAYS)
+    alike = {name: _alike(name, classes) for name in names}
+    differing = [name for name in names if _differs(name, alike[name])]
     known = [
         name
         for name in differing
-        if _differs(name, {i: k for i, k in _alike(name, classes).items() if name in k})
+        if _differs(name, {i: keys for i, keys in alike[name].items() if name in keys})
     ]
-    short = _titles(classes, presets, known)
-    return short if len({*short.values()}) == len(short) else _titles(classes, presets, differing)
+    subsets = _differs("data.train_subset", classes)
 
+    def title(class_id: str, settings: Collection[str]) -> str:
+        keys = classes[class_id]
+        alpha = keys.get("alpha")
+        parts = [
+            *_data_parts(keys, everything=subsets),
+            f"preset {', '.join(sorted(presets[class_id]))}",
+            f"{keys.get('partition')} partition" if alpha is None else f"alpha {_text(alpha)}",
+            *(_in_words(name, keys[name]) for name in settings if name in keys),
+        ]
+        return " · ".join(dict.fromkeys(parts))
 
-def _titles(
-    classes: Mapping[str, Mapping[str, Any]],
-    presets: Mapping[str, Collection[str]],
-    differing: Collection[str],
-) -> dict[str, str]:
-    return {
-        class_id: " · ".join(
-            dict.fromkeys(
-                [
-                    *_data_parts(keys, everything=_differs("data.train_subset", classes)),
-                    f"preset {', '.join(sorted(presets[class_id]))}",
-                    _partition_part(keys),
-                    *(_in_words(name, keys[name]) for name in differing if name in keys),
-                ]
-            )
-        )
-        for class_id, keys in classes.items()
-    }
+    short = {class_id: title(class_id, known) for class_id in classes}
+    if len({*short.values()}) == len(short):
+        return short
+    return {class_id: title(class_id, differing) for class_id in classes}
 
 
 def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """The classes in which a key may differ for a reason of its own.
+    """Return the classes in which a difference of a key is worth naming.
 
-    Each data set and each part of one has a revision; two of one name and size are news.
+    Revisions differ between data sets and between parts of one anyway; a title names them only if
+    data of the same name and sizes have several.
     """
     if name != "dataset_revision":
         return classes
@@ -174,7 +169,7 @@ def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, 
 
 
 def _data_parts(keys: Mapping[str, Any], *, everything: bool) -> list[str]:
-    """`cifar10 (hub)`, and how many of its images where that is not all of them."""
+    """Return the data set, as `cifar10 (hub)`, and the number of images if it is a subset."""
     kind, colon, name = str(keys.get("dataset", "")).partition(":")
     subset = keys.get("data.train_subset")
     parts = [f"{PurePath(name).name} ({kind})" if colon else kind]
@@ -185,13 +180,8 @@ def _data_parts(keys: Mapping[str, Any], *, everything: bool) -> list[str]:
     return parts
 
 
-def _partition_part(keys: Mapping[str, Any]) -> str:
-    alpha = keys.get("alpha")
-    return f"{keys.get('partition')} partition" if alpha is None else f"alpha {_text(alpha)}"
-
-
 def _in_words(name: str, value: Any) -> str:
-    """A key of a class as a title says it: `100 clients`, `group norm`, `legacy true`."""
+    """Return a key of a class for a title: `100 clients`, `group norm`, `legacy true`."""
     if name in _WORDS and value is not None:
         return _WORDS[name](value)
     section, _, field = name.rpartition(".")
@@ -206,7 +196,7 @@ def _in_words(name: str, value: Any) -> str:
 
 
 def variants(rows: Mapping[str, Row]) -> dict[str, str]:
-    """For each configuration the hyperparameters that tell it from others of its method.
+    """Return, by configuration, the hyperparameters that tell it from others of its method.
 
     Args:
         rows: one row of each configuration of one class, by configuration id.

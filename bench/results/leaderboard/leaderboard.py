@@ -58,7 +58,6 @@ class Leaderboard:
 def leaderboard(
     rows: Iterable[Row],
     *,
-    grid: str | None = None,
     row_ids: Collection[str] | None = None,
     dataset: str | None = None,
     metric: str = "linear_acc",
@@ -71,9 +70,7 @@ def leaderboard(
 
     Args:
         rows: rows of a store, in any order; the result does not depend on it.
-        grid: keep rows that ran as cells of this grid.
-        row_ids: keep these rows; with it `grid` is ignored. Cells that two grids share carry the
-            name of the one that ran them first, so a planned list of cells finds more.
+        row_ids: keep these rows, such as the cells of a grid.
         dataset: keep rows of this data set.
         metric: column to rank by, a key of `metrics_json`, or a short name (`metrics.FULL_NAMES`).
             Higher is better, except for `metrics.LOWER_IS_BETTER`.
@@ -85,7 +82,12 @@ def leaderboard(
     Raises:
         UnknownNameError: a metric that is no column and in no row.
     """
-    chosen = [row for row in rows if _chosen(row, grid, row_ids, dataset)]
+    chosen = [
+        row
+        for row in rows
+        if (dataset is None or dataset_name(row.dataset) == dataset_name(dataset))
+        and (row_ids is None or row.row_id in row_ids)
+    ]
     metric = _checked_metric(metric, chosen)
     keys: dict[str, dict[str, Any]] = {}
     members: dict[str, list[Row]] = {}
@@ -103,16 +105,6 @@ def leaderboard(
         groups.append(Group(title_of[class_id], keys[class_id], ranked(lines)))
     groups.sort(key=lambda group: order(group.keys))
     return Leaderboard(metric, tuple(groups), reach)
-
-
-def _chosen(
-    row: Row, grid: str | None, row_ids: Collection[str] | None, dataset: str | None
-) -> bool:
-    if dataset is not None and dataset_name(row.dataset) != dataset_name(dataset):
-        return False
-    if row_ids is not None:
-        return row.row_id in row_ids
-    return grid is None or row.grid == grid
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""Means with intervals, and correlations. Nothing is reported that the sample cannot carry."""
+"""Means with intervals, tests and correlations; None where the sample is too small for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIN_FOR_INTERVAL = 3
 """With fewer values a spread is only described: no interval, no test, no correlation."""
 
 LEVEL = 0.05
-"""Of every test."""
+"""Significance level of every test."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,6 @@ class Summary:
     std: float | None
     ci95_low: float | None
     ci95_high: float | None
-
-    @property
-    def descriptive(self) -> bool:
-        """True when there are too few values for an interval."""
-        return self.n < MIN_FOR_INTERVAL
-
-    @property
-    def half_width(self) -> float | None:
-        """Half the width of the interval."""
-        if self.ci95_low is None or self.ci95_high is None:
-            return None
-        return (self.ci95_high - self.ci95_low) / 2
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -62,7 +50,7 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """All of the above in one record."""
+    """Return mean, standard deviation and interval in one record."""
     low, high = t_interval(values) or (None, None)
     return Summary(len(values), mean(values), sample_std(values), low, high)
 
@@ -73,9 +61,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float | None:
     Raises:
         ValueError: when the two are of different length.
     """
-    if len(x) != len(y):
-        raise ValueError(f"correlation needs pairs, got {len(x)} and {len(y)} values")
-    if len(x) < MIN_FOR_INTERVAL or len(set(x)) == 1 or len(set(y)) == 1:
+    if _no_correlation(x, y):
         return None
     from scipy.stats import pearsonr
 
@@ -88,13 +74,17 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     Raises:
         ValueError: when the two are of different length.
     """
-    if len(x) != len(y):
-        raise ValueError(f"correlation needs pairs, got {len(x)} and {len(y)} values")
-    if len(x) < MIN_FOR_INTERVAL or len(set(x)) == 1 or len(set(y)) == 1:
+    if _no_correlation(x, y):
         return None
     from scipy.stats import spearmanr
 
     return float(spearmanr(x, y).statistic)
+
+
+def _no_correlation(x: Sequence[float], y: Sequence[float]) -> bool:
+    if len(x) != len(y):
+        raise ValueError(f"correlation needs pairs, got {len(x)} and {len(y)} values")
+    return len(x) < MIN_FOR_INTERVAL or len(set(x)) == 1 or len(set(y)) == 1
 
 
 def pearson_interval(r: float | None, n: int) -> tuple[float, float] | None:
@@ -103,7 +93,7 @@ def pearson_interval(r: float | None, n: int) -> tuple[float, float] | None:
 
 
 def spearman_interval(r: float | None, n: int) -> tuple[float, float] | None:
-    """The same for a rank correlation, with the wider error of Bonett and Wright 2000."""
+    """95 % interval of a rank correlation, with the wider error of Bonett and Wright 2000."""
     return None if r is None else _fisher(r, n, 1 + r * r / 2)
 
 

@@ -1,9 +1,11 @@
-"""Tuning studies as results: trials, what they cost, and how well the objective foretold."""
+"""Tuning studies as results: trials, cost, and correlation of the objective with metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedbench.bench.results.leaderboard.statistics import (
@@ -12,13 +14,13 @@ from fedbench.bench.results.leaderboard.statistics import (
     spearman,
     spearman_interval,
 )
-from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import StoreError
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of the objective and a metric, with 95 % intervals; null where there are too few pairs."""
+    """Correlation of the objective and a metric, with 95 % intervals; null with too few pairs."""
 
     metric: str
     n: int
@@ -32,13 +34,13 @@ class Correlation:
 
 @dataclass(frozen=True)
 class StudyView:
-    """A study as the store has it, finished or not.
+    """A study of the store, finished or not.
 
     Attributes:
         study_id: its name.
         spec: method spec; empty if the description is missing, as with the next two.
-        preset: that trials start from.
-        sampler: that suggested them.
+        preset: configuration that trials start from.
+        sampler: source of the suggested values.
         finished_at: when its best values were written; None before.
         best: the trial number of the highest objective; None without one.
         best_objective: of that trial.
@@ -61,7 +63,7 @@ class StudyView:
     num_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain values for JSON."""
         return {**asdict(self), "trials": [dict(trial) for trial in self.trials]}
 
 
@@ -80,15 +82,18 @@ class Studies(list[StudyView]):
 
 def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The trial of the highest objective among those that were run to the end; ties: the first."""
-    usable = [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
-    return max(usable, key=lambda t: (t["objective"], -t["number"]), default=None)
+    return max(_usable(trials), key=lambda t: (t["objective"], -t["number"]), default=None)
+
+
+def _usable(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
 
 
 def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
-    """How two things go together.
+    """Correlate the objective with a metric.
 
     Args:
-        metric: name of the second of each pair.
+        metric: name of the metric.
         pairs: (objective, metric).
     """
     x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -98,14 +103,13 @@ def correlate(metric: str, pairs: Sequence[tuple[float, float]]) -> Correlation:
     return Correlation(metric, len(x), r, low, high, rho, rho_low, rho_high)
 
 
-def study_view(store: Store, study_id: str) -> StudyView:
-    """One study.
+def _study_view(store: Store, study_id: str) -> StudyView:
+    """Read one study.
 
     Raises:
         StoreError: when its description cannot be read.
     """
     meta, trials = store.study(study_id) or {}, store.trials(study_id)
-    usable = [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
     best = best_trial(trials)
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
     return StudyView(
@@ -122,7 +126,7 @@ def study_view(store: Store, study_id: str) -> StudyView:
                 name,
                 [
                     (trial["objective"], trial["watched"][name])
-                    for trial in usable
+                    for trial in _usable(trials)
                     if trial["watched"].get(name) is not None
                 ],
             )
@@ -133,12 +137,21 @@ def study_view(store: Store, study_id: str) -> StudyView:
     )
 
 
-def study_views(store: Store) -> list[StudyView]:
-    """All studies that can be read; `Store.problems` names the others."""
-    found = []
+def studies(store: Store | Path | str | None = None) -> Studies:
+    """Read the tuning studies of a store: trials, cost, correlations of the objective.
+
+    Args:
+        store: see `open_store`.
+
+    Returns:
+        The studies that can be read; `problems` names the files of the store that cannot.
+
+    Raises:
+        StoreError: for a store that is not there or cannot be read.
+    """
+    store = open_store(store).require()
+    views = []
     for study_id in store.studies():
-        try:
-            found.append(study_view(store, study_id))
-        except StoreError:  # named by Store.problems
-            continue
-    return found
+        with suppress(StoreError):
+            views.append(_study_view(store, study_id))
+    return Studies(views, store.problems())

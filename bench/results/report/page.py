@@ -70,7 +70,7 @@ def write_report(
     from fedbench.bench.results.leaderboard.curves import load_curves
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
     from fedbench.bench.results.leaderboard.published import dataset_name
-    from fedbench.bench.results.leaderboard.studies import study_views
+    from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.report.content import content, geometries
 
     rows = store.rows()
@@ -82,11 +82,12 @@ def write_report(
             raise StoreError(why_empty(store.rows(), dataset=dataset, grid=None))
     curves, unreadable = load_curves(store, rows)
     geometry, torn = geometries(store, rows)
-    studies, problems = study_views(store), (*store.problems(), *unreadable, *torn)
+    views = studies(store)
+    problems = (*views.problems, *unreadable, *torn)
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
-    shown = content(rows, curves, studies, problems, spent=spent, geometry=geometry, title=title)
+    shown = content(rows, curves, views, problems, spent=spent, geometry=geometry, title=title)
     write_page(shown, file)
-    return Report(file, len(rows), len(studies), file.stat().st_size, problems)
+    return Report(file, len(rows), len(views), file.stat().st_size, problems)
 
 
 def write_page(content: Mapping[str, Any], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stores of several people made one; rows that contradict each other are refused."""
+"""Merging of stores, and bitwise comparison of rows of the same run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
 
@@ -35,11 +35,11 @@ CIRCUMSTANCES = frozenset(
         "device",
         "argv",
         "grid",
-        "dataset",  # the name of its folder; the revision says which images
-        "config_json",  # likewise; the ids stand for all of it that matters
+        "dataset",  # the name of its folder; the revision identifies the images
+        "config_json",  # has that name too; the ids cover the rest of it
     }
 )
-"""Columns that say how a row came about; the same run may differ in them."""
+"""Columns of provenance and cost, in which rows of the same run may differ."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Difference:
 
 
 def results_of(row: Row) -> dict[str, Any]:
-    """The results of a row by name, every metric by itself."""
+    """Return the results of a row by name, with the keys of `metrics_json` among them."""
     values = {name: value for name, value in dict(row).items() if name not in CIRCUMSTANCES}
     values.update(json.loads(values.pop("metrics_json") or "{}"))
     return values
 
 
 def differences(first: Row, second: Row) -> list[Difference]:
-    """Where the results of two rows are not the same to the last bit.
+    """Compare the results of two rows to the last bit.
 
     Of rows of two schema versions, a column that is null in the older one is not compared: the
     older schema may not have had it.
@@ -82,13 +82,13 @@ def differences(first: Row, second: Row) -> list[Difference]:
 
 _SHOWN = 3
 _SETTINGS = ("spec", "space", "sampler", "seed", "seeds_per_trial", "data", "benchmark")
-"""What two studies of one name must share."""
+"""Keys of the description that two studies of one name must share."""
 _TRIAL = ("status", "seeds", "params", "objective", "watched")
 
 
 @dataclass
 class Merged:
-    """What a merge did, or would do.
+    """Outcome of a merge, or of a dry run of it.
 
     Attributes:
         rows_added: rows that the target did not have.
@@ -106,32 +106,37 @@ class Merged:
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedbench merge --json` prints."""
+        """Output of `fedbench merge --json`."""
         return asdict(self)
 
 
-def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> Merged:
-    """Bring rows, curves, checkpoints and studies of other stores into one.
+def merge(
+    sources: Sequence[Store | Path | str],
+    store: Store | Path | str | None = None,
+    *,
+    dry_run: bool = False,
+) -> Merged:
+    """Copy rows, curves, checkpoints and studies of other stores into one.
 
-    Nothing is written before everything has been compared. A row counts as the same when its
-    results are, to the last bit; when, where and how fast it ran may differ, and the target's
-    stays. Each cell and study of the target is locked while it is filled, and looked at again.
+    Nothing is written before everything has been compared. Rows are the same if their results are
+    equal to the last bit; they may differ in `CIRCUMSTANCES`, and the row of the target stays. Each
+    cell and study of the target is locked and compared again before it is written.
 
     Args:
-        target: need not exist.
-        sources: stay as they are.
+        sources: stores that stay as they are.
+        store: the target, which need not exist; see `open_store`.
         dry_run: compare and count only.
 
     Raises:
         StoreError: for a source that is not there, for rows, trials or studies that contradict
-            each other, or when the target cannot be written, or another process is at work on the
-            same run or study there; the same call again then does the rest.
+            each other, for a target that cannot be written, or if another process works on the same
+            run or study there; the same call again then does the rest.
     """
-    done, conflicts = Merged(), []
+    target, done, conflicts = open_store(store), Merged(), []
     rows = {row.row_id: (row, target) for row in target.rows()}
     new: dict[str, tuple[Row, Store]] = {}
     studies = _Studies(target)
-    for source in sources:
+    for source in map(open_store, sources):
         if not source.root.is_dir():
             raise StoreError(f"there is no store at {str(source.root)!r}; give folders of stores")
         done.problems += source.problems()
@@ -142,11 +147,11 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
                     done.rows_added += known is None
                     done.rows_replaced += known is not None
                 rows[row.row_id] = new[row.row_id] = (row, source)
-            elif row.status == "error" or not (found := differences(known[0], row)):
+            elif row.status == "error" or not (different := differences(known[0], row)):
                 done.rows_same += 1
             else:
                 where = f"{known[1].root} and {source.root}"
-                conflicts.append(f"row {row.row_id} has {found[0]} in {where}")
+                conflicts.append(f"row {row.row_id} has {different[0]} in {where}")
         conflicts += studies.add(source, done)
     if conflicts:
         more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
@@ -157,15 +162,15 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
     if not dry_run:
         target.check_writable()
         for study_id, files in studies.files.items():
-            with _locked(target, f"study {study_id}", study_id):
+            with _locked(target, "study", study_id):
                 for name, origin in files.items():
                     atomic_write_bytes(target.root / name, origin.read_bytes())
         for row_id, (row, source) in new.items():
-            with _locked(target, f"run {row_id}", row_id):
+            with _locked(target, "run", row_id):
                 now = target.finished(row_id)  # it may have been finished meanwhile
-                if now is not None and (found := differences(now, row)):
+                if now is not None and (different := differences(now, row)):
                     raise StoreError(
-                        f"row {row_id} has {found[0]} in {target.root}, just written, and"
+                        f"row {row_id} has {different[0]} in {target.root}, just written, and"
                         f" {source.root}; delete the one that you do not trust"
                     )
                 if now is None:
@@ -176,21 +181,21 @@ def merge(target: Store, sources: Sequence[Store], *, dry_run: bool = False) -> 
 
 
 @contextmanager
-def _locked(target: Store, what: str, name: str) -> Iterator[None]:
+def _locked(target: Store, kind: str, name: str) -> Iterator[None]:
     with target.lock(name) as mine:
         if not mine:
             raise StoreError(
-                f"{what} is being worked on by another process in {str(target.root)!r}; wait for"
-                " it and merge again: what was merged so far stays"
+                f"{kind} {name} is being worked on by another process in {str(target.root)!r}; wait"
+                " for it and merge again: what was merged so far stays"
             )
         yield
 
 
 class _Studies:
-    """What is known of every study so far.
+    """Studies of the target and of the sources so far.
 
     Attributes:
-        files: those to copy, by study and by their place below the target.
+        files: sources of the files to copy, by study and by path below the target.
     """
 
     def __init__(self, target: Store) -> None:
@@ -202,8 +207,8 @@ class _Studies:
             self._trials[study_id] = {t["number"]: t for t in target.trials(study_id)}
 
     def add(self, source: Store, done: Merged) -> list[str]:
-        """Take up the studies of a source; returns where they contradict what is known."""
-        found = []
+        """Add the studies of a source; return a line for every contradiction."""
+        conflicts = []
         for study_id in source.studies():
             try:
                 meta = source.study(study_id) or {}
@@ -211,13 +216,13 @@ class _Studies:
                 continue
             known = self._meta.setdefault(study_id, meta)
             if known and meta and any(known.get(key) != meta.get(key) for key in _SETTINGS):
-                found.append(f"study {study_id} has other settings in {source.root}")
+                conflicts.append(f"study {study_id} has other settings in {source.root}")
                 continue
-            found += self._add_trials(source, study_id, done)
-        return found
+            conflicts += self._add_trials(source, study_id, done)
+        return conflicts
 
     def _add_trials(self, source: Store, study_id: str, done: Merged) -> list[str]:
-        found = []
+        conflicts = []
         folder, trials = Path("trials") / study_id, self._trials.setdefault(study_id, {})
         before = len(trials)
         for trial in source.trials(study_id):
@@ -229,19 +234,19 @@ class _Studies:
             elif trial["status"] == "error" or all(known[key] == trial[key] for key in _TRIAL):
                 done.trials_same += 1
             else:
-                found.append(f"trial {trial['number']} of {study_id} differs in {source.root}")
+                conflicts.append(f"trial {trial['number']} of {study_id} differs in {source.root}")
         if len(trials) > before:  # the description and the best values of the longer study
             for name in ("study.json", "best.yaml"):
                 if (source.root / folder / name).exists():
                     self.files[study_id][folder / name] = source.root / folder / name
-        return found
+        return conflicts
 
 
 def _copy_cell(source: Path, target: Path, row: Row) -> None:
-    """Curve and checkpoints of a run, not its lock; its row comes last: a torn copy is redone.
+    """Copy curve and checkpoints of a run; its row is written later, so a torn copy is redone.
 
-    What an unfinished attempt left in the target goes; a failed run's checkpoints stay where they
-    are, since it is where they are that it can be tried again.
+    Leftovers of an unfinished attempt in the target are deleted. Checkpoints of a failed run are
+    not copied: it can be tried again in its store.
     """
     if row.status == "error" or not source.is_dir():
         return

@@ -1,4 +1,4 @@
-"""What viewers get: TensorBoard event files read back, and the calls that W&B sees."""
+"""Trackers: TensorBoard event files read back, and the calls that W&B gets."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ for (const kind of ["error", "warn"]) console[kind] = (...words) => errors.push(
 
 
 def in_browser(file: Path, size: str = "1280,900") -> dict[str, Any]:
-    """What the page comes to in headless Chromium after `STEPS`."""
+    """Run `STEPS` on the page in headless Chromium and return the result."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
@@ -141,7 +141,7 @@ def test_in_a_browser(written: tuple[Store, Path], opened: dict[str, Any]) -> No
 
 
 def cells_of_a_run(row: Row) -> dict[str, str]:
-    """What the page should say of a row, written apart from it."""
+    """Expected text of a row on the page, computed independently."""
 
     def shown(value: float | None, scale: float, digits: int) -> str:
         return "" if value is None else f"{value * scale:.{digits}f}"

@@ -44,9 +44,9 @@ def stores(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store]:
 def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
     anna, ben = stores
     target = Store(tmp_path / "both")
-    dry = merge(target, [anna, ben], dry_run=True)
+    dry = merge([anna, ben], target, dry_run=True)
     assert not target.root.exists()
-    done = merge(target, [anna, ben])
+    done = merge([anna, ben], target)
     assert (done.rows_added, done.rows_same, done.problems) == (3, 1, [])
     assert done == dry
     assert [row.seed for row in target.rows()] == [0, 1, 2]
@@ -55,7 +55,7 @@ def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
         assert target.curve(row.row_id) == [{"round_index": 0, "loss": 1.0}]
         assert (target.cell_dir(row.row_id) / "lock").read_bytes() == b""  # the target's own
     assert (target.root / "leaderboard.parquet").exists()
-    again = merge(target, [anna, ben])
+    again = merge([anna, ben], target)
     assert (again.rows_added, again.rows_same) == (0, 4)
 
 
@@ -68,7 +68,7 @@ def test_a_contradiction_is_refused_and_nothing_written(
     ben.write_row(row.model_copy(update={"linear_acc": 0.5 + 1e-16 * 2}))
     before = sorted(path.name for path in anna.root.rglob("*"))
     with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.5 and 0.5000"):
-        merge(anna, [ben])
+        merge([ben], anna)
     assert sorted(path.name for path in anna.root.rglob("*")) == before
 
 
@@ -76,8 +76,8 @@ def test_failed_rows_give_way(tmp_path: Path, make_row: MakeRow) -> None:
     failed, fine = Store(tmp_path / "failed"), Store(tmp_path / "fine")
     failed.write_row(make_row(status="error", error="worker died"))
     fine.write_row(make_row(linear_acc=0.5))
-    assert merge(fine, [failed]).rows_same == 1
-    assert merge(failed, [fine]).rows_replaced == 1
+    assert merge([failed], fine).rows_same == 1
+    assert merge([fine], failed).rows_replaced == 1
     assert failed.rows()[0].linear_acc == 0.5
 
 
@@ -89,9 +89,9 @@ def test_checkpoints_come_with_finished_runs_only(tmp_path: Path, make_row: Make
         store.cell_dir(row.row_id).mkdir(parents=True)
         (store.cell_dir(row.row_id) / f"{name}.safetensors").write_bytes(b"weights")
     cell = target.cell_dir(row.row_id)
-    merge(target, [failed])
+    merge([failed], target)
     assert [path.name for path in cell.iterdir()] == ["lock"]
-    merge(failed, [fine])  # in place of what the failed attempt left
+    merge([fine], failed)  # in place of what the failed attempt left
     assert sorted(p.name for p in failed.cell_dir(row.row_id).iterdir()) == [
         "lock",
         "round-7-b.safetensors",
@@ -109,8 +109,8 @@ def test_a_run_or_a_study_at_work_is_left_alone(
         with anna.lock(name) as mine:
             assert mine
             with pytest.raises(StoreError, match=rf"{name} is being worked on .* merge again"):
-                merge(anna, [ben])
-    assert (merge(anna, [ben]).rows_added, anna.studies()) == (1, ["study"])
+                merge([ben], anna)
+    assert (merge([ben], anna).rows_added, anna.studies()) == (1, ["study"])
 
 
 def test_what_is_finished_meanwhile_is_compared(
@@ -122,20 +122,20 @@ def test_what_is_finished_meanwhile_is_compared(
     rows = anna.rows()[:2]
     monkeypatch.setattr(anna, "rows", lambda: rows)  # as they were a moment ago
     with pytest.raises(StoreError, match=rf"row {row.row_id} has linear_acc 0.1 and 0.7 .*just"):
-        merge(anna, [ben])
+        merge([ben], anna)
 
 
 def test_unreadable_files_are_named_and_left_out(stores: tuple[Store, Store]) -> None:
     anna, ben = stores
     (ben.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
-    done = merge(anna, [ben])
+    done = merge([ben], anna)
     assert done.rows_added == 1
     assert "000.parquet" in done.problems[0]
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store at"):
-        merge(Store(tmp_path / "target"), [Store(tmp_path / "nowhere")])
+        merge([Store(tmp_path / "nowhere")], Store(tmp_path / "target"))
 
 
 def test_studies_grow_together(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_studies_grow_together(tmp_path: Path) -> None:
         for number in range(count):
             store.write_trial("study", number, trial(number / 10))
         store.write_study("study", {**META, "trials": count, "best": {"number": count - 1}})
-    done = merge(short, [long])
+    done = merge([long], short)
     assert (done.trials_added, done.trials_same) == (2, 1)
     assert [t["objective"] for t in short.trials("study")] == [0.0, 0.1, 0.2]
     assert (short.study("study") or {})["trials"] == 3
-    assert merge(long, [short]).trials_added == 0
+    assert merge([short], long).trials_added == 0
 
 
 def test_studies_that_contradict(tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_studies_that_contradict(tmp_path: Path) -> None:
         store.write_trial("study", 0, trial(objective))
         store.write_study("study", {**META, "seed": seed})
     with pytest.raises(StoreError, match="trial 0 of study differs"):
-        merge(one, [other])
+        merge([other], one)
     with pytest.raises(StoreError, match="trial 0 of study differs"):
-        merge(Store(tmp_path / "new"), [one, other])
+        merge([one, other], Store(tmp_path / "new"))
     with pytest.raises(StoreError, match="study study has other settings"):
-        merge(one, [third])
+        merge([third], one)
 
 
 def test_only_results_are_compared(make_row: MakeRow) -> None:
