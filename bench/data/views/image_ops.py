@@ -1,4 +1,4 @@
-"""Image operations on whole batches, with one parameter per image and no randomness of their own.
+"""Image operations on whole batches, with one parameter per image; the callers draw them.
 
 Float images are (B, C, H, W) float32 in [0, 1], C = 1 or 3. A parameter "(B,)" holds one value per
 image; it may live on the CPU while the images do not. Every operation returns a new tensor and
@@ -98,8 +98,8 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the gray image: `factor` (B,) >= 0; one channel stays as it is."""
     if images.shape[1] == 1:
         return images.clone()
-    own = _per_image(factor.to(images), images)
-    return (images * own).add_(_luma(images).mul_(1.0 - own)).clamp_(0.0, 1.0)
+    weight = _per_image(factor.to(images), images)
+    return (images * weight).add_(_luma(images).mul_(1.0 - weight)).clamp_(0.0, 1.0)
 
 
 def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
 
     HSV is never formed. With M, m the largest and smallest channel of a pixel and c = M - m, the
     distance of its hue from red is (g + b - r + M - 2m) / c sextants, on the side of green where
-    g > b. At distance d from its own place on the circle a channel is m + c * clamp(2 - d, 0, 1).
-    Everything is kept multiplied by c, so gray pixels (c = 0) need no case of their own.
+    g > b. At distance d from its place on the circle a channel is m + c * clamp(2 - d, 0, 1).
+    All values are multiplied by c throughout, so gray pixels (c = 0) are no special case.
     """
     if images.shape[1] == 1:
         return images.clone()
@@ -135,7 +135,7 @@ def color_jitter(
     saturation: Tensor,
     hue: Tensor,
 ) -> Tensor:
-    """Change brightness, contrast, saturation and hue of each image in an order of its own.
+    """Change brightness, contrast, saturation and hue, in an order that each image chooses.
 
     Args:
         images: float (B, C, H, W) in [0, 1].
@@ -150,7 +150,7 @@ def color_jitter(
     active = amounts != amounts.new_tensor([1.0, 1.0, 1.0, 0.0])
     if images.shape[1] == 1:
         active[:, SATURATION:] = False
-    # Images by step and operation, found where the parameters are: a GPU is not waited for.
+    # Images by step and operation, computed where the parameters are: a GPU is not waited for.
     place = torch.arange(4, device=order.device) * 4 + order
     place = torch.where(active.gather(1, order), place, 16).flatten()
     counts = torch.bincount(place, minlength=17).tolist()
@@ -160,8 +160,8 @@ def color_jitter(
     images = images.clone(memory_format=torch.contiguous_format)
     for index in range(16):
         if counts[index]:
-            own = changes[index % 4](images.index_select(0, rows[index]), amount[index])
-            images.index_copy_(0, rows[index], own)
+            changed = changes[index % 4](images.index_select(0, rows[index]), amount[index])
+            images.index_copy_(0, rows[index], changed)
     return images
 
 

@@ -1,4 +1,4 @@
-"""RandAugment and cutout on whole batches: one choice per image, no randomness of their own."""
+"""RandAugment and cutout on whole batches, with the random choices of each image as arguments."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RAND_AUGMENT_OPERATIONS: Final = (
     "autocontrast",
     "equalize",
 )
-"""What `rand_augment` chooses from, by number."""
+"""Operations of `rand_augment`, by number."""
 
 MAX_MAGNITUDE: Final = 30
-_NUM_SIGNED: Final = 9  # the first ones go in either direction
+_NUM_SIGNED: Final = 9  # the first ones have a direction
 _MOST_SHEAR = 0.3
 _MOST_SHIFT = 150 / 331  # of a side
 _MOST_DEGREES = 30.0
@@ -36,7 +36,7 @@ _GREY = 0.5
 
 
 def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitude: int) -> Tensor:
-    """Apply to each image its own operations, one after the other.
+    """Apply the operations chosen for each image, one after the other.
 
     Images with the same operation go through torchvision together, so a batch of any size takes at
     most 23 calls per step, and pixels are torchvision's: nearest neighbour, zeros from outside.
@@ -47,7 +47,7 @@ def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitud
     Args:
         images: uint8 (B, C, H, W), C = 1 or 3.
         operations: integers (B, n), numbers in `RAND_AUGMENT_OPERATIONS`, applied left to right.
-        backwards: bool (B, n), whether the strength is negative; of no meaning from identity on.
+        backwards: bool (B, n), True for a negative strength; ignored from identity on.
         magnitude: strength of every operation, 0..30.
 
     Returns:
@@ -57,7 +57,7 @@ def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitud
     keys = 2 * operations + (backwards & (operations < _NUM_SIGNED))  # (B, n)
     for step in keys.unbind(dim=1):
         for key in step.unique().tolist():
-            # Found where the parameters are: on the CPU this costs a GPU no wait.
+            # Computed where the parameters are: on the CPU, a GPU does not have to wait.
             rows = (step == key).nonzero().flatten().to(images.device)
             name, sign = RAND_AUGMENT_OPERATIONS[key // 2], -1 if key % 2 else 1
             changed = _operate(name, images.index_select(0, rows), magnitude, sign)
@@ -66,13 +66,13 @@ def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitud
 
 
 def cutout(images: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Grey out one square per image, cut off at the border.
+    """Grey out one square per image, clipped at the border.
 
     Source: DeVries & Taylor 2017, https://arxiv.org/abs/1708.04552. Grey is 0 after `normalise`.
 
     Args:
         images: float (B, C, H, W) in [0, 1].
-        row: integers (B,), the square reaches from side // 2 rows above on, `side` rows in all.
+        row: integers (B,); the square begins side // 2 rows above and has `side` rows.
         column: integers (B,), likewise.
         side: length of a side in pixels.
     """
@@ -87,28 +87,28 @@ def cutout(images: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
 
 
 def _operate(name: str, images: Tensor, magnitude: int, sign: int) -> Tensor:
-    from torchvision.transforms.v2 import functional as tv  # half a second for those who use it
+    from torchvision.transforms.v2 import functional as tv  # imported here: it takes half a second
 
-    def strength(greatest: float) -> float:  # in float32, as torchvision has it
+    def strength(greatest: float) -> float:  # in float32, as in torchvision
         return sign * float(torch.linspace(0.0, greatest, MAX_MAGNITUDE + 1)[magnitude])
 
     height, width = images.shape[2:]
-    still: dict[str, Any] = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]}
+    unmoved: dict[str, Any] = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]}
     slope = math.degrees(math.atan(strength(_MOST_SHEAR)))
     factor = 1.0 + strength(_MOST_CHANGE)
     match name:
         case "identity":
             result = images
         case "shear-x":
-            result = tv.affine(images, **still | {"shear": [slope, 0.0]}, center=[0, 0])
+            result = tv.affine(images, **unmoved | {"shear": [slope, 0.0]}, center=[0, 0])
         case "shear-y":
-            result = tv.affine(images, **still | {"shear": [0.0, slope]}, center=[0, 0])
+            result = tv.affine(images, **unmoved | {"shear": [0.0, slope]}, center=[0, 0])
         case "translate-x":
             shift = int(strength(_MOST_SHIFT * width))
-            result = tv.affine(images, **still | {"translate": [shift, 0]})
+            result = tv.affine(images, **unmoved | {"translate": [shift, 0]})
         case "translate-y":
             shift = int(strength(_MOST_SHIFT * height))
-            result = tv.affine(images, **still | {"translate": [0, shift]})
+            result = tv.affine(images, **unmoved | {"translate": [0, shift]})
         case "rotate":
             result = tv.rotate(images, strength(_MOST_DEGREES))
         case "brightness":

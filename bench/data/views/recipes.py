@@ -1,4 +1,4 @@
-"""What the named views are made of: recipes as data.
+"""Recipes of the named views, as data.
 
 Names ending in `-o` follow the released code of Lubana et al., names ending in `-m` Louizos et al.
 
@@ -19,10 +19,10 @@ from fedbench.bench.system.errors import ConfigError
 
 @dataclass(frozen=True)
 class ViewRecipe:
-    """What happens to an image, in the order of the fields; probabilities are per image.
+    """Random operations on an image, in the order of the fields; probabilities are per image.
 
     Attributes:
-        description: one line for people.
+        description: one line for readers.
         crop: nothing, a random box resized to the old size, or a window of the padded image.
         scale: share of the image that a resized crop covers, lowest and highest.
         interpolation: kernel of the resized crop.

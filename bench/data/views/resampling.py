@@ -1,4 +1,4 @@
-"""Resizing as matrix products: with which weights an output pixel reads the input pixels."""
+"""Resizing as matrix products: weights of the input pixels for each output pixel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Interpolation = Literal["bicubic", "bilinear"]
 
 _FAR = 1e6
 _TABLE_VALUES = 2**21
-"""Weights that are kept for good: images of 32 x 32 pixels need half of them, 4 MB."""
+"""Largest number of weights in a cached table: images of 32 x 32 pixels need half, 4 MB."""
 
 
 def resampling(
@@ -26,8 +26,8 @@ def resampling(
 ) -> Tensor:
     """Weights (B, size_out, size_in) that resize a box of each image along one axis.
 
-    Small images have few boxes, whose weights are computed once: a copy takes a thirtieth of the
-    time.
+    Small images have few boxes, whose weights are computed once: copying them takes a thirtieth of
+    the time.
 
     Args:
         start: integers (B,), first pixel of the box.
@@ -35,7 +35,7 @@ def resampling(
         size_in: pixels of the image.
         size_out: pixels of the result.
         interpolation: the kernel.
-        mirrored: bool (B,), which results are turned round; None = none.
+        mirrored: bool (B,), True for results that are flipped; None = none.
         device: of the weights.
     """
     boxes = size_in * (size_in + 1) // 2
@@ -67,7 +67,7 @@ def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def _table(
     size_in: int, size_out: int, interpolation: Interpolation, device: torch.device
 ) -> Tensor:
-    """Weights of every box, shorter ones first, then by their start; then all of them mirrored."""
+    """Weights of all boxes, by length and then by start; after them, the same mirrored."""
     boxes = [(i, n) for n in range(1, size_in + 1) for i in range(size_in + 1 - n)]
     start, length = torch.tensor(boxes * 2).T
     mirrored = torch.arange(len(start)) >= len(boxes)
@@ -83,7 +83,7 @@ def _weights(
     mirrored: Tensor | None,
     device: torch.device,
 ) -> Tensor:
-    """What `resampling` returns, computed.
+    """Compute the weights that `resampling` returns.
 
     Output pixel i looks at (i + 1/2) * length / size_out from the start of the box. The kernel is
     widened where it shrinks, never narrowed; it sees nothing outside the box, and each row of
@@ -97,14 +97,14 @@ def _weights(
     step = length / size_out
     stretch = step.clamp(min=1.0)
     centre = (output + 0.5) * (step / stretch)  # (B, size_out), in kernel units
-    # A pixel outside the box is put out of reach of every kernel.
+    # A pixel outside the box is moved out of reach of every kernel.
     position = torch.where((pixel >= 0) & (pixel < length), (pixel + 0.5) / stretch, _FAR)
     distance = torch.sub(position[:, None, :], centre[:, :, None]).abs_()
     if interpolation == "bilinear":
         weights = torch.sub(1.0, distance).clamp_(min=0.0)
     else:
-        # Keys' cubic kernel with a = -1/2: (u - 1) u^2 / 2 + (1 - 2 v) v^2, where u and v are
-        # what is left of 2 - |x| and 1 - |x| above zero.
+        # Keys' cubic kernel with a = -1/2: (u - 1) u^2 / 2 + (1 - 2 v) v^2, where u = 2 - |x| and
+        # v = 1 - |x|, each 0 where that is negative.
         outer = torch.sub(2.0, distance).clamp_(min=0.0)
         inner = outer - 1.0
         tail = outer.square_().mul_(inner)

@@ -37,7 +37,7 @@ def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
     Args:
         name: a key of `VIEWS`.
         images: uint8 (B, C, H, W), C = 1 (no saturation, hue, grayscale) or 3, H and W at least 4.
-        generator: a CPU generator. What it draws depends on the recipe and on (B, H, W) alone.
+        generator: a CPU generator; its draws depend on the recipe and on (B, H, W) alone.
 
     Returns:
         float32 (B, C, H, W) on the device of the images, normalised unless the recipe says not.
@@ -78,8 +78,8 @@ def draw_resized_crop(
 ) -> dict[str, Tensor]:
     """Draw boxes as torchvision's RandomResizedCrop does, for all images at once.
 
-    The area is uniform, the aspect ratio log-uniform in [3/4, 4/3]; of ten attempts the first that
-    fits counts, else the largest central box with an allowed aspect ratio.
+    The area is uniform, the aspect ratio log-uniform in [3/4, 4/3]. The first of ten attempts that
+    fits is taken, else the largest central box with an allowed aspect ratio.
 
     `size` is (H, W) of the images, `scale` the lowest and highest share of the area. Returns `top`,
     `left`, `height`, `width`, each int64 (batch,) on the CPU.
@@ -95,15 +95,15 @@ def draw_resized_crop(
     height, width = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
     fits = (height > 0) & (height <= rows) & (width > 0) & (width <= columns)
     first = fits.int().argmax(dim=0, keepdim=True)  # the first of equal maxima
-    found = fits.any(dim=0)
+    fitted = fits.any(dim=0)
     # Without a fit: the whole image, its longer side cut until the aspect ratio is allowed.
     widest = min(columns, round(rows * ASPECT_RANGE[1]))
     highest = min(rows, round(columns / ASPECT_RANGE[0]))
-    height = torch.where(found, height.gather(0, first)[0], float(highest))
-    width = torch.where(found, width.gather(0, first)[0], float(widest))
-    top = torch.where(found, (uniform(batch) * (rows - height + 1)).floor(), (rows - highest) // 2)
+    height = torch.where(fitted, height.gather(0, first)[0], float(highest))
+    width = torch.where(fitted, width.gather(0, first)[0], float(widest))
+    top = torch.where(fitted, (uniform(batch) * (rows - height + 1)).floor(), (rows - highest) // 2)
     left = torch.where(
-        found, (uniform(batch) * (columns - width + 1)).floor(), (columns - widest) // 2
+        fitted, (uniform(batch) * (columns - width + 1)).floor(), (columns - widest) // 2
     )
     box = {"top": top, "left": left, "height": height, "width": width}
     return {key: value.long() for key, value in box.items()}
@@ -130,7 +130,7 @@ def _check(images: Tensor, generator: torch.Generator) -> None:
 def _draw(
     recipe: ViewRecipe, generator: torch.Generator, batch: int, size: tuple[int, int]
 ) -> dict[str, Tensor]:
-    """All parameters of a batch, each (B, ...) on the CPU; what a recipe never does has no key."""
+    """Draw all parameters of a batch, each (B, …) on the CPU; operations not in use have no key."""
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(batch, generator=generator)
@@ -172,7 +172,7 @@ def _draw(
 
 
 def _apply(recipe: ViewRecipe, images: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
-    """Carry out the drawn operations on uint8 images; float32 in [0, 1]."""
+    """Apply the drawn operations to uint8 images; returns float32 in [0, 1]."""
     flip = draws.get("flip")
     if recipe.crop == "resized":
         top, left, height, width = (draws[key] for key in ("top", "left", "height", "width"))
@@ -206,8 +206,8 @@ def _apply(recipe: ViewRecipe, images: Tensor, draws: Mapping[str, Tensor]) -> T
 
 
 def _on(images: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Replace the chosen images by `operation(them, their rows)`, in place."""
+    """Replace the chosen images, bool (B,), by `operation(images, rows)` of them, in place."""
     rows = chosen.nonzero().flatten()
     if len(rows):
-        there = rows.to(images.device)
-        images.index_copy_(0, there, operation(images.index_select(0, there), rows))
+        index = rows.to(images.device)
+        images.index_copy_(0, index, operation(images.index_select(0, index), rows))
