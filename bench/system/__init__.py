@@ -1,1 +1,1 @@
-"""Errors, files, seeds and devices: what everything else stands on."""
+"""Errors, files, identifiers, seeds and devices, on which all other packages build."""

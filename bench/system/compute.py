@@ -1,4 +1,4 @@
-"""Whether numbers are numbers."""
+"""Cores, devices, memory and packages of the machine, and a check for finite numbers."""
 
 from __future__ import annotations
 
@@ -15,32 +15,17 @@ from fedbench.bench.system.errors import ConfigError, ResourceError
 
 
 def physical_cores() -> int:
-    """Physical cores that this process may use; at least 1."""
+    """Return the number of physical cores that this process may use; at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
 
 
-_TOP_PAD, _TRIM, _MMAP = -2, -1, -3  # glibc's numbers of mallopt's parameters
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep freed blocks of up to 32 MB for the next step.
-
-    By default it returns a layer's activations to the system and fetches them again at every step:
-    thousands of page faults, a tenth of the step of a small encoder on a CPU. Values are the same.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:  # another C library does without
-        for parameter, size in ((_MMAP, 2**25), (_TRIM, 2**28), (_TOP_PAD, 2**24)):
-            mallopt(parameter, size)
-
-
 def choose_devices(device: str, workers: int | None) -> list[str]:
-    """One device name per worker; the first is also the server's.
+    """Return one device name per worker; the first is also the server's.
 
     Args:
         device: `auto` (GPU if there is one), `cpu` or `cuda`.
-        workers: how many; None = physical cores on a CPU, one per GPU otherwise.
+        workers: count; None = physical cores on a CPU, one per GPU otherwise.
 
     Raises:
         ConfigError: for another device name or fewer than one worker.
@@ -58,10 +43,26 @@ def choose_devices(device: str, workers: int | None) -> list[str]:
     return [f"cuda:{index % gpus}" for index in range(workers or gpus)]
 
 
-def all_finite(values: Tensor) -> bool:
-    """Whether no entry is NaN or infinite.
+_TOP_PAD, _TRIM, _MMAP = -2, -1, -3  # parameter numbers of glibc's mallopt
 
-    From the extremes, which a NaN takes over: one pass, a tenth of the time of `isfinite().all()`.
+
+def keep_freed_memory() -> None:
+    """Make the C library keep freed blocks of up to 32 MB for the next step.
+
+    By default it returns a layer's activations to the system and fetches them again at every step:
+    thousands of page faults, a tenth of the time of a small encoder on a CPU.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # only glibc has it
+        for parameter, size in ((_MMAP, 2**25), (_TRIM, 2**28), (_TOP_PAD, 2**24)):
+            mallopt(parameter, size)
+
+
+def all_finite(values: Tensor) -> bool:
+    """Return False if an entry is NaN or infinite.
+
+    Looks at the extremes, which are NaN if any entry is: one pass, a tenth of the time of
+    `isfinite().all()`.
 
     >>> import torch
     >>> all_finite(torch.tensor([[0.0, float("nan")]]))

@@ -1,4 +1,4 @@
-"""Names derived from content: equal values have equal names on every machine."""
+"""Identifiers derived from content: equal values have equal identifiers on every machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 
 def content_id(value: Any) -> str:
-    """The first 20 hexadecimal digits of the SHA-256 of the canonical JSON."""
+    """Return the first 20 hexadecimal digits of the SHA-256 of the canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:20]

@@ -1,4 +1,4 @@
-"""The one source of randomness: every draw comes from a generator named by what it is for.
+"""Random generators, each derived from the seed and the purpose of its draws.
 
 A generator depends on `(seed, purpose, …)` alone, so draws do not depend on the number of workers,
 on the order in which clients finish, or on whether a run was interrupted.
@@ -15,18 +15,18 @@ import torch
 
 
 def derive(seed: int, purpose: str, *index: int) -> int:
-    """A 63-bit seed for one purpose, for example `derive(0, "cohort", round_index)`."""
+    """Return a 63-bit seed for one purpose, for example `derive(0, "cohort", round_index)`."""
     key = "/".join([str(seed), purpose, *map(str, index)])
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
 def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
-    """A CPU generator; draw on the CPU and move, so that CPU and GPU runs share their draws."""
+    """Return a CPU generator; draws move to the device, so that CPU and GPU runs have the same."""
     return torch.Generator().manual_seed(derive(seed, purpose, *index))
 
 
 def numpy_generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
-    """The same for NumPy code."""
+    """Return a NumPy generator."""
     return np.random.default_rng(derive(seed, purpose, *index))
 
 
@@ -34,11 +34,11 @@ def numpy_generator(seed: int, purpose: str, *index: int) -> np.random.Generator
 def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
     """Seed torch's global generators inside the block and restore them after it.
 
-    For code that knows no other generator: weight initialisers and dropout.
+    Meant for code that takes no generator: weight initialisers and dropout.
     """
     value, gpus = derive(seed, purpose, *index), torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if gpus else ()):
-        # `torch.manual_seed` would also write down a traceback for each kind of device not in use.
+        # `torch.manual_seed` would also record a traceback for each kind of device not in use.
         torch.default_generator.manual_seed(value)
         if gpus:
             torch.cuda.manual_seed_all(value)

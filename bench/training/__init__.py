@@ -1,1 +1,1 @@
-"""The rounds of a run: clients, server, aggregation, checkpoints."""
+"""Rounds of a run: clients, workers, aggregation, server, checkpoints."""

@@ -1,1 +1,1 @@
-"""How the images of a data set are dealt to clients."""
+"""Dealing of a data set's images to clients."""
