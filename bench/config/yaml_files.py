@@ -56,12 +56,7 @@ class _Loader(_CoreSchema, yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_word(self, node: yaml.ScalarNode) -> Any:
-        value = parse_word(node.value or "null")
-        if node.tag == _TAGS[float] and type(value) is int:
-            value = float(value)
-        if _TAGS.get(type(value)) != node.tag:
-            raise _refusal(node, f"{node.value!r} is not of type {node.tag}")
-        return value
+        return parse_word(node.value or "null")
 
 
 _Loader.yaml_implicit_resolvers = {}

@@ -142,14 +142,10 @@ def _must(message: str) -> str:
     return message.replace(": input should be", ": must be", 1)
 
 
-def _args(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
-
-
 def _kinds(annotation: Any) -> set[Any]:
     """Return the plain types that a field takes; a sequence counts as tuple."""
-    if parts := _args(annotation):
-        return set().union(*(_kinds(part) for part in parts))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return set().union(*map(_kinds, get_args(annotation)))
     if get_origin(annotation) is Literal:
         return {type(option) for option in get_args(annotation)}
     if get_origin(annotation) in (tuple, list, Sequence):

@@ -44,21 +44,12 @@ class Home:
     mark: str
 
 
-@dataclass(frozen=True)
-class Settled:
-    """A job with paths of this node.
-
-    Attributes:
-        job: the job.
-        local: its checkpoints lie on this node alone, so that its history must be sent.
-    """
-
-    job: CellJob
-    local: bool
-
-
-def settle(job: CellJob, home: Home) -> Settled:
+def settle(job: CellJob, home: Home) -> tuple[CellJob, bool]:
     """Give a job the paths of this node; fetches its data set if this node does not see it.
+
+    Returns:
+        The job, and True if its checkpoints lie on this node alone, so that its history must be
+        sent and its folder deleted when it has ended.
 
     Raises:
         ResourceError: if `--checkpoint-dir` is not the driver's folder.
@@ -70,22 +61,16 @@ def settle(job: CellJob, home: Home) -> Settled:
         )
     root = job.checkpoints or job.store
     if (root / "cells" / home.mark).is_file():
-        return Settled(job, local=False)
+        return job, False
     if job.checkpoints is not None:
         raise ResourceError(
             f"node {socket.gethostname()} does not see the driver's --checkpoint-dir {str(root)!r};"
             " mount it there under the same path, or leave the option out"
         )
     name = hashlib.sha256(str(job.store).encode()).hexdigest()[:16]
-    settled = Settled(replace(job, checkpoints=_scratch() / name), local=True)
-    _delete_stale(settled.job.folder)
-    return settled
-
-
-def clean_up(settled: Settled) -> None:
-    """Delete the folder of a cell that has ended if it lies on this node alone."""
-    if settled.local:
-        shutil.rmtree(settled.job.folder, ignore_errors=True)
+    job = replace(job, checkpoints=_scratch() / name)
+    _delete_stale(job.folder)
+    return job, True
 
 
 def _delete_stale(current: Path) -> None:
@@ -186,9 +171,9 @@ def train(config: dict[str, Any]) -> None:
         work(job, tune.report)
         return
     try:
-        settled = settle(job, Home(**config["home"]))
+        job, local = settle(job, Home(**config["home"]))
     except FedbenchError as err:
         tune.report(_abort(err))
         return
-    if work(settled.job, tune.report, history=settled.local) != "busy":
-        clean_up(settled)
+    if work(job, tune.report, history=local) != "busy" and local:
+        shutil.rmtree(job.folder, ignore_errors=True)

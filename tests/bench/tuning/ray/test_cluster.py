@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,9 +62,9 @@ def last(made: CellJob, **settings: Any) -> dict[str, Any]:
 
 def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
     made = job(marked(tmp_path / "store"))
-    assert remote.settle(made, HOME) == remote.Settled(made, local=False)
+    assert remote.settle(made, HOME) == (made, False)
     shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
-    assert remote.settle(shared, HOME).job.folder == tmp_path / "shared" / "cells" / "cell"
+    assert remote.settle(shared, HOME)[0].folder == tmp_path / "shared" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(
         ResourceError, match=r"does not see the driver's --checkpoint-dir '.*elsewh"
@@ -71,18 +72,26 @@ def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path)
         remote.settle(lost, HOME)
 
 
-def test_a_node_that_sees_no_store_works_in_a_local_folder(tmp_path: Path, scratch: Path) -> None:
+def test_a_node_that_sees_no_store_works_in_a_local_folder(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = job(tmp_path / "unseen")
-    settled = remote.settle(made, HOME)
-    assert settled.local
-    assert scratch in settled.job.folder.parents
-    message = last(settled.job, history=True)
+    settled, local = remote.settle(made, HOME)
+    assert local
+    assert scratch in settled.folder.parents
+    message = last(settled, history=True)
     assert message["status"] == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
-    assert remote.settle(made, HOME).job.folder.exists()
-    remote.clean_up(settled)
-    assert not settled.job.folder.exists()
+    assert remote.settle(made, HOME)[0].folder.exists()
+    context = SimpleNamespace(get_assigned_resources=dict)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    monkeypatch.setattr("ray.get_gpu_ids", list)
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr("ray.tune.report", reports.append)
+    remote.train({"job": made.dumps(), "home": asdict(HOME)})
+    assert reports[-1]["status"] == "ok"
+    assert not settled.folder.exists()
 
     outcome = Outcome.of(made, json.loads(json.dumps(message)))
     assert outcome.row is not None
@@ -97,7 +106,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(tmp_path: Path, scrat
 
 
 def test_unused_folders_on_a_node_are_deleted_after_a_week(tmp_path: Path, scratch: Path) -> None:
-    root = remote.settle(job(tmp_path / "unseen"), HOME).job.folder.parent
+    root = remote.settle(job(tmp_path / "unseen"), HOME)[0].folder.parent
     other = root.parents[1] / ("a" * 16) / "cells"
     folders = [root / "old", other / "old", other / "busy", other / "young", root / "cell"]
     for folder in folders:
@@ -157,13 +166,13 @@ def test_a_data_set_that_a_node_lacks_is_fetched_once(
 
     monkeypatch.setattr(remote, "_fetch", fetch)
     seen = replace(job(marked(tmp_path / "s")), dataset=dataset.path, revision=dataset.revision)
-    assert remote.settle(seen, HOME).job.dataset == dataset.path
+    assert remote.settle(seen, HOME)[0].dataset == dataset.path
     assert fetched == []
     unseen = replace(seen, dataset=tmp_path / "nowhere")
     for _ in range(2):
-        settled = remote.settle(unseen, HOME)
+        settled, _ = remote.settle(unseen, HOME)
     assert fetched == [tmp_path / "nowhere"]
-    message = last(settled.job)
+    message = last(settled)
     assert Row.model_validate_json(message["row"]).dataset_revision == dataset.revision
 
     def nothing(path: Path, home: remote.Home) -> Any:
