@@ -1,6 +1,6 @@
-"""The contract that every method plugin must keep, as a test class to subclass.
+"""Contract tests of method plugins, and tiny runs for tests.
 
-A plugin author's whole test module (pytest collects the inherited tests; nothing else is needed):
+The whole test module of a plugin (pytest collects the inherited tests; nothing else is needed):
 
     from fedbench.bench.testing import MethodContract
 
@@ -13,7 +13,6 @@ of handwritten digits for a few rounds on one thread; all of them together take 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,13 +26,14 @@ from torch import Tensor
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import Client, Labels, Loss, RoundPlan, Server, Sharing, Upload, registry
 from fedbench.bench.method.sharing import SENT_DOWN
 from fedbench.bench.runs.audit import audit
+from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import build_config, field_infos
 from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
@@ -57,124 +57,11 @@ _TINY: Mapping[str, Any] = {
     "federation.num_rounds": 2,
 }
 _TINY_DIM = 16
-
-
-def tiny_config(spec: str, /, **values: Any) -> RunConfig:
-    """A configuration that trains in a fraction of a second: 80 digits, 4 clients, 2 rounds.
-
-    Fields of the method that end in `_dim` become 16.
-
-    Args:
-        spec: the method spec.
-        **values: dotted names with `__` for the dot, as in `client__lr=0.1`.
-
-    Raises:
-        ConfigError: for a name or a value that does not fit.
-    """
-    narrow = {
-        name: _TINY_DIM
-        for name, info in field_infos(spec).items()
-        if name.startswith("method.") and name.endswith("_dim") and info.annotation is int
-    }
-    given = {name.replace("__", "."): value for name, value in values.items()}
-    return build_config(spec, {**_TINY, **narrow, **given})
-
-
-def hand_partition(shares: Sequence[Sequence[int]], dataset: Dataset) -> Partition:
-    """A partition by hand: for each client the positions of its training images."""
-    indices = np.array(list(itertools.chain.from_iterable(map(sorted, shares))), dtype=np.int64)
-    offsets = np.cumsum([0, *map(len, shares)])
-    size, classes = len(dataset.train_labels), dataset.num_classes
-    return Partition("iid", 1.0, 0, size, classes, indices, offsets)
-
-
-def tiny_setup(
-    config: RunConfig,
-    *,
-    shares: Sequence[Sequence[int]] | None = None,
-    train_labels: np.ndarray | None = None,
-    data_dir: Path | None = None,
-) -> Setup:
-    """A run before its first round.
-
-    Args:
-        config: what to run.
-        shares: deals the images by hand; None = as the configuration says.
-        train_labels: takes the place of the data set's, (N,); the deal stays the same.
-        data_dir: cache of data sets; None = the default one.
-    """
-    data = config.data
-    dataset = load_dataset(
-        data.name, data_dir, train_subset=data.train_subset, test_subset=data.test_subset
-    )
-    if shares is not None:
-        partition = hand_partition(shares, dataset)
-    else:
-        partition = deal(dataset.train_labels, dataset.num_classes, data, config.seed)
-    if train_labels is not None:
-        dataset = dataclasses.replace(dataset, train_labels=train_labels)
-    return Setup.of(config, dataset, partition)
-
-
-def train(setup: Setup, folder: Path, *, rounds: int | None = None) -> Trainer:
-    """Train in this process, from the folder's last checkpoint if it has one.
-
-    Args:
-        setup: the run.
-        folder: for checkpoints.
-        rounds: stop after this many; None = the configured ones.
-    """
-    with single_thread():
-        trainer = Trainer(setup, folder, _RUN, _CPU, CollapseMonitor(setup, _CPU))
-        executor = InProcess(ClientRunner(setup, _CPU, folder / "clients"))
-        for _ in itertools.islice(trainer.rounds(executor), rounds):
-            pass
-    return trainer
-
-
-def all_tensors(trainer: Trainer) -> Tensor:
-    """The server's vector, then every client's own tensors, as one vector."""
-    store = PersonalStore(trainer.folder / "clients")
-    own = [store.load(k, r) for k, r in sorted(trainer.personal_rounds.items())]
-    return torch.cat([trainer.vector, *own])
-
-
-def assert_same_run(a: Trainer, b: Trainer) -> None:
-    """Fail unless two runs have equal bits: weights, own tensors, bytes and histories."""
-    assert a.personal_rounds == b.personal_rounds
-    assert torch.equal(all_tensors(a), all_tensors(b))
-    assert a.ledger == b.ledger
-    assert [_untimed(record) for record in a.history] == [_untimed(r) for r in b.history]
-
-
-def _untimed(record: Any) -> Any:
-    return dataclasses.replace(record, seconds=0.0)
-
-
-def pooled(uploads: Sequence[Upload]) -> list[Upload]:
-    """The sums over clients in the first upload, zeros in the others."""
-    names = list(uploads[0].extras)
-    sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
-    first = Upload(uploads[0].client_id, sum(u.num_examples for u in uploads), sums)
-    zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
-    return [first, *(Upload(u.client_id, 0, zeros) for u in uploads[1:])]
-
-
-def out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
-    """Values that the constraints of a field forbid."""
-    shifts = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
-    for rule in metadata:
-        for name, shift in shifts.items():
-            bound = getattr(rule, name, None)
-            if isinstance(bound, int | float):
-                yield bound + shift
-
-
 _PLAN = RoundPlan(local_epochs=1)
 
 
 class MethodContract:
-    """What every method keeps to. Set `spec`; override `fields` where defaults are too large.
+    """Tests that every method must pass; set `spec`, and `fields` if defaults are too large.
 
     Attributes:
         spec: the method spec under test.
@@ -232,7 +119,7 @@ class MethodContract:
             assert sorted(names) == sorted(net.state_dict())
 
     def test_private_tensors_stay_where_they_are(self, tmp_path: Path) -> None:
-        """What a client keeps for itself and what only the server holds is never uploaded."""
+        """Personal tensors of clients and tensors that only the server holds are never uploaded."""
         for norm in ("group", "batch-local"):
             work = _Local(self._setup(model__norm=norm), tmp_path / norm)
             layout, vector = work.runner.layout, work.runner.binding.server.data.clone()
@@ -243,11 +130,13 @@ class MethodContract:
             assert sent.bytes_down == sum(4 * (slot.stop - slot.start) for slot in shared)
             assert layout.upload_size * 4 == sent.bytes_up
             assert not bool(upload.isnan().any())
-            kept = [slot for slot in layout.server if slot.rule is Sharing.SERVER_ONLY]
-            private = work.runner.binding.named([*kept, *layout.personal])
+            server_only = [slot for slot in layout.server if slot.rule is Sharing.SERVER_ONLY]
+            private = work.runner.binding.named([*server_only, *layout.personal])
             for name, extra in trained.extras.items():
                 for other, value in private.items():
-                    same = value.numel() > 1 and _contains(extra, value)
+                    same = extra.numel() == value.numel() > 1 and torch.equal(
+                        extra.flatten(), value.flatten()
+                    )
                     assert not same, f"extra {name!r} holds the private tensor {other!r}"
 
     def test_what_reveals_single_images_is_declared(self) -> None:
@@ -255,7 +144,7 @@ class MethodContract:
         audit(self._setup())
 
     def test_declared_sums_are_all_that_the_server_needs(self, tmp_path: Path) -> None:
-        """Where `needs()` and the table declare sums only, the server's step sees nothing else."""
+        """The server's step needs sums only, if that is what `needs()` and the table declare."""
         setup = self._setup()
         if needed_one_by_one(setup.method):
             return
@@ -268,7 +157,7 @@ class MethodContract:
             trained = runner.run(Task(k, last, 1, None), vector, out)
             uploads.append(Upload(k, trained.num_examples, trained.extras))
         results = []
-        for given in (uploads, pooled(uploads)):
+        for given in (uploads, _summed(uploads)):
             net = setup.make_net()
             binding = setup.layout(net).bind(net)
             setup.method.server_step(net, given, Server(last, generator(0, "server"), {}))
@@ -285,8 +174,8 @@ class MethodContract:
             labels[hidden] = (labels[hidden] + 1 + np.arange(hidden.sum()) % 8) % 10
             other = self._setup(train_labels=labels, **fraction)
             runs = [
-                train(each, tmp_path / f"{index}{which}")
-                for each, which in ((setup, "a"), (other, "b"))
+                train(run, tmp_path / f"{index}{name}")
+                for run, name in ((setup, "a"), (other, "b"))
             ]
             assert (setup.labels == other.labels).all()
             assert_same_run(*runs)
@@ -316,7 +205,7 @@ class MethodContract:
             assert_same_run(whole, resumed)
 
     def test_fields_are_checked_and_survive_a_round_trip(self) -> None:
-        """Fields survive being written down; unknown and out-of-range ones are refused by name."""
+        """Fields survive a round trip through JSON; bad names and values are refused by name."""
         method = registry.create(self.spec, {})
         written = registry.dump(method)
         assert registry.dump(registry.create(self.spec, written)) == written
@@ -326,11 +215,11 @@ class MethodContract:
             if not name.startswith("method."):
                 continue
             assert info.description, f"{name} has no description"
-            for value in out_of_range(info.metadata):
+            for value in _out_of_range(info.metadata):
                 _refused(self.spec, {name: value}, name)
 
     def test_clients_of_any_size_work(self, tmp_path: Path) -> None:
-        """Clients with 0, 1 and 2 images train, or sit out, without harm; also one at a time."""
+        """Clients with 0, 1 and 2 images train or sit out without harm, also one at a time."""
         shares = [[0], [1, 2], [], list(range(3, 30))]
         for norm, participation in (("group", 1.0), ("batch", 1.0), ("group", 0.25)):
             setup = self._setup(
@@ -344,7 +233,7 @@ class MethodContract:
                 assert plan.cohort != "sampled" or record.cohort_size == largest
 
     def test_features_do_not_depend_on_the_batch(self) -> None:
-        """In eval mode `encode` and `embed` give a row per image, whatever else is in the batch."""
+        """In eval mode, `encode` and `embed` give each image a row that others do not change."""
         setup = self._setup(model__norm="batch")
         net = setup.make_net().eval()
         images = torch.randn(6, *setup.spec.image_shape, generator=generator(0, "images"))
@@ -368,9 +257,95 @@ class MethodContract:
         return tiny_setup(config, shares=shares, train_labels=train_labels)
 
     def _label_fractions(self) -> list[dict[str, Any]]:
-        """Shares of labels that make a difference to the method, besides the usual one."""
+        """Label fractions that the method distinguishes, as fields of a configuration."""
         optional = registry.create(self.spec, {}).needs().labels is Labels.OPTIONAL
         return [{}, {"data__label_fraction": 0.0}] if optional else [{}]
+
+
+def tiny_config(spec: str, /, **values: Any) -> RunConfig:
+    """Return a configuration that trains in a fraction of a second: 80 digits, 4 clients, 2 rounds.
+
+    Fields of the method that end in `_dim` become 16.
+
+    Args:
+        spec: the method spec.
+        **values: dotted names with `__` for the dot, as in `client__lr=0.1`.
+
+    Raises:
+        ConfigError: for a name or a value that does not fit.
+    """
+    narrow = {
+        name: _TINY_DIM
+        for name, info in field_infos(spec).items()
+        if name.startswith("method.") and name.endswith("_dim") and info.annotation is int
+    }
+    given = {name.replace("__", "."): value for name, value in values.items()}
+    return build_config(spec, {**_TINY, **narrow, **given})
+
+
+def hand_partition(shares: Sequence[Sequence[int]], dataset: Dataset) -> Partition:
+    """Deal a data set by hand; `shares` has each client's positions of training images."""
+    indices = np.array([i for share in shares for i in sorted(share)], dtype=np.int64)
+    offsets = np.cumsum([0, *map(len, shares)])
+    size, classes = len(dataset.train_labels), dataset.num_classes
+    return Partition("iid", 1.0, 0, size, classes, indices, offsets)
+
+
+def tiny_setup(
+    config: RunConfig,
+    *,
+    shares: Sequence[Sequence[int]] | None = None,
+    train_labels: np.ndarray | None = None,
+    data_dir: Path | None = None,
+) -> Setup:
+    """Set a run up, as it is before its first round.
+
+    Args:
+        config: what to run.
+        shares: each client's positions of training images; None = dealt by the configuration.
+        train_labels: (N,), in place of the data set's; the partition stays the same.
+        data_dir: cache of data sets; None = the default one.
+    """
+    dataset = open_dataset(config, data_dir)
+    if shares is not None:
+        partition = hand_partition(shares, dataset)
+    else:
+        partition = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+    if train_labels is not None:
+        dataset = replace(dataset, train_labels=train_labels)
+    return Setup.of(config, dataset, partition)
+
+
+def train(setup: Setup, folder: Path, *, rounds: int | None = None) -> Trainer:
+    """Train in this process, from the folder's last checkpoint if it has one.
+
+    Args:
+        setup: the run.
+        folder: for checkpoints.
+        rounds: stop after this many; None = the configured ones.
+    """
+    with single_thread():
+        trainer = Trainer(setup, folder, _RUN, _CPU, CollapseMonitor(setup, _CPU))
+        executor = InProcess(ClientRunner(setup, _CPU, folder / "clients"))
+        for _ in itertools.islice(trainer.rounds(executor), rounds):
+            pass
+    return trainer
+
+
+def all_tensors(trainer: Trainer) -> Tensor:
+    """Return the server's vector and then every client's personal tensors, as one vector."""
+    store = PersonalStore(trainer.folder / "clients")
+    personal = [store.load(k, r) for k, r in sorted(trainer.personal_rounds.items())]
+    return torch.cat([trainer.vector, *personal])
+
+
+def assert_same_run(a: Trainer, b: Trainer) -> None:
+    """Assert that two runs have the same bits: weights, personal tensors, traffic and histories."""
+    assert a.personal_rounds == b.personal_rounds
+    assert torch.equal(all_tensors(a), all_tensors(b))
+    assert a.ledger == b.ledger
+    histories = [[replace(record, seconds=0.0) for record in run.history] for run in (a, b)]
+    assert histories[0] == histories[1]
 
 
 class _Local:
@@ -382,7 +357,7 @@ class _Local:
         self.client = Client(int(setup.partition.sizes.argmax()), 0, generator(0, "client"))
 
     def batches(self, *, every_phase: bool = False) -> Iterator[Batch]:
-        """Batches of the first round, and with `every_phase` of the first configured one too."""
+        """Yield batches of the first round; with `every_phase`, of the first configured one too."""
         method, net = self.setup.method, self.runner.binding.net.train()
         needs = method.needs()
         self.runner.binding.zero_grad()
@@ -403,10 +378,6 @@ class _Local:
         return self.setup.method.loss(self.runner.binding.net, batch, self.client)
 
 
-def _contains(extra: Tensor, value: Tensor) -> bool:
-    return extra.numel() == value.numel() and torch.equal(extra.flatten(), value.flatten())
-
-
 def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:
     message = ""
     try:
@@ -415,3 +386,22 @@ def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:
         message = str(err)
     assert message, f"{dict(flat)} was accepted"
     assert name in message, f"the error does not name {name!r}: {message}"
+
+
+def _summed(uploads: Sequence[Upload]) -> list[Upload]:
+    """Move the sums over clients into the first upload, and zeros into the others."""
+    names = list(uploads[0].extras)
+    sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
+    first = Upload(uploads[0].client_id, sum(u.num_examples for u in uploads), sums)
+    zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
+    return [first, *(Upload(u.client_id, 0, zeros) for u in uploads[1:])]
+
+
+def _out_of_range(metadata: Sequence[Any]) -> Iterator[float]:
+    """Yield values that the constraints of a field forbid."""
+    shifts = {"gt": 0, "lt": 0, "ge": -1, "le": 1}
+    for rule in metadata:
+        for name, shift in shifts.items():
+            bound = getattr(rule, name, None)
+            if isinstance(bound, int | float):
+                yield bound + shift

@@ -152,7 +152,7 @@ class _Rehearsal:
         return counts
 
     def sent(self, round_index: int) -> dict[str, Tensor]:
-        """All that the client uploads in a round, each tensor as float64 (n,)."""
+        """Return the client's upload of a round, every tensor as float64 (n,)."""
         layout, method = self._runner.layout, self._setup.method
         plan = method.plan_round(round_index, RoundPlan(1))
         out = torch.empty(layout.upload_size)

@@ -259,10 +259,10 @@ class Estimator:
 
 
 class _TimedRunner(ClientRunner):
-    """Trains a client for a few local steps and takes their times.
+    """Trains a client for a few local steps and measures each of them.
 
     Attributes:
-        seconds: of each step, with the making of its batch.
+        seconds: duration of each step and of making its batch.
         num_images: images in these steps.
     """
 

@@ -45,7 +45,7 @@ class Reproduction:
 
     @property
     def same(self) -> bool:
-        """Whether every bit agrees."""
+        """Return True if every bit agrees."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:

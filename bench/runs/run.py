@@ -181,7 +181,7 @@ def run(
 
     Args:
         config: what to run.
-        store: where rows and checkpoints are kept.
+        store: takes the row and the checkpoints.
         origin: preset, study and command line, for the record.
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
