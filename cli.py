@@ -1,6 +1,6 @@
-"""The `fedbench` command: parse the command line, call `fedbench.bench.api`, print the result.
+"""The `fedbench` command: parse the command line, call a function of `fedbench`, print the result.
 
-Commands import what they need when they run, so that `--help` is quick.
+Nothing heavy is imported here, so that `--help` is quick: names of `fedbench` load when first used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+import fedbench
+from fedbench.bench.system.arguments import grouped
 from fedbench.bench.terminal import groups, show_lists, show_results, show_run, show_tuning
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit, emit_json, note, suggest, warn
@@ -44,7 +46,7 @@ def command(
     """Register a function as a command whose help ends in an example."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        return of.command(epilog=f"Example: {example}", **settings)(groups.grouped(function))
+        return of.command(epilog=f"Example: {example}", **settings)(grouped(function))
 
     return register
 
@@ -56,9 +58,7 @@ def _main(
 ) -> None:
     """Tune, sweep and compare federated methods that learn without labels."""
     if version:
-        from fedbench import __version__
-
-        emit(f"fedbench {__version__}")
+        emit(f"fedbench {fedbench.__version__}")
         raise typer.Exit
     _help_without_command(context)
 
@@ -92,14 +92,13 @@ def run(
     """Train one method, then evaluate its encoder."""
     if not dry_run:
         fork_server.start_early(workers, places.device)
-    from fedbench.bench import api
 
     common: dict[str, Any] = {**settings.values(), **places.values(), "workers": workers}
     if dry_run:
-        output.show(api.plan_run(spec, **common), show_run.show_plan)
+        output.show(fedbench.plan_run(spec, **common), show_run.show_plan)
         return
     with RunProgress(f"run {spec}", **output.verbosity) as progress:
-        result = api.run(
+        result = fedbench.run(
             spec,
             track=opt.parse_names(track) or (),
             on_start=progress.start,
@@ -133,10 +132,8 @@ def tune(
     output: groups.Output,
 ) -> None:
     """Search for good hyperparameters without using labels."""
-    from fedbench.bench import api
-
     with CellProgress(f"tune {spec}", **output.verbosity) as progress:
-        result = api.tune(
+        result = fedbench.tune(
             spec,
             trials=trials,
             seeds_per_trial=seeds_per_trial,
@@ -174,10 +171,8 @@ def sweep(
     output: groups.Output,
 ) -> None:
     """Run all cells of a grid that are not in the store yet."""
-    from fedbench.bench import api
-
     with CellProgress(f"sweep {grid}", **output.verbosity) as progress:
-        result = api.sweep(
+        result = fedbench.sweep(
             grid,
             methods=opt.parse_names(methods),
             seeds=opt.parse_seeds(seeds, settings.seed),
@@ -214,10 +209,8 @@ def leaderboard(
     output: groups.Output,
 ) -> None:
     """Rank the runs in the store."""
-    from fedbench.bench import api
-
     form = opt.parse_format(format_, output.json)
-    ranking = api.leaderboard(
+    ranking = fedbench.leaderboard(
         store, grid=grid, dataset=dataset, metric=metric, published=published, reach=reach
     )
     warn(*ranking.problems)
@@ -239,9 +232,7 @@ def report(
     output: groups.Output,
 ) -> None:
     """Write one web page with tables and charts. It needs no network."""
-    from fedbench.bench import api
-
-    result = api.report(file, store, grid=grid, dataset=dataset)
+    result = fedbench.report(file, store, grid=grid, dataset=dataset)
     warn(*result.problems)
     output.show(result, show_results.show_report)
     if strict and result.problems:
@@ -257,9 +248,7 @@ def studies(
     output: groups.Output,
 ) -> None:
     """Show tuning studies: trials, cost, correlations."""
-    from fedbench.bench import api
-
-    views = api.studies(store)
+    views = fedbench.studies(store)
     warn(*views.problems)
     if study is not None:
         output.show(show_tuning.choose_study(views, study), show_tuning.show_stored_study)
@@ -281,10 +270,9 @@ def dashboard(
     output: groups.Output,
 ) -> None:
     """Show tuning studies in optuna-dashboard."""
-    from fedbench.bench.api import open_store
     from fedbench.bench.tuning import dashboard
 
-    mirrored = dashboard.mirror(open_store(store), study)
+    mirrored = dashboard.mirror(fedbench.open_store(store), study)
     output.show(mirrored, show_tuning.show_mirrored)
     if not mirror_only:
         dashboard.check_installed(mirrored)
@@ -305,9 +293,7 @@ def figures(
     output: groups.Output,
 ) -> None:
     """Draw angles between classes and t-SNE maps of test features."""
-    from fedbench.bench import api
-
-    result = api.figures(
+    result = fedbench.figures(
         run_ids,
         out,
         forms=format_.names,
@@ -329,9 +315,7 @@ def export(
     output: groups.Output,
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
-    from fedbench.bench import api
-
-    exported = api.export_encoder(run_id, file, store=store, data_dir=data_dir)
+    exported = fedbench.export_encoder(run_id, file, store=store, data_dir=data_dir)
     show_lists.show_record(exported, output.json)
 
 
@@ -346,10 +330,8 @@ def reproduce(
     output: groups.Output,
 ) -> None:
     """Repeat a stored run and compare every bit of its result."""
-    from fedbench.bench import api
-
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
-        result = api.reproduce(
+        result = fedbench.reproduce(
             run_id,
             data_name=data,
             keep=keep,
@@ -372,9 +354,7 @@ def merge(
     output: groups.Output,
 ) -> None:
     """Merge other stores into this one; contradictions are refused."""
-    from fedbench.bench import api
-
-    merged = api.merge(stores, store, dry_run=dry_run)
+    merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
     output.show(merged, partial(show_results.show_merged, dry_run=dry_run))
     if strict and merged.problems:
@@ -393,9 +373,7 @@ def config(
     output: groups.Output,
 ) -> None:
     """Show the configuration and where each value comes from."""
-    from fedbench.bench import api
-
-    resolved = api.resolve(spec, **settings.values())
+    resolved = fedbench.resolve(spec, **settings.values())
     if output.json:
         emit_json(show_lists.config_record(resolved))
     elif yaml:
@@ -413,9 +391,7 @@ def partition(
     output: groups.Output,
 ) -> None:
     """Show how a preset deals its data to clients."""
-    from fedbench.bench import api
-
-    deal = api.partition(labels=labels, data_dir=data_dir, **settings.values())
+    deal = fedbench.partition(labels=labels, data_dir=data_dir, **settings.values())
     output.show(deal, show_lists.show_deal)
 
 
@@ -445,10 +421,8 @@ def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -
 @command("fedbench data prepare cifar10", of=data_app)
 def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: groups.Output) -> None:
     """Download or convert a data set into the cache, and verify it."""
-    from fedbench.bench import api
-
     with DecodingProgress(name, quiet=output.quiet) as progress:
-        prepared = api.prepare_data(name, data_dir=data_dir, on_progress=progress)
+        prepared = fedbench.prepare_data(name, data_dir=data_dir, on_progress=progress)
     show_lists.show_record(prepared, output.json)
 
 
@@ -461,10 +435,10 @@ def doctor(
     output: groups.Output,
 ) -> None:
     """Check versions, devices, memory, store, data and Ray."""
-    from fedbench.bench.api import as_path, open_store
+    from fedbench.bench.runs.arguments import as_path
     from fedbench.bench.tuning.doctor import checkup
 
-    result = checkup(open_store(store), as_path(data_dir), address)
+    result = checkup(fedbench.open_store(store), as_path(data_dir), address)
     output.show(result, show_lists.show_checks)
     if result.exit_code:
         raise typer.Exit(result.exit_code)

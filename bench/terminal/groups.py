@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
-from typing import Any, Protocol, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json
@@ -32,7 +30,7 @@ class Settings:
     seed: opt.Seed = None
 
     def values(self) -> dict[str, Any]:
-        """Return keyword arguments for `fedbench.bench.api`."""
+        """Return keyword arguments for the functions of `fedbench`."""
         return {**self.without_seed(), "seed": self.seed}
 
     def words(self, without: Collection[str] = ()) -> list[str]:
@@ -76,7 +74,7 @@ class Places:
     device: opt.DeviceName = opt.Device.AUTO
 
     def values(self) -> dict[str, Any]:
-        """Return keyword arguments for `fedbench.bench.api`."""
+        """Return keyword arguments for the functions of `fedbench`."""
         return {"store": self.store, "data_dir": self.data_dir, "device": self.device.value}
 
     def words(self) -> list[str]:
@@ -97,7 +95,7 @@ class Cluster:
     checkpoint_dir: opt.CheckpointDir = None
 
     def values(self) -> dict[str, Any]:
-        """Return keyword arguments for `fedbench.bench.api`."""
+        """Return keyword arguments for the functions of `fedbench`."""
         return {
             "concurrency": opt.parse_workers(self.workers, self.concurrency),
             "gpus_per_trial": self.gpus_per_trial,
@@ -152,38 +150,3 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         for item in value if isinstance(value, list) else [value]:
             words += [] if item is None else [name, str(item)]
     return words
-
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each dataclass parameter of a command by the fields of the dataclass.
-
-    >>> def show(*, places: Places, count: int = 1) -> None: print(places.device, count)
-    >>> grouped(show)(device="cpu", count=2)
-    cpu 2
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    flat: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name not in groups:
-            flat.append(parameter.replace(annotation=hints[name]))
-            continue
-        types = get_type_hints(groups[name], include_extras=True)
-        flat += [
-            inspect.Parameter(
-                field.name, parameter.kind, default=field.default, annotation=types[field.name]
-            )
-            for field in fields(groups[name])
-        ]
-
-    @wraps(command)
-    def call(*args: Any, **values: Any) -> None:
-        for name, kind in groups.items():
-            names = {field.name for field in fields(kind)} & values.keys()
-            values[name] = kind(**{key: values.pop(key) for key in names})
-        command(*args, **values)
-
-    # Typer reads both the signature and the annotations.
-    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    return call

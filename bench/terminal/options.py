@@ -48,7 +48,7 @@ def _argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text)
 
 
-def _option(metavar: str, text: str, *names: str, **limits: float) -> Any:
+def _option(metavar: str, text: str, *names: str, **limits: Any) -> Any:
     """Describe an option that takes a value; without `names`, it is called like its parameter."""
     return typer.Option(*names, metavar=metavar, help=text, **limits)
 
