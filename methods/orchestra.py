@@ -38,9 +38,9 @@ from fedbench.bench.nn import (
     cluster_privately,
     ema_update,
     has_batch_norm,
-    kept_buffers,
     projector,
     random_units,
+    restored_buffers,
 )
 
 
@@ -159,7 +159,7 @@ class Orchestra(Method):
         elif client.round == 0 and len(data) >= (2 if has_batch_norm(net) else 1):
             some = data.keep(torch.randperm(len(data), generator=client.rng)[: self.memory_size])
             views = some.ordered(view, client.rng, self.memory_size)
-            with torch.no_grad(), kept_buffers(net):
+            with torch.no_grad(), restored_buffers(net):
                 rows = [self._target(net, x) for x in views]  # one chunk, (n, d)
             memory.push(torch.cat(rows), torch.arange(len(some), device=rows[0].device))
         return data

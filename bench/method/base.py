@@ -325,7 +325,7 @@ class Method(Strict, ABC):
         return {}
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Edit the server's net in place: own training, broadcast tensors, projections.
+        """Edit the server's net in place: train server-only parts, set broadcast tensors.
 
         Runs once a round, after the average has been applied, in training mode and with gradients
         enabled. It may edit every tensor but the personal ones, which hold their initial values

@@ -42,7 +42,7 @@ from fedbench.bench.nn.target import (
     ema_update,
     has_batch_norm,
     keep_within_round,
-    kept_buffers,
+    restored_buffers,
 )
 
 __all__ = [
@@ -74,7 +74,6 @@ __all__ = [
     "has_batch_norm",
     "info_nce",
     "keep_within_round",
-    "kept_buffers",
     "latent_encoder",
     "latent_gap",
     "mlp",
@@ -83,6 +82,7 @@ __all__ = [
     "nt_xent",
     "projector",
     "random_units",
+    "restored_buffers",
     "sinkhorn",
     "spectral_contrast",
     "spread",

@@ -85,7 +85,7 @@ def has_batch_norm(net: nn.Module) -> bool:
 
 
 @contextmanager
-def kept_buffers(*modules: nn.Module) -> Iterator[None]:
+def restored_buffers(*modules: nn.Module) -> Iterator[None]:
     """Put buffers back after the block: a pass in training mode leaves no trace in batch norms.
 
     Args:

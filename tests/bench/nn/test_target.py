@@ -13,7 +13,7 @@ from fedbench.bench.nn.target import (
     ema_update,
     has_batch_norm,
     keep_within_round,
-    kept_buffers,
+    restored_buffers,
 )
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import generator, scope
@@ -109,12 +109,12 @@ def test_copying_takes_buffers_along() -> None:
     assert all(torch.equal(v, online[k]) for k, v in state(net["target_encoder"]).items())
 
 
-def test_a_training_pass_leaves_no_trace_in_kept_buffers() -> None:
+def test_a_training_pass_leaves_no_trace_in_restored_buffers() -> None:
     net = make()
     before = state(net)
     places = [buffer.data_ptr() for buffer in net.buffers()]
     x = torch.randn(8, 3, generator=generator(0, "x"))
-    with kept_buffers(net):
+    with restored_buffers(net):
         net(x, "encoder")
         name = "encoder.1.running_mean"
         assert not torch.equal(net.tensor(name), before[name])
