@@ -1,4 +1,4 @@
-"""The command in this process and as one of its own, and a store with one finished run."""
+"""The command in this process and in a new one, and a store with one finished run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refused(
 
 @pytest.fixture(scope="session")
 def shell() -> Callable[..., Answer]:
-    """Run the command as a process of its own, with its output in pipes."""
+    """Run the command as a new process, with its output in pipes."""
     root = str(Path(__file__).resolve().parents[2])
 
     def run(
@@ -86,7 +86,7 @@ def shell() -> Callable[..., Answer]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store, in a folder with a blank and a letter beyond ASCII, in which `finished` lies."""
+    """A store with the run `finished`; its path has a blank and a letter beyond ASCII."""
     return tmp_path_factory.mktemp("my störe")
 
 

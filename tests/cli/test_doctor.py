@@ -30,8 +30,8 @@ def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
     store = tmp_path / "none"
     document = call("doctor", "--store", store, "--json").json
     assert document["ok"]
-    found = {check["name"]: check for check in document["checks"]}
-    assert set(found) >= {
+    checks = {check["name"]: check for check in document["checks"]}
+    assert set(checks) >= {
         "python",
         "packages",
         "methods",
@@ -41,8 +41,8 @@ def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
         "data",
         "ray",
     }
-    assert "simclr" in found["methods"]["detail"]
-    assert f"{store}: 0 rows" in found["store"]["detail"]
+    assert "simclr" in checks["methods"]["detail"]
+    assert f"{store}: 0 rows" in checks["store"]["detail"]
     assert not store.exists()
     text = call("doctor", "--store", store).out
     assert text.startswith("ok       python ")

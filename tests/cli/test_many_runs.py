@@ -90,11 +90,11 @@ def test_tune_dry_run(call: Call, tmp_path: Path) -> None:
 
 
 def next_after_tune(call: Call, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
-    """The command that `tune` names after a study that found something."""
+    """Return the command that `tune` suggests after a study with a best trial."""
     best = {"trial": 0, "objective": 0.1, "params": {"client.lr": 0.1}}
     file = Path("trials") / "s-1" / "best.yaml"
     result = StudyResult("s-1", "simclr", "laptop", "finished", best, (), 0, file)
-    monkeypatch.setattr("fedbench.bench.api.tune", lambda *_, **__: result)
+    monkeypatch.setattr("fedbench.tune", lambda *_, **__: result)
     line = call("tune", "simclr", *words).err.splitlines()[-1]
     assert line.startswith("next: fedbench ")
     return shlex.split(line)[1:]
@@ -158,13 +158,13 @@ def test_a_study_without_a_best_trial_is_exit_code_4(
         "watched": {}, "seconds": 1.0, "error": None,
     }  # fmt: skip
     result = StudyResult("s-1", "simclr", "demo", "finished", None, (trial,), 1, None)
-    monkeypatch.setattr("fedbench.bench.api.tune", lambda *_, **__: result)
+    monkeypatch.setattr("fedbench.tune", lambda *_, **__: result)
     answer = call("tune", "simclr")
     assert answer.code == 4
     assert "none: no trial gave an objective" in answer.out
     assert "next:" not in answer.err
     answer = call("tune", "simclr", "--json")
     assert (answer.code, answer.json["best"], answer.json["config_file"]) == (4, None, None)
-    kept = replace(result, kept_errors=(0, 2))
-    monkeypatch.setattr("fedbench.bench.api.tune", lambda *_, **__: kept)
+    with_errors = replace(result, kept_errors=(0, 2))
+    monkeypatch.setattr("fedbench.tune", lambda *_, **__: with_errors)
     assert "failed   0, 2: not run again" in call("tune", "simclr").out

@@ -42,10 +42,10 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
     env = install(tmp_path / "site", good=good, half=twice, torn="import no_such\nmodule")
     answer = shell("methods", "--json", env=env)
     assert answer.code == 0, answer.err
-    found = {record["name"]: record for record in answer.json}
-    assert {"good", "simclr", "byol"} <= set(found)
-    assert "half" not in found  # the plugin's second line failed, so its first is undone
-    assert "own" in found["byol"]["summary"] or "prediction" in found["byol"]["summary"]
+    records = {record["name"]: record for record in answer.json}
+    assert {"good", "simclr", "byol"} <= set(records)
+    assert "half" not in records  # the plugin's second line failed, so its first is undone
+    assert "own" in records["byol"]["summary"] or "prediction" in records["byol"]["summary"]
     half, torn = answer.err.splitlines()
     assert half.startswith(
         "warning: plugin 'half' of package 'broken-pack' cannot be loaded: method 'byol' is"

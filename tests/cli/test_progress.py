@@ -1,0 +1,74 @@
+"""Progress displays, in a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from fedbench.bench.terminal import console
+from fedbench.bench.terminal.progress import CellProgress, DecodingProgress, RunProgress
+from fedbench.bench.tuning import events
+
+
+def show(progress: CellProgress) -> None:
+    """Send the events of two cells; the first ends well, the second does not."""
+    with progress:
+        progress(events.Began(total=3, done=1, concurrency=2, gpus=0.5))
+        progress(events.CellStarted("a", "simclr seed=0", done=1, total=3))
+        progress(events.CellProgress("a", "simclr seed=0", 1, 4, loss=0.5, collapsed=False))
+        progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
+        progress(events.CellDone("b", "simclr seed=1", "error", None, 1.0, 3, 3, None, "torn"))
+
+
+HEAD = "sweep x · 2 to run, 1 of 3 in the store already · 2 at a time, 0.5 GPU each"
+ENDED = "2/3 · simclr seed=0 · ok · objective 0.2500 · 1 min 1 s · 30 s left"
+FAILED = "3/3 · simclr seed=1 · error · 1 s · torn"
+
+
+@pytest.mark.parametrize(("quiet", "lines"), [(False, [HEAD, ENDED, FAILED]), (True, [])])
+def test_cells_in_a_pipe(quiet: bool, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    show(CellProgress("sweep x", quiet=quiet))
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize(("verbose", "lines"), [(False, [FAILED]), (True, [ENDED, FAILED])])
+def test_cells_on_a_terminal(
+    verbose: bool,
+    lines: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    drawn: list[tuple[str, ...]] = []
+    monkeypatch.setattr(CellProgress, "update", lambda _, *texts: drawn.append(texts))
+    show(CellProgress("sweep x", verbose=verbose))
+    printed = capsys.readouterr().err
+    assert [text for text in (HEAD, ENDED, FAILED) if text in printed] == lines
+    assert drawn[:3] == [
+        ("sweep x · preparing",),
+        (f"{HEAD} · starting Ray",),
+        ("sweep x · 1/3 done", "  simclr seed=0"),
+    ]
+    assert drawn[3][1:] == ("  simclr seed=0 · round 1/4 · loss 0.5000",)
+    assert drawn[-1] == ("sweep x · 3/3 done",)
+
+
+def test_a_terminal_gets_the_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with DecodingProgress("digits") as progress:
+        progress(1000, 1797)
+    assert "digits · 1,000 of 1,797 images" in capsys.readouterr().err
+    with RunProgress("run x", verbose=True) as run:  # lines, as in a pipe
+        run.resume(2, 2)
+    assert capsys.readouterr().err == "resuming at the evaluation: 2 of 2 rounds are done\n"
+    assert console.is_terminal(sys.stderr)
+    monkeypatch.setenv("TERM", "dumb")
+    with DecodingProgress("digits") as progress:
+        progress(1000, 1797)
+    assert capsys.readouterr().err == ""
