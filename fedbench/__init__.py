@@ -16,30 +16,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.bench.api import (
-        export_encoder,
-        figures,
-        leaderboard,
-        merge,
-        open_store,
-        partition,
-        plan_run,
-        prepare_data,
-        report,
-        reproduce,
-        resolve,
-        run,
-        studies,
-        sweep,
-        tune,
-    )
+    from fedbench.bench.api import leaderboard, partition, plan_run, prepare_data, report, run
     from fedbench.bench.config import RunConfig
     from fedbench.bench.data.partition.deal import Deal
     from fedbench.bench.results.leaderboard.formats import Ranking
+    from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.report.page import Report
+    from fedbench.bench.results.store.merge import merge
     from fedbench.bench.results.store.row import Row
-    from fedbench.bench.results.store.store import Store
-    from fedbench.bench.runs.export import load_encoder
+    from fedbench.bench.results.store.store import Store, open_store
+    from fedbench.bench.runs.export import export_encoder, load_encoder
+    from fedbench.bench.runs.figures import figures
+    from fedbench.bench.runs.reproduce import reproduce
+    from fedbench.bench.runs.resolve import resolve
     from fedbench.bench.runs.run import RunPlan, RunResult
     from fedbench.bench.system.errors import (
         ConfigError,
@@ -49,49 +38,34 @@ if TYPE_CHECKING:
         StoreError,
         UnknownNameError,
     )
-    from fedbench.bench.tuning.study import StudyResult
-    from fedbench.bench.tuning.sweep import SweepResult
+    from fedbench.bench.tuning.study import StudyResult, tune
+    from fedbench.bench.tuning.sweep import SweepResult, sweep
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "api": (
-        "export_encoder",
-        "figures",
-        "leaderboard",
-        "merge",
-        "open_store",
-        "partition",
-        "plan_run",
-        "prepare_data",
-        "report",
-        "reproduce",
-        "resolve",
-        "run",
-        "studies",
-        "sweep",
-        "tune",
-    ),
-    "config": ("RunConfig",),
-    "data.partition.deal": ("Deal",),
-    "results.leaderboard.formats": ("Ranking",),
-    "results.report.page": ("Report",),
-    "results.store.row": ("Row",),
-    "results.store.store": ("Store",),
-    "runs.export": ("load_encoder",),
-    "runs.run": ("RunPlan", "RunResult"),
-    "system.errors": (
-        "ConfigError",
-        "DataError",
-        "FedbenchError",
-        "ResourceError",
-        "StoreError",
-        "UnknownNameError",
-    ),
-    "tuning.study": ("StudyResult",),
-    "tuning.sweep": ("SweepResult",),
+    "api": "leaderboard partition plan_run prepare_data report run",
+    "config": "RunConfig",
+    "data.partition.deal": "Deal",
+    "results.leaderboard.formats": "Ranking",
+    "results.leaderboard.studies": "studies",
+    "results.report.page": "Report",
+    "results.store.merge": "merge",
+    "results.store.row": "Row",
+    "results.store.store": "Store open_store",
+    "runs.export": "export_encoder load_encoder",
+    "runs.figures": "figures",
+    "runs.reproduce": "reproduce",
+    "runs.resolve": "resolve",
+    "runs.run": "RunPlan RunResult",
+    "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
+    " UnknownNameError",
+    "tuning.study": "StudyResult tune",
+    "tuning.sweep": "SweepResult sweep",
 }
-_MODULES = {name: f"fedbench.bench.{module}" for module, names in _HOMES.items() for name in names}
+_MODULES = {
+    name: f"fedbench.bench.{module}" for module, names in _HOMES.items() for name in names.split()
+}
 
 __all__ = [
     "ConfigError",
@@ -130,7 +104,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker is to notice names that do not exist
+if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
 
     def __getattr__(name: str) -> Any:
         """Load the module of a public name when it is first used."""
@@ -142,5 +116,5 @@ if not TYPE_CHECKING:  # a type checker is to notice names that do not exist
 
 
 def __dir__() -> list[str]:
-    """Public names, loaded or not."""
+    """Return the public names, loaded or not."""
     return sorted({*globals(), *__all__})
