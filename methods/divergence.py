@@ -53,7 +53,7 @@ class DivergenceAware(Method):
         0.4, ge=0, description="fedu: from this divergence on a client keeps its own predictor"
     )
     mixing_target: float = Field(
-        0.7, gt=0, le=1, description="fedema: share of the own model at the first divergence"
+        0.7, gt=0, le=1, description="fedema: share of the stored model at the first divergence"
     )
 
     @property
