@@ -102,7 +102,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Runs in the project `fedbench`; the environment (`WANDB_MODE=offline`, …) rules the rest.
+    """Runs in the project `fedbench`; the environment (`WANDB_MODE=offline`, …) sets the rest.
 
     Its files go to `wandb/` of a store.
     """

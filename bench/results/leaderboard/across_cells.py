@@ -101,7 +101,7 @@ class CellComparison:
     entrants: tuple[MethodOverCells, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -158,9 +158,8 @@ def _compare(
         if usual and all(entrant.has(index) for entrant in usual)
     ]
     p = friedman_p(table) if len(table) >= MIN_CELLS else None
-    difference = None
-    if p is not None and p <= LEVEL:
-        difference = nemenyi_difference(len(usual), len(table))
+    rejected = p is not None and p <= LEVEL
+    difference = nemenyi_difference(len(usual), len(table)) if rejected else None
     if len(usual) > 1 and len(table) > 1:
         entrants = _ranked(entrants, usual, table, difference)
     return CellComparison(

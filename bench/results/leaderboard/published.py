@@ -126,7 +126,7 @@ METHODS: dict[str, dict[str, str]] = {
         "byol": "f-BYOL",
     },
 }
-"""Our method spec to the name printed in each paper's tables."""
+"""For each paper, method specs to the names printed in its tables."""
 
 _TABLES = {
     # 5 and 1 have the same means; 5 has the spreads. 7 has what clients send.
@@ -224,7 +224,7 @@ def published_number(row: Row, metric: str) -> Published | None:
 
 
 def dataset_name(name: str) -> str:
-    """`cifar10` for `cifar10`, `CIFAR-10` and `hub:some/folder/cifar-10`."""
+    """Return `cifar10` for `cifar10`, `CIFAR-10` and `hub:some/folder/cifar-10`."""
     last = name.split(":", 1)[-1].rstrip("/").rsplit("/", 1)[-1]
     return last.lower().replace("-", "").replace("_", "")
 

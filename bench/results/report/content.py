@@ -160,7 +160,13 @@ def content(
         "curves": {group.class_id: curves_of(group, curves) for group in groups},
         "scatter": scatter(rows, class_of, [m for m in metrics if m != "objective"]),
         "geometry": list(geometry),
-        "runs": columns([_run(row) for row in rows], _RUN_COLUMNS),
+        "runs": columns(
+            [
+                dict(row) | {"started_at": row.started_at.isoformat(timespec="seconds")}
+                for row in rows
+            ],
+            _RUN_COLUMNS,
+        ),
         "machines": _machines(rows),
         "studies": [_study(study) for study in studies],
         "papers": _papers(),
@@ -179,23 +185,12 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
     return [m for m in names if any(metric_value(row, m) is not None for row in rows)]
 
 
-def _run(row: Row) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in _RUN_COLUMNS}
-    return values | {"started_at": row.started_at.isoformat(timespec="seconds")}
-
-
 def _board(board: Leaderboard) -> dict[str, Any]:
     """Tables of a leaderboard: a cell is its text, or its text and the number behind it."""
     return {
         "groups": [_group(group) for group in board.groups],
         "across": [
-            {
-                "title": table.title,
-                "header": list(table.header),
-                "rows": [list(row) for row in table.rows],
-                "best": list(table.best),
-                "footer": table.footer,
-            }
+            {key: value for key, value in asdict(table).items() if key != "column"}
             for table in map(across_table, board.across())
         ],
     }
