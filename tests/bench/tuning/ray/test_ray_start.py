@@ -1,7 +1,9 @@
-"""A Ray that does not start is a resource that is missing, not a bug."""
+"""Ray is loaded when cells run; if it does not start, a resource is missing."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -33,3 +35,8 @@ def test_a_mistake_of_ours_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("ray.init", {}.__getitem__)
     with pytest.raises(TypeError), ray_session():
         raise AssertionError("it has started")
+
+
+def test_planning_loads_no_ray() -> None:
+    code = "import sys, fedbench.bench.tuning.study, fedbench.bench.tuning.sweep;"
+    subprocess.run([sys.executable, "-c", f"{code} sys.exit('ray' in sys.modules)"], check=True)
