@@ -256,7 +256,7 @@ def _build(path: Path, name: str, source: str, write: Write) -> Cache:
         }
         write_meta(fresh, meta)
         _check_consistent(open_cache(fresh, verify="sizes"))
-        if path.is_dir():  # kept in the temporary folder until the new one stands
+        if path.is_dir():  # stays in the temporary folder until the new one is in place
             path.rename(folder / "old")
         elif path.exists():
             path.unlink()

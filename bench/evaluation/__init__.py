@@ -1,1 +1,1 @@
-"""What a trained encoder is worth, with and without labels."""
+"""Evaluation of trained encoders, with and without labels."""

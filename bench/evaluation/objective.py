@@ -6,7 +6,7 @@ Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, equation 5. With t
     unif  = -mean_k mean_{x in X_k} log mean_{y in X_k} exp(s(x, y) / temperature)
 
 and objective = align + weight * unif, larger is better. The mean over clients is outermost and
-unweighted, y runs over x's own client and includes x itself. The released code computes another
+unweighted; y runs over the images of x's client, x included. The released code computes another
 formula (two augmented views, batches of 256); this is the paper's, with one drawn view per image.
 """
 
@@ -184,7 +184,7 @@ def client_statistics(
 def _packs(
     clients: Iterable[tuple[int, NDArray[np.int64]]], seed: int, max_examples: int, batch_size: int
 ) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
-    """Consecutive clients, each cut to its drawn subset, until they fill a batch."""
+    """Group consecutive clients, with their drawn subsets of images, until they fill a batch."""
     pack: list[tuple[int, NDArray[np.int64]]] = []
     for client_id, indices in clients:
         if len(indices) == 0:
