@@ -79,9 +79,9 @@ class History:
                 f"{str(self._path)!r} lacks rounds of its checkpoint, which has {rounds_done}: it"
                 " was altered; delete the folder to run this from the start"
             )
-        kept = "".join(f"{line}\n" for line in lines)
-        if text != kept:
-            atomic_write_text(self._path, kept)
+        whole = "".join(f"{line}\n" for line in lines)
+        if text != whole:
+            atomic_write_text(self._path, whole)
         return records
 
     def read(self) -> list[RoundRecord]:
