@@ -176,7 +176,7 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {"knn_acc", "linear_acc", "linear_paper_acc", "finetune_1pct_acc"} <= set(found[0])
 
 
-def test_a_run_that_somebody_else_is_at_is_refused(tmp_path: Path) -> None:
+def test_a_run_whose_lock_is_held_is_refused(tmp_path: Path) -> None:
     config, store = tiny_config("simclr"), Store(tmp_path)
     done = run(config, store=store, workers=1).row
     (tmp_path / "rows" / f"{done.row_id}.parquet").unlink()

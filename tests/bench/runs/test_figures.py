@@ -69,7 +69,7 @@ def test_angles_are_those_of_every_evaluated_client(store: Store, ids: dict[str,
 
 
 def test_maps_keep_neighbours_together() -> None:
-    """Three far clusters: the nearest neighbour on the map is always one of the own."""
+    """Three far clusters: the nearest neighbour on the map is always of the same cluster."""
     labels = np.arange(3).repeat(20)
     centres = torch.eye(3).repeat_interleave(20, dim=0) * 50
     points = project(centres + torch.randn(60, 3, generator=generator(0, "x")), 0)
