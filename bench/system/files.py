@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from fedbench.bench.system.errors import FedbenchError, StoreError
 
@@ -62,10 +63,7 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_through(temporary, data)
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):  # the first error is the one to report
@@ -79,6 +77,13 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
 def atomic_write_text(path: Path, text: str, *, error: type[FedbenchError] = StoreError) -> None:
     """`atomic_write_bytes` of UTF-8 text; line ends are written as given."""
     atomic_write_bytes(path, text.encode(), error=error)
+
+
+def _write_through(path: Path, data: bytes, mode: Literal["wb", "ab"] = "wb") -> None:
+    with path.open(mode) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -133,10 +138,7 @@ def check_writable(folder: Path) -> None:
     probe = place / f".writable.{uuid.uuid4().hex[:8]}.tmp"
     try:
         try:
-            with probe.open("wb") as file:
-                file.write(b"\0")
-                file.flush()
-                os.fsync(file.fileno())
+            _write_through(probe, b"\0")
         finally:
             probe.unlink(missing_ok=True)
     except OSError as cause:
@@ -202,9 +204,6 @@ def append_line(path: Path, line: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _write_through(path, f"{line}\n".encode(), mode="ab")
     except OSError as err:
         raise write_error(path, err) from err
