@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,8 @@ def few_per_class(
 
     count = math.ceil(fraction * len(labels) / num_classes - 1e-9)
     order = numpy_generator(seed, "few-per-class").permutation(len(labels))
-    return _first_per_class(labels, order, [count] * num_classes)
+    chosen = [order[labels[order] == c][:count] for c in range(num_classes)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
 def balanced_subset(
@@ -133,12 +134,5 @@ def balanced_subset(
     largest = np.argsort(-remainders, kind="stable")[: size - quotas.sum()]
     quotas[largest] += 1
     order = numpy_generator(seed, purpose).permutation(len(labels))
-    return _first_per_class(labels, order, quotas)
-
-
-def _first_per_class(
-    labels: npt.NDArray[np.int64], order: npt.NDArray[np.int64], counts: Iterable[int]
-) -> npt.NDArray[np.int64]:
-    """Sorted positions of the first `counts[c]` examples of each class c in an order (N,)."""
-    chosen = [order[labels[order] == c][:count] for c, count in enumerate(counts)]
+    chosen = [order[labels[order] == c][:quota] for c, quota in enumerate(quotas)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)

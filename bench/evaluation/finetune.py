@@ -17,8 +17,7 @@ from fedbench.bench.evaluation.sgd import (
     check_images,
     initial_layer,
     layer_accuracy,
-    run_sgd,
-    view_batches,
+    train_on_views,
 )
 from fedbench.bench.method import Net
 from fedbench.bench.nn import optimizers
@@ -130,7 +129,10 @@ def finetune(
     trained = [p for p in net.parameters() if p.requires_grad]
     lr, batch_size = settings.lr * settings.batch_size / 256, min(settings.batch_size, len(images))
     optimizer = optimizers.SGD([*trained, weight, bias], lr=lr, momentum=MOMENTUM, nesterov=True)
-    batches = view_batches(
+    net.train()
+    train_on_views(
+        optimizer,
+        lambda x: F.linear(encode(net, x), weight, bias),  # (B, C)
         images,
         targets,
         view=settings.view,
@@ -139,13 +141,6 @@ def finetune(
         seed=seed,
         purpose="finetune",
         device=device,
-    )
-    net.train()
-    run_sgd(
-        optimizer,
-        lambda x: F.linear(encode(net, x), weight, bias),  # (B, C)
-        batches,
-        settings.epochs * (len(images) // batch_size),
     )
     net.eval()
     test = extract(lambda x: encode(net, x), test_images, device=device)  # (M, D)

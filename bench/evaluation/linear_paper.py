@@ -20,8 +20,7 @@ from fedbench.bench.evaluation.sgd import (
     check_images,
     initial_layer,
     layer_accuracy,
-    run_sgd,
-    view_batches,
+    train_on_views,
 )
 from fedbench.bench.nn import optimizers
 
@@ -92,7 +91,9 @@ def linear_probe_paper(
         # A copy: tensors made in inference mode may not enter a backward pass.
         return F.linear(features.clone().to(device), weight, bias)  # (B, C)
 
-    batches = view_batches(
+    train_on_views(
+        optimizer,
+        logits,
         train_images,
         targets,
         view=view,
@@ -102,5 +103,4 @@ def linear_probe_paper(
         purpose="linear-paper",
         device=device,
     )
-    run_sgd(optimizer, logits, batches, epochs * (len(train_images) // batch_size))
     return layer_accuracy(test, weight, bias, truth)

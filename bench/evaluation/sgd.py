@@ -53,7 +53,9 @@ def cosine(peak: float, progress: float) -> float:
     return 0.5 * peak * (1.0 + math.cos(math.pi * progress))
 
 
-def view_batches(
+def train_on_views(
+    optimizer: optimizers.SGD,
+    logits: Callable[[Tensor], Tensor],
     images: Images,
     classes: Tensor,
     *,
@@ -63,26 +65,33 @@ def view_batches(
     seed: int,
     purpose: str,
     device: torch.device | str,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled batches of one augmented view per image and epoch, without incomplete ones.
+) -> None:
+    """`run_sgd` on one view per image and epoch, shuffled, without incomplete batches.
 
     Args:
+        optimizer: see `run_sgd`; its learning rate is the peak of the half cosine.
+        logits: see `run_sgd`.
         images: uint8 (N, C, H, W).
         classes: int64 (N,).
         view: a key of `VIEWS`.
         epochs: passes over the images.
-        batch_size: examples per batch, at most N.
+        batch_size: examples per step, at most N.
         seed: the run's.
         purpose: begins the names of the draws, `<purpose>-order` and `<purpose>-view`.
         device: where the batches are needed.
     """
-    for epoch in range(epochs):
-        shuffle = seeding.generator(seed, f"{purpose}-order", epoch)
-        draws = seeding.generator(seed, f"{purpose}-view", epoch)
-        order = torch.randperm(len(images), generator=shuffle)
-        for rows in order[: len(order) // batch_size * batch_size].split(batch_size):
-            batch = make_view(view, take_images(images, rows).to(device), draws)
-            yield batch, classes[rows].to(device)
+    num_batches = len(images) // batch_size
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for epoch in range(epochs):
+            shuffle = seeding.generator(seed, f"{purpose}-order", epoch)
+            draws = seeding.generator(seed, f"{purpose}-view", epoch)
+            order = torch.randperm(len(images), generator=shuffle)
+            for rows in order[: num_batches * batch_size].split(batch_size):
+                batch = make_view(view, take_images(images, rows).to(device), draws)
+                yield batch, classes[rows].to(device)
+
+    run_sgd(optimizer, logits, batches(), epochs * num_batches)
 
 
 def initial_layer(
