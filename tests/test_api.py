@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import subprocess
 import sys
 import time
@@ -47,6 +48,45 @@ def test_every_public_name_exists_where_it_is_announced() -> None:
             assert getattr(importlib.import_module(value.__module__), name) is value
     with pytest.raises(AttributeError, match="has no attribute 'tunes'"):
         _ = fedbench.tunes  # type: ignore[attr-defined]
+
+
+SETTINGS = ["preset", "set", "config_files", "seed"]
+PLACES = ["store", "data_dir", "device"]
+CLUSTER = ["concurrency", "gpus_per_trial", "cpus_per_trial", "address", "checkpoint_dir"]
+KEYWORDS = {
+    "resolve": SETTINGS,
+    "run": [*SETTINGS, *PLACES, "workers", "track", "on_start", "on_resume", "on_round"],
+    "plan_run": [*SETTINGS, *PLACES, "workers"],
+    "partition": [*SETTINGS, "data_dir", "labels"],
+    "tune": [
+        *SETTINGS, *PLACES, *CLUSTER, "trials", "seeds_per_trial", "sampler", "space_file",
+        "watch_labels", "stop_hopeless", "study_name", "on_progress", "dry_run",
+    ],
+    "sweep": [
+        *SETTINGS[:3], *PLACES, *CLUSTER, "methods", "seeds", "tuned", "retry_failed", "track",
+        "on_progress", "dry_run",
+    ],
+    "merge": ["sources", "store", "dry_run"],
+    "reproduce": ["run_id", "store", "data_name", "keep", "workers", "on_round", *PLACES[1:]],
+    "export_encoder": ["run_id", "file", "store", "data_dir"],
+    "figures": ["run_ids", "folder", "forms", "num_images", "client_id", "store", "data_dir"],
+    "studies": ["store"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_keyword_names_are_a_contract(name: str) -> None:
+    function = getattr(fedbench, name)
+    assert {*KEYWORDS[name]} <= {*inspect.signature(function).parameters}
+    text = function.__doc__.partition("Args:")[2]
+    assert [word for word in KEYWORDS[name] if f" {word}: " not in text] == []
+
+
+def test_a_misspelt_keyword_is_named_with_its_nearest() -> None:
+    with pytest.raises(
+        TypeError, match=r"tune\(\) has no argument 'trails'; did you mean 'trials'"
+    ):
+        fedbench.tune("simclr", trails=4)
 
 
 def test_run_returns_a_record_and_prints_nothing(

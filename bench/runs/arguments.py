@@ -31,7 +31,8 @@ class Settings(Sources):
     """Sources of one configuration.
 
     Attributes:
-        seed: None = the configuration's.
+        seed: seed of the run; for a study, of the sampler and of each trial's first run. None = the
+            configuration's.
     """
 
     seed: int | None = None

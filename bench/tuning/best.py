@@ -1,4 +1,4 @@
-"""What studies found: the best values as YAML, and how a sweep finds them."""
+"""Best values of studies: written as YAML, and looked up for sweeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESERVED = ("spec", "preset", "study")
 
 
 def best_file(store: Store, study_id: str) -> Path:
-    """Where a study's best configuration is written."""
+    """Return the file of a study's best values."""
     return store.root / "trials" / study_id / "best.yaml"
 
 
@@ -48,29 +48,34 @@ def find_tuned(
     preset: str,
     dataset: str,
 ) -> dict[str, TunedValues]:
-    """Tuned values for the methods of a sweep on one data set.
+    """Look up tuned values for the methods of a sweep on one data set.
 
     With `auto`, every method must have a finished study on this data set and preset, and the latest
-    is taken: what was found on other data is used only when it is named. A study or a file that is
-    named serves its own method, and the others stay untuned.
+    is taken; values found on other data must be named. A study or a file that is named serves its
+    method, and the other methods stay untuned.
 
     Args:
-        store: where studies are.
+        store: store of the studies.
         tuned: `auto`; or ids of studies, or YAML files that `tune` wrote.
         specs: method specs, in their canonical form.
         preset: name of the preset.
-        dataset: name of the data set; where it lies does not matter.
+        dataset: name of the data set; a path in it does not matter.
 
     Raises:
-        ConfigError: names the methods that have no study, or a study that serves none of them.
+        ConfigError: for methods without a study, or a study of none of the methods.
     """
     if tuned == AUTO:
-        studies = sorted(_finished(store), key=lambda meta: (meta["finished_at"], meta["study_id"]))
-        wanted = (preset, dataset_name(dataset))
-        latest = {meta["spec"]: meta for meta in studies if (meta["preset"], _data(meta)) == wanted}
+        metas = [store.study(study_id) or {} for study_id in store.studies()]
+        studies = [meta for meta in metas if meta.get("finished_at")]
+        studies.sort(key=lambda meta: (meta["finished_at"], meta["study_id"]))
+        latest = {
+            meta["spec"]: meta
+            for meta in studies
+            if meta["preset"] == preset and dataset_name(_name(meta)) == dataset_name(dataset)
+        }
         if missing := [spec for spec in specs if spec not in latest]:
             others = [meta for meta in studies if meta["spec"] in missing]
-            raise ConfigError(_none_for(missing, preset, dataset, others, store))
+            raise ConfigError(_no_study(missing, preset, dataset, others, store))
         return {
             spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
             for spec in specs
@@ -78,41 +83,37 @@ def find_tuned(
     given = [tuned] if isinstance(tuned, str | Path) else tuned
     if not given:
         raise ConfigError("--tuned: is empty; give auto, or studies, or leave it out")
-    found: dict[str, TunedValues] = {}
+    by_spec: dict[str, TunedValues] = {}
     for study in given:
         spec, values = _named(store, study)
         if spec not in specs:
             raise ConfigError(
                 f"--tuned {study}: is for {spec!r}, which is not in this sweep ({', '.join(specs)})"
             )
-        if spec in found:
-            raise ConfigError(f"--tuned: two studies for {spec!r}: {found[spec].study} and {study}")
-        found[spec] = values
-    return found
+        if spec in by_spec:
+            first = by_spec[spec].study
+            raise ConfigError(f"--tuned: two studies for {spec!r}: {first} and {study}")
+        by_spec[spec] = values
+    return by_spec
 
 
 def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
-    """What each finished study of the store has spent, and on what; one elsewhere is left out.
+    """Return the number of runs and the data set of each study that the store has and that ended.
 
-    An unreadable study is left out too: `Store.problems` names it.
+    An unreadable study is left out: `Store.problems` names it.
     """
-    found = {}
+    costs = {}
     for study_id in set(studies) & set(store.studies()):
         with suppress(StoreError):
             meta = store.study(study_id) or {}
             if meta.get("finished_at"):
                 runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
-                found[study_id] = Spent(runs, _public(meta))
-    return found
-
-
-def _finished(store: Store) -> list[dict[str, Any]]:
-    metas = (store.study(study_id) for study_id in store.studies())
-    return [meta for meta in metas if meta is not None and meta.get("finished_at")]
+                costs[study_id] = Spent(runs, _public(meta))
+    return costs
 
 
 def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
-    """The method and the values of a study that is given by id or file."""
+    """Return the method and the values of a study that is given by id or file."""
     if str(study).endswith((".yaml", ".yml")):
         content = load_yaml(Path(study))
         if not isinstance(content.get("spec"), str):
@@ -135,12 +136,8 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
 
 
 def _public(meta: Mapping[str, Any]) -> str:
-    """The name of a study's data set, without where it lay."""
+    """Return the name of a study's data set without its path."""
     return DataConfig(name=_name(meta)).public_name
-
-
-def _data(meta: Mapping[str, Any]) -> str:
-    return dataset_name(_name(meta))
 
 
 def _name(meta: Mapping[str, Any]) -> str:
@@ -153,7 +150,7 @@ def _name(meta: Mapping[str, Any]) -> str:
         ) from err
 
 
-def _none_for(
+def _no_study(
     specs: Sequence[str],
     preset: str,
     dataset: str,

@@ -247,10 +247,10 @@ def _one_line(err: BaseException) -> str:
     return text if isinstance(err, FedbenchError) else f"{type(err).__name__}: {text}".rstrip(": ")
 
 
-def error_row(job: CellJob, message: str, dataset_revision: str, started_at: datetime) -> Row:
+def error_row(job: CellJob, message: str, started_at: datetime) -> Row:
     """Return the row of a cell that could not be executed; its partition is unknown."""
     known = facts(
-        job.config, dataset_revision, "", job.origin, started_at=started_at, device=job.device
+        job.config, job.revision, "", job.origin, started_at=started_at, device=job.device
     )
     return Row(
         **known, status="error", error=message or "unknown error", finished_at=datetime.now(UTC)

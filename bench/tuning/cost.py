@@ -1,4 +1,4 @@
-"""What cells will cost, and the data sets that they need."""
+"""The predicted cost of cells, and the data sets that they need."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from typing import TYPE_CHECKING
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.system.identity import canonical_json
 
 if TYPE_CHECKING:
     from fedbench.bench.runs.estimate import Estimate
 
 
 _RAY_SECONDS = 5.0
-"""Its start and its end, mostly waits of fixed length: 2.1 to 3.1 s and 1.1 to 1.4 s, and Tune's
+"""Start and end of Ray, mostly waits of fixed length: 2.1 to 3.1 s and 1.1 to 1.4 s, and Tune's
 import. Measured with Ray 2.60 on one machine of 2 cores."""
-DEVICES = (1, 8, 64)
-"""Numbers of devices for which a finishing time is given, besides the one at hand."""
+_DEVICES = (1, 8, 64)
+"""Numbers of devices with a finishing time, besides the number of this command."""
+_MANY_STEPS = 30_000
+"""Optimizer steps of a sweep whose cost is predicted before it begins."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """One measured step: of all cells with this method, encoder and batch size.
+    """Measured time of a step, for all cells with one method, encoder and batch size.
 
     Attributes:
-        method: its spec.
-        backbone: of the encoder.
+        method: method spec.
+        backbone: name of the encoder.
         batch_size: examples per step.
-        seconds: per step, the mean of all of them.
-        steps: of all these cells.
-        cells: how many.
+        seconds: seconds per step, the mean over all of them.
+        steps: number of steps of these cells together.
+        cells: number of these cells.
     """
 
     method: str
@@ -46,21 +47,21 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What cells will cost, from measured parts of each distinct model.
+    """Predicted cost of cells, from measured parts of each distinct model.
 
-    A device is what a trial claims: a core (or several), a GPU, or its share of one.
+    A device here is the share of a trial: a core (or several), a GPU, or a part of one.
 
     Attributes:
-        hours: at the given concurrency on devices like the one at hand: start, training,
+        hours: time at the given concurrency on devices like this machine's: start, training,
             evaluation.
-        device_hours: of all cells together, without the start.
+        device_hours: time of all cells together on one device, without the start.
         finish_hours: number of devices -> hours until the last cell has ended.
-        bytes_up: clients to server, all cells.
-        bytes_down: server to clients, all cells.
-        disk_bytes: what the cells leave in the store, at most.
+        bytes_up: bytes from clients to server, all cells.
+        bytes_down: bytes from server to clients, all cells.
+        disk_bytes: size of the cells in the store, at most.
         concurrency: cells at a time.
-        device: what the device at hand is.
-        steps: what was measured.
+        device: device of the measurement, `cpu` or `cuda`.
+        steps: measured times.
     """
 
     hours: float
@@ -74,32 +75,28 @@ class Cost:
     steps: tuple[StepCost, ...]
 
 
-class Revisions:
-    """Opens every distinct data set once, so that its cache exists before trials reopen it."""
+class Datasets:
+    """Data sets by configuration; each is opened once, so its cache exists before trials reopen it.
+
+    Args:
+        data_dir: cache of data sets; None = the default one.
+    """
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
-        self._known: dict[str, Dataset] = {}
+        self._opened: dict[tuple[str, int | None, int | None], Dataset] = {}
 
-    def __call__(self, config: RunConfig) -> str:
-        """The revision of a configuration's data set.
-
-        Raises:
-            DataError: if it cannot be had.
-        """
-        return self.dataset(config).revision
-
-    def dataset(self, config: RunConfig) -> Dataset:
-        """A configuration's data set.
+    def __call__(self, config: RunConfig) -> Dataset:
+        """Return the data set of a configuration.
 
         Raises:
-            DataError: if it cannot be had.
+            DataError: if it cannot be opened.
         """
         data = config.data
-        key = canonical_json([data.name, data.train_subset, data.test_subset])
-        if key not in self._known:
-            self._known[key] = open_dataset(config, self._data_dir)
-        return self._known[key]
+        key = (data.name, data.train_subset, data.test_subset)
+        if key not in self._opened:
+            self._opened[key] = open_dataset(config, self._data_dir)
+        return self._opened[key]
 
 
 def estimate_cost(
@@ -111,12 +108,12 @@ def estimate_cost(
     keep_cells: bool = True,
     workers: int = 1,
 ) -> Cost:
-    """The cost of runs, from measured parts of each distinct model.
+    """Estimate the cost of runs from measured parts of each distinct model.
 
-    Runs that differ in their seed only cost the same, up to how their clients are dealt.
+    Runs that differ only in their seed count as equally expensive, whatever their partitions.
 
     Args:
-        configs: of the runs.
+        configs: configurations of the runs.
         data_dir: cache of data sets; None = the default one.
         device: `cpu` or `cuda`.
         concurrency: runs at a time.
@@ -129,20 +126,20 @@ def estimate_cost(
     from fedbench.bench.runs.estimate import Estimator, start_seconds
 
     measure = Estimator(data_dir, device, workers)
-    distinct = {
-        config.model_copy(update={"seed": 0}).model_dump_json(): config for config in configs
+    keys = [config.model_copy(update={"seed": 0}).model_dump_json() for config in configs]
+    measured = {
+        key: measure(config) for key, config in dict(zip(keys, configs, strict=True)).items()
     }
-    known = {key: measure(config) for key, config in distinct.items()}
-    costs = [known[config.model_copy(update={"seed": 0}).model_dump_json()] for config in configs]
+    costs = [measured[key] for key in keys]
     at_a_time = max(1, min(concurrency, len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
-    # The command's own start, then that of the trial processes; Ray comes and goes between them.
+    # The start of this command, that of the trial processes, and those of Ray between them.
     starting = 2 * start_seconds() + _RAY_SECONDS if costs else 0.0
     disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
-    models = [(c.spec, c.model.backbone, c.client.batch_size) for c in configs]
-    of: dict[tuple[str, str, int], list[Estimate]] = {}
-    for model, each in zip(models, costs, strict=True):
-        of.setdefault(model, []).append(each)
+    by_model: dict[tuple[str, str, int], list[Estimate]] = {}
+    for config, cost in zip(configs, costs, strict=True):
+        model = (config.spec, config.model.backbone, config.client.batch_size)
+        by_model.setdefault(model, []).append(cost)
 
     def finish(devices: int) -> float:
         return (starting + max(sum(work) / devices, *work, 0.0)) / 3600
@@ -150,32 +147,29 @@ def estimate_cost(
     return Cost(
         hours=finish(at_a_time),
         device_hours=sum(work) / 3600,
-        finish_hours={n: finish(n) for n in sorted({*DEVICES, at_a_time})},
+        finish_hours={n: finish(n) for n in sorted({*_DEVICES, at_a_time})},
         bytes_up=sum(cost.bytes_up for cost in costs),
         bytes_down=sum(cost.bytes_down for cost in costs),
         disk_bytes=sum(disk if keep_cells else disk[:at_a_time]),
         concurrency=at_a_time,
         device=device,
-        steps=tuple(_step(model, found) for model, found in of.items()),
+        steps=tuple(_step(model, costs) for model, costs in by_model.items()),
     )
 
 
 def _step(model: tuple[str, str, int], costs: Sequence[Estimate]) -> StepCost:
-    """Of cells of one model; where their steps differ, the mean of all steps."""
+    """Return the time of a step of one model, the mean over all steps of its cells."""
     steps = sum(cost.num_steps for cost in costs)
     seconds = sum(cost.num_steps * cost.step_seconds for cost in costs)
     return StepCost(*model, seconds / max(1, steps), steps, len(costs))
 
 
-def worth_measuring(configs: Sequence[RunConfig], revisions: Revisions) -> bool:
-    """Whether runs take long enough that a prediction is worth the seconds of its measurement."""
+def worth_measuring(configs: Sequence[RunConfig], datasets: Datasets) -> bool:
+    """Whether runs take long enough for a prediction, which takes seconds itself."""
     total = 0.0
     for config in configs:
-        images = len(revisions.dataset(config).train_labels)
+        images = len(datasets(config).train_labels)
         per_client = images / config.data.num_clients / config.client.batch_size
         rounds = config.federation.num_rounds * config.client.local_epochs
         total += per_client * rounds * config.cohort_size
     return total >= _MANY_STEPS
-
-
-_MANY_STEPS = 30_000

@@ -24,12 +24,18 @@ from fedbench.bench.runs.resolve import preset_of, resolve, user_keys
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.identity import canonical_json
 
+METHOD = "method"
+_DATA = "data.name"
+Scalar = bool | int | float | str | None
+Axes = dict[str, tuple[Scalar, ...]]
+Point = dict[str, Scalar]
+
 
 class Scale(Strict):
-    """How a value follows an axis: by the ratio of the axis to its plain value.
+    """Rule by which a value follows an axis: scaled by the ratio of the axis to its plain value.
 
     Attributes:
-        by: `linear`, `sqrt`, or `inverse`: divided by the ratio.
+        by: `linear`, `sqrt` (of the ratio), or `inverse`, divided by the ratio.
         of: dotted name of the axis.
     """
 
@@ -37,7 +43,7 @@ class Scale(Strict):
     of: str
 
     def apply(self, base: int | float, ratio: float) -> int | float:
-        """The scaled value: a whole number of at least 1 for a whole number, else six digits."""
+        """Return the scaled value: at least 1 and rounded for an int, six digits for a float."""
         factor = {"linear": ratio, "sqrt": math.sqrt(ratio), "inverse": 1 / ratio}[self.by]
         value = base * factor
         if isinstance(base, int):
@@ -47,12 +53,12 @@ class Scale(Strict):
 
 @dataclass(frozen=True)
 class Scaled:
-    """A value that followed an axis, and why.
+    """A value that follows an axis.
 
     Attributes:
         key: its dotted name.
-        base: what it is without the axis.
-        value: what it is in the cell.
+        base: its value without the axis.
+        value: its value in the cell.
         reason: the factor, with both values of the axis.
     """
 
@@ -68,13 +74,13 @@ class Scaled:
 
 
 def follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
-    """A value at one point of its axis; None if it does not change there.
+    """Scale a value at one point of its axis; None if it does not change there.
 
     Args:
         key: dotted name of the value.
-        scale: how it follows.
+        scale: the rule that it follows.
         plain: the configuration without the axis.
-        new: the axis's value.
+        new: value of the axis.
     """
     base, old = get(plain, key), get(plain, scale.of)
     value = scale.apply(base, float(new) / float(old))
@@ -88,20 +94,20 @@ def follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
 def check_scale(
     key: str, scale: Scale, plain: Any, axes: Sequence[Mapping[str, Sequence[Any]]]
 ) -> None:
-    """Refuses a value that cannot follow.
+    """Check that a value can follow an axis.
 
     Args:
         key: dotted name of the value.
-        scale: how it follows.
+        scale: the rule that it follows.
         plain: an example of the value.
-        axes: the axes of the grid, and those under each preset.
+        axes: axes of the grid, and of each of its presets.
 
     Raises:
-        ConfigError: if one of both is no number, or there is no such axis.
+        ConfigError: if one of them is no positive number, or there is no such axis.
     """
-    if any(key in each for each in axes):
+    if any(key in lists for lists in axes):
         raise ConfigError(f"scaling: {key} is an axis and cannot follow another")
-    points = [value for each in axes for value in each.get(scale.of, ())]
+    points = [value for lists in axes for value in lists.get(scale.of, ())]
     if not points:
         raise ConfigError(f"scaling: {key} follows {scale.of!r}, which is no axis of the grid")
     for name, values in ((key, [plain]), (scale.of, points)):
@@ -110,14 +116,8 @@ def check_scale(
                 raise ConfigError(f"scaling: {name} must be a positive number (got {value!r})")
 
 
-METHOD = "method"
-Scalar = bool | int | float | str | None
-Axes = dict[str, tuple[Scalar, ...]]
-Point = dict[str, Scalar]
-
-
 class _Lists(Strict):
-    """What a grid may say per preset as well."""
+    """Lists that a grid may also give for single presets."""
 
     axes: Axes | None = None
     points: tuple[Point, ...] | None = Field(default=None, min_length=1)
@@ -139,12 +139,15 @@ class Grid(_Lists):
     """A grid file.
 
     Attributes:
+        grid: its name.
+        description: one line for listings.
+        source: publication of the grid.
         axes: dotted name -> values; a sweep runs all combinations.
-        points: settings that are no product, one mapping each, at every combination of the axes;
-            one that names a `method` is for that spec only.
+        points: settings that are no product, each a mapping, at every combination of the axes; one
+            that names a `method` is for that spec only.
         methods: method specs.
         seeds: seeds.
-        under: presets that a sweep goes through unless it is given one; none = `demo`.
+        under: presets of a sweep that is given none; empty = `demo`.
         presets: preset -> lists that replace those above when the sweep uses that preset.
         scaling: dotted name -> the axis that its value follows, from the preset's value of both.
         exclude: combinations that are left out; `method` stands for the spec.
@@ -163,27 +166,27 @@ class Grid(_Lists):
     exclude: tuple[dict[str, Scalar], ...] = ()
 
     def lists(self, preset: str) -> tuple[Axes, tuple[str, ...], tuple[int, ...]]:
-        """Axes, methods and seeds under a preset."""
-        own = self.presets.get(preset, _Lists())
-        axes = self.axes if own.axes is None else own.axes
-        return axes, own.methods or self.methods, own.seeds or self.seeds
+        """Return axes, methods and seeds for a preset."""
+        lists = self.presets.get(preset, _Lists())
+        axes = self.axes if lists.axes is None else lists.axes
+        return axes, lists.methods or self.methods, lists.seeds or self.seeds
 
     def points_of(self, preset: str) -> tuple[Point, ...]:
-        """The points under a preset."""
+        """Return the points for a preset."""
         return self.presets.get(preset, _Lists()).points or self.points
 
     def keys(self, preset: str) -> tuple[str, ...]:
-        """Every name that axes or points set under a preset."""
+        """Return every name that axes or points set for a preset."""
         names = [*self.lists(preset)[0]]
         names += [key for point in self.points_of(preset) for key in point if key != METHOD]
         return tuple(dict.fromkeys(names))
 
 
 def check_grid(content: Mapping[str, Any], name: str) -> Grid:
-    """A grid from the content of its file.
+    """Build a grid from the content of its file.
 
     Raises:
-        ConfigError: `name: what is wrong`.
+        ConfigError: for content that is no grid; the message starts with `name`.
     """
     try:
         grid = Grid.model_validate(content)
@@ -201,34 +204,34 @@ def check_grid(content: Mapping[str, Any], name: str) -> Grid:
     return grid
 
 
-def is_for(point: Point, spec: str) -> bool:
+def _is_for(point: Point, spec: str) -> bool:
     """Whether a point is for a (canonical) spec."""
     return METHOD not in point or registry.canonical_spec(str(point[METHOD])) == spec
 
 
-def settings_of(point: Point) -> Point:
-    """What a point sets."""
+def _settings(point: Point) -> Point:
+    """Return a point without its method."""
     return {key: value for key, value in point.items() if key != METHOD}
 
 
 def _check_points(grid: Grid, preset: str) -> None:
-    """Every point sets fields that each of its methods has, and none that an axis sets."""
+    """Check that every point sets fields of each of its methods, and none that an axis sets."""
     axes, methods, _ = grid.lists(preset)
     specs = tuple(map(registry.canonical_spec, methods))
     for point in grid.points_of(preset):
-        meant = [spec for spec in specs if is_for(point, spec)]
-        if not meant:
+        point_specs = [spec for spec in specs if _is_for(point, spec)]
+        if not point_specs:
             raise ConfigError(f"points: {point[METHOD]!r} is not among {', '.join(methods)}")
-        for key, value in settings_of(point).items():
+        for key, value in _settings(point).items():
             if key in axes:
                 raise ConfigError(f"points: {key} is an axis as well")
-            for spec in meant:
+            for spec in point_specs:
                 check_key(key, spec, known_keys(spec))
                 build_config(spec, {key: value})
 
 
 def _check_names(grid: Grid) -> None:
-    """Every axis, exclusion and scaled value fits at least one method of the grid."""
+    """Check that every axis, exclusion and scaled value fits at least one method of the grid."""
     lists = [grid.lists(preset) for preset in ("", *grid.presets)]
     specs = dict.fromkeys(spec for _, methods, _ in lists for spec in methods)
     holder = {key: spec for spec in specs for key in known_keys(spec)}
@@ -243,13 +246,9 @@ def _check_names(grid: Grid) -> None:
         check_scale(key, scale, plain, [axes for axes, _, _ in lists])
 
 
-FOLDER = "grids"
-_DATA = "data.name"
-
-
 @dataclass(frozen=True)
 class TunedValues:
-    """What a tuning study found for one method spec: dotted names to values, and the study's id."""
+    """Best values of a tuning study for one method spec: dotted names to values, and its id."""
 
     values: Mapping[str, Any]
     study: str
@@ -261,10 +260,10 @@ class Cell:
 
     Attributes:
         config: its configuration.
-        preset: the preset it started from.
-        axes: the values of what the grid's axes and points set, as far as its method has it.
+        preset: the preset that it starts from.
+        axes: values of the names that the grid's axes and points set and its method has.
         study: the tuning study that values come from, if any.
-        scaled: values that followed an axis away from their base.
+        scaled: values that an axis changed.
     """
 
     config: RunConfig
@@ -275,18 +274,18 @@ class Cell:
 
 
 def grid_names() -> list[str]:
-    """Names of the grids that ship with fedbench."""
-    return list(shipped(FOLDER))
+    """Return the names of the grids that ship with fedbench."""
+    return list(shipped("grids"))
 
 
 def load_grid(name: str | Path) -> Grid:
-    """A grid by name, or from a file if the name ends in `.yaml`.
+    """Load a grid by name, or from a file if the name ends in `.yaml`.
 
     Raises:
         UnknownNameError: for an unknown name.
         ConfigError: for a file that is missing or does not hold a grid.
     """
-    files = shipped(FOLDER)
+    files = shipped("grids")
     if str(name).endswith((".yaml", ".yml")):
         return check_grid(load_yaml(Path(name)), str(name))
     if str(name) not in files:
@@ -295,7 +294,7 @@ def load_grid(name: str | Path) -> Grid:
 
 
 def grid_records() -> list[dict[str, Any]]:
-    """Every grid with its lists and its number of cells, for listing."""
+    """Return every grid that ships with fedbench, as a record for listings."""
     return [load_grid(name).model_dump(mode="json", exclude_none=True) for name in grid_names()]
 
 
@@ -316,14 +315,14 @@ def plan(
     tuned: Mapping[str, TunedValues] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Cell]:
-    """The cells of a sweep: seed by seed, then axis by axis, then method by method.
+    """Return the cells of a sweep: seed by seed, then axis by axis, then method by method.
 
     In this order a sweep that is cut short has compared all methods under some seeds rather than
-    some methods under all seeds. Cells with equal configurations stand once. Scaled values start
-    from what the configuration holds without the axis that they follow, tuned or overridden or not.
+    some methods under all seeds. Equal configurations are one cell. Scaled values start from the
+    value without the axis that they follow, be it tuned, overridden or neither.
 
     Args:
-        grid: what to sweep over.
+        grid: the grid.
         preset: name of the preset.
         methods: method specs in place of the grid's.
         seeds: seeds in place of the grid's.
@@ -338,15 +337,15 @@ def plan(
         UnknownNameError: for an unknown method or preset.
         ConfigError: for a value that does not fit, or one that the grid itself sets.
     """
-    for option, values in (("--methods", methods), ("--seeds", seeds)):
-        if values is not None and not values:
+    for option, items in (("--methods", methods), ("--seeds", seeds)):
+        if items is not None and not items:
             raise ConfigError(
-                f"{option}: is empty; give at least one, or leave it out for the grid's own"
+                f"{option}: is empty; give at least one, or leave it out for those of the grid"
             )
     load_preset(preset)
-    axes, own_methods, own_seeds = grid.lists(preset)
-    methods = own_methods if methods is None else methods
-    seeds = own_seeds if seeds is None else seeds
+    axes, grid_methods, grid_seeds = grid.lists(preset)
+    methods = grid_methods if methods is None else methods
+    seeds = grid_seeds if seeds is None else seeds
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(set or {})
     keys = grid.keys(preset)
@@ -354,7 +353,7 @@ def plan(
     if _DATA in keys and _DATA in overrides:
         points = _located(points, str(overrides.pop(_DATA)))
     environ = os.environ if environ is None else environ
-    found = {registry.canonical_spec(spec): each for spec, each in (tuned or {}).items()}
+    best = {registry.canonical_spec(spec): values for spec, values in (tuned or {}).items()}
     known = {spec: {*known_keys(spec)} for spec in specs}
     for key in overrides:
         check_key(key, ", ".join(specs), {name for names in known.values() for name in names})
@@ -363,54 +362,54 @@ def plan(
         _check_free(grid, keys, given)
 
     cells: dict[str, Cell] = {}
-    for seed, whole, spec in itertools.product(seeds, points, specs):
-        if not is_for(whole, spec):
+    for seed, point, spec in itertools.product(seeds, points, specs):
+        if not _is_for(point, spec):
             continue
-        point = settings_of(whole)
-        best = found.get(spec)
-        own = {key: value for key, value in overrides.items() if key in known[spec]}
         settings: dict[str, Any] = {
             "preset": preset,
             "config_files": config_files,
             "seed": seed,
             "environ": environ,
-            "tuned": best.values if best else None,
-            "study": best.study if best else None,
+            "tuned": best[spec].values if spec in best else None,
+            "study": best[spec].study if spec in best else None,
         }
-        scaled = _followers(grid, spec, {**own, **point}, point, settings)
-        followers = {each.key: each.value for each in scaled}
-        resolved = resolve(spec, set={**own, **point, **followers}, **settings)
+        values = {key: value for key, value in overrides.items() if key in known[spec]}
+        values |= _settings(point)
+        scaled = _followers(grid, spec, values, point, settings)
+        values |= {follower.key: follower.value for follower in scaled}
+        resolved = resolve(spec, set=values, **settings)
         config = resolved.config
-        settled = {key: get(config, key) for key in keys if key in known[spec]}
         if not _excluded(grid, config):
+            axis_values = {key: get(config, key) for key in keys if key in known[spec]}
             key = canonical_json(config.model_dump(mode="json"))
-            cells.setdefault(key, Cell(config, preset, settled, resolved.study, scaled))
+            cells.setdefault(key, Cell(config, preset, axis_values, resolved.study, scaled))
     return list(cells.values())
 
 
 def _points(axes: Axes, points: Sequence[Point]) -> list[Point]:
-    """Every point at every combination of the axes."""
-    combinations = [
-        dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())
+    """Return every point at every combination of the axes."""
+    return [
+        {**dict(zip(axes, values, strict=True)), **point}
+        for values in itertools.product(*axes.values())
+        for point in points
     ]
-    return [{**each, **point} for each in combinations for point in points]
 
 
 def _located(points: Sequence[Point], place: str) -> list[Point]:
-    """The points on the data set whose name a place ends in, with the place as its name.
+    """Return the points on the data set that a place is named after, with the place as its name.
 
     Raises:
         ConfigError: if there are none.
     """
     kind, _, path = place.partition(":")
-    wanted = {kind, PurePosixPath(path).name}
-    found = [{**each, _DATA: place} for each in points if each.get(_DATA) in wanted]
-    if not found:
-        names = ", ".join(dict.fromkeys(str(each.get(_DATA)) for each in points))
+    names = {kind, PurePosixPath(path).name}
+    located = [{**point, _DATA: place} for point in points if point.get(_DATA) in names]
+    if not located:
+        known = ", ".join(dict.fromkeys(str(point.get(_DATA)) for point in points))
         raise ConfigError(
-            f"{_DATA}: this grid is about {names} (got {place}); name the folder after one of them"
+            f"{_DATA}: this grid is about {known} (got {place}); name the folder after one of them"
         )
-    return found
+    return located
 
 
 def _followers(
@@ -420,14 +419,14 @@ def _followers(
     point: Mapping[str, Scalar],
     settings: Mapping[str, Any],
 ) -> tuple[Scaled, ...]:
-    """The values that follow an axis to this point, of those that the spec has."""
-    result = []
+    """Return the values of a spec that follow an axis to a point."""
+    followers = []
     for key, scale in grid.scaling.items():
         if key in known_keys(spec) and scale.of in point:
             without = {name: value for name, value in overrides.items() if name != scale.of}
             plain = resolve(spec, set=without, **settings).config
-            result.append(follow(key, scale, plain, point[scale.of]))
-    return tuple(each for each in result if each is not None)
+            followers.append(follow(key, scale, plain, point[scale.of]))
+    return tuple(follower for follower in followers if follower is not None)
 
 
 def _check_free(grid: Grid, keys: Collection[str], given: Mapping[str, str]) -> None:
@@ -443,7 +442,7 @@ def _check_free(grid: Grid, keys: Collection[str], given: Mapping[str, str]) -> 
 
 def _excluded(grid: Grid, config: RunConfig) -> bool:
     def holds(key: str, value: Scalar) -> bool:
-        if key == "method":
+        if key == METHOD:
             return config.spec == registry.canonical_spec(str(value))
         return key in values and bool(values[key] == value)
 
@@ -452,21 +451,21 @@ def _excluded(grid: Grid, config: RunConfig) -> bool:
 
 
 def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
-    """The ids of the rows that are cells of a grid.
+    """Return the ids of the rows that are cells of a grid.
 
-    A row carries the name of what ran it first. So a cell that `run` or another grid executed is
-    found by its configuration: that of a cell under its preset, or one that differs from a cell
-    which did run for this grid in axes and seed only.
+    A row names the grid that it was first run for. A cell that `run` or another grid executed is
+    therefore recognised by its configuration: that of a cell under its preset, or one that differs
+    from a row of this grid in axes and seed only.
 
     Args:
-        rows: of a store.
-        name: of the grid, or a YAML file.
+        rows: rows of a store.
+        name: name of the grid, or a YAML file.
 
     Raises:
         UnknownNameError: for a grid that does not exist and that no row names.
     """
     if name not in grid_names() and (named := {row.row_id for row in rows if row.grid == name}):
-        return frozenset(named)  # a grid from a file that is not at hand
+        return frozenset(named)  # a grid from a file, which need not be here
     grid = load_grid(name)
     cells = [
         cell
@@ -475,7 +474,7 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     ]
     planned = {canonical_json(cell.config.model_dump(mode="json")) for cell in cells}
     points = {(cell.preset, _point(cell.axes, grid.keys(cell.preset))) for cell in cells}
-    found = {row.row_id for row in rows if row.grid == grid.grid}
+    row_ids = {row.row_id for row in rows if row.grid == grid.grid}
     rows = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
     ran = [row for row in rows if row.grid == grid.grid]
     points |= {(row.preset, _split(row, grid.keys(row.preset))[1]) for row in ran}
@@ -484,12 +483,12 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         family, point = _split(row, grid.keys(row.preset))
         sibling = (family, row.seed) in families and (row.preset, point) in points
         if sibling or row.config_json in planned:
-            found.add(row.row_id)
-    return frozenset(found)
+            row_ids.add(row.row_id)
+    return frozenset(row_ids)
 
 
 def _split(row: Row, keys: Sequence[str]) -> tuple[str, str]:
-    """A row's configuration without what a grid sets and the seed; and its values of the former."""
+    """Return a row's configuration without its seed and a grid's names; and its values of these."""
     config = RunConfig.model_validate_json(row.config_json)
     values = flat_config(config)
     point = _point(values, keys)

@@ -13,13 +13,14 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.leaderboard.statistics import pearson, spearman
 from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.runs.arguments import Places, Settings, as_path
+from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import field_infos
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.cost import Cost, Revisions
+from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.ray.executor import run_source
 from fedbench.bench.tuning.ray.nodes import Share
@@ -108,7 +109,7 @@ def tune(
 
     Args:
         spec: method spec.
-        settings: sources of the configuration; `seed` is that of the sampler as well.
+        settings: sources of the configuration.
         trials: number of trials of the whole study.
         seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
         sampler: `tpe`, `random`, `grid` (the values that the space lists) or `gp`.
@@ -168,7 +169,7 @@ def tune(
         stop_hopeless=stop_hopeless,
         watched=WATCHED if watch_labels else None,
         store=places.open_store(),
-        dataset=Revisions(places.cache).dataset(base.config),
+        dataset=open_dataset(base.config, places.cache),
         data_dir=None if places.cache is None else places.cache.resolve(),
         checkpoints=cluster.checkpoints,
         workers=share.cpus,

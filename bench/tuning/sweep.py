@@ -23,7 +23,7 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cluster import Cluster
-from fedbench.bench.tuning.cost import Cost, Revisions, worth_measuring
+from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
 from fedbench.bench.tuning.events import CellDone, Event, OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.ray.executor import remove_stale_marks, run_source
@@ -117,10 +117,10 @@ def sweep(
         cells += _planned(grid, store, tuned, {**settings, "methods": methods, "seeds": seeds})
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
-    revisions = Revisions(places.cache)
+    datasets = Datasets(places.cache)
     named: dict[str, Cell] = {}
     for cell in cells:
-        named.setdefault(row_id(cell.config, revisions(cell.config)), cell)
+        named.setdefault(row_id(cell.config, datasets(cell.config).revision), cell)
     stored = {row.row_id: row for row in store.rows()}
     settled = {"ok", "diverged"} if retry_failed else {"ok", "diverged", "error"}
     argv = command_line()
@@ -133,19 +133,19 @@ def sweep(
             origin=Origin(cell.preset, cell.study, grid.grid, argv),
             store=store.root.resolve(),
             data_dir=None if places.cache is None else places.cache.resolve(),
-            dataset=revisions.dataset(cell.config).path,
-            revision=revisions(cell.config),
+            dataset=datasets(cell.config).path,
+            revision=datasets(cell.config).revision,
             checkpoints=cluster.checkpoints,
             workers=share.cpus,
         )
         for identity, cell in named.items()
         if identity not in stored or stored[identity].status not in settled
     ]
-    source = _Rows(jobs, store, revisions, already=len(named) - len(jobs))
+    source = _Rows(jobs, store, already=len(named) - len(jobs))
     configs = [job.config for job in jobs]
     measurable = cluster.address is None or share.gpus == 0
     cost = None
-    if dry_run or (measurable and worth_measuring(configs, revisions)):
+    if dry_run or (measurable and worth_measuring(configs, datasets)):
         cost = cluster.estimate(configs, share, places)
     root = cluster.checkpoints or store.root
     if jobs and not dry_run:
@@ -218,11 +218,8 @@ def _planned(
 class _Rows:
     """Source of cells in the order of the grid, which writes a row for each."""
 
-    def __init__(
-        self, jobs: Sequence[CellJob], store: Store, revisions: Revisions, already: int
-    ) -> None:
-        self._waiting = deque(jobs)
-        self._store, self._revisions = store, revisions
+    def __init__(self, jobs: Sequence[CellJob], store: Store, already: int) -> None:
+        self._waiting, self._store = deque(jobs), store
         self._began = datetime.now(UTC)
         self.ended, self.total = already, already + len(jobs)
         self.outcomes: list[Outcome] = []
@@ -241,7 +238,7 @@ class _Rows:
         row, job = outcome.row, outcome.job
         if row is None:
             message = outcome.error or f"ended as {outcome.status}"
-            row = error_row(job, message, self._revisions(job.config), self._began)
+            row = error_row(job, message, self._began)
             self._store.write_row(row)
         elif outcome.status == "elsewhere":
             self._store.write_row(row)  # already there, unless the store is on another disk
