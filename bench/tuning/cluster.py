@@ -1,4 +1,4 @@
-"""Runs at a time, and what each of them claims."""
+"""Concurrency of runs, and the resources of each."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _step(model: tuple[str, str, int], costs: Sequence[Estimate]) -> StepCost:
 
 
 def worth_measuring(configs: Sequence[RunConfig], datasets: Datasets) -> bool:
-    """Whether runs take long enough for a prediction, which takes seconds itself."""
+    """Return True if runs take long enough for a prediction, which takes seconds itself."""
     total = 0.0
     for config in configs:
         images = len(datasets(config).train_labels)

@@ -102,7 +102,7 @@ class Suggester:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every trial has been asked for and told."""
+        """True once every trial has been asked for and told."""
         return not self._ready and not self._open and self._next >= self.total
 
     def ask(self) -> Suggestion | None:

@@ -226,7 +226,7 @@ class _Rows:
 
     @property
     def finished(self) -> bool:
-        """Whether every job has been handed out."""
+        """True once every job has been handed out."""
         return not self._waiting
 
     def next(self) -> CellJob | None:

@@ -160,7 +160,7 @@ class TrialSource:
 
     @property
     def finished(self) -> bool:
-        """Whether every trial has its record."""
+        """True once every trial has its record."""
         return not self._open and self._suggester.exhausted
 
     def next(self) -> CellJob | None:
@@ -190,7 +190,7 @@ class TrialSource:
 
     @property
     def _by_seed(self) -> bool:
-        """Whether a trial's next seed waits for the one before it."""
+        """True if each seed of a trial waits for the one before it."""
         return self._plan.stop_hopeless
 
     def _begin(self, number: int, params: Params) -> None:
@@ -225,7 +225,7 @@ class TrialSource:
             self._close(number, trial)
 
     def _hopeless(self, number: int, trial: _Open) -> bool:
-        """Whether a trial's first run makes its other seeds a waste of time."""
+        """Judge by the first run of a trial if its other seeds would be a waste of time."""
         first = trial.outcomes.get(self._plan.seeds[0])
         if first is None:
             return False
