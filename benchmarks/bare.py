@@ -1,4 +1,4 @@
-"""The limit: training steps on views that lie ready in memory, nothing else.
+"""Bare training loop: steps on views that are ready in memory, the limit of speed.
 
 `python -m benchmarks.bare --clients 50 --images 96 --processes 2`, started by `benchmarks.turn`.
 Weights and optimizer stay where they are; with several processes each takes the next client.
@@ -18,7 +18,7 @@ from benchmarks.turn import Turn
 
 
 class Loop:
-    """One process's net, optimizer and views."""
+    """Net, optimizer and views of one process."""
 
     def __init__(self, style: Style, images: int) -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -31,7 +31,7 @@ class Loop:
         ]
 
     def client(self) -> None:
-        """One epoch over one client's images."""
+        """Train one epoch on one client's images."""
         for first, second in zip(*(view.split(BATCH) for view in self._views), strict=True):
             step(self._net, self._optimizer, first, second, self._style)
 
@@ -50,7 +50,7 @@ def _client(_: int) -> None:
 
 
 def main() -> None:
-    """Take turns until nobody asks any more."""
+    """Take turns until the measuring side stops asking."""
     parser = argparse.ArgumentParser()
     Style.add_options(parser)
     parser.add_argument("--clients", type=int, default=1)

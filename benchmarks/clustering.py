@@ -15,7 +15,7 @@ LAMBDA, TEMPERATURE = 25.0, 0.1
 
 
 def _sinkhorn(scores: Tensor) -> Tensor:
-    """Alternate scaling of a whole matrix, (K, N), to the marginals 1/K and 1/N."""
+    """Scale a whole matrix, (K, N), alternately to the marginals 1/K and 1/N."""
     kernel = F.softmax(LAMBDA * scores, dim=1).T
     clusters, samples = kernel.shape
     columns = torch.full((samples, 1), 1 / samples)
@@ -31,9 +31,9 @@ def _sinkhorn(scores: Tensor) -> Tensor:
 
 
 def autograd_clustering(points: Tensor, start: Tensor, steps: int) -> Tensor:
-    """The published scheme with a linear layer, autograd and torch's SGD, written from the paper.
+    """Cluster by the published scheme with a linear layer, autograd and torch's SGD.
 
-    Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, with the constants of the release:
+    Written from Lubana et al. 2022, https://arxiv.org/abs/2205.11506, with the release's constants:
     the scores are computed once for the targets and once more for the predictions.
     """
     layer = nn.Linear(points.shape[1], len(start), bias=False)
@@ -53,7 +53,7 @@ def autograd_clustering(points: Tensor, start: Tensor, steps: int) -> Tensor:
 
 
 def clustering(context: Context) -> Result:
-    """800 centroids of 512 numbers into 128 clusters, 500 steps."""
+    """Cluster 800 centroids of 512 numbers into 128 clusters, 500 steps."""
     count, dim, clusters, steps = (40, 16, 8, 5) if context.smoke else (800, 512, 128, 500)
     rng = generator(0, "benchmark")
     points = F.normalize(torch.randn(count, dim, generator=rng), dim=1)

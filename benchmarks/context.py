@@ -1,4 +1,4 @@
-"""What every work gets: sizes, folders, images; and the contenders that several works have."""
+"""Context of all works: sizes, folders, images; and contenders that several works have."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ RIVAL_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
 
 @dataclass(frozen=True)
 class Context:
-    """How the works are to be measured.
+    """Settings of the measurement.
 
     Attributes:
-        repeats: of every unit.
+        repeats: repeats of every unit.
         smoke: tiny sizes, to see that everything runs; the numbers then mean nothing.
         data: name of a data set of 32x32 colour images; None = random pixels.
-        cache: for decoded images and rivals' environments.
+        cache: folder of decoded images and rivals' environments.
         rivals: whether rivals are measured.
     """
 
@@ -38,7 +38,7 @@ class Context:
         return dataset_folder(self.data, self.cache / "data", train, test)
 
     def bare(self, name: str, *options: object, processes: int = 1, threads: int = 1) -> Contender:
-        """The bare loop; options as of `benchmarks.bare`."""
+        """The bare loop, with the options of `benchmarks.bare`."""
         command = ["-m", "benchmarks.bare", "--processes", processes, *options]
         return Contender(name, list(map(str, command)), threads=threads)
 
@@ -49,13 +49,13 @@ class Context:
         *options: object,
         changes: dict[str, Any] | None = None,
     ) -> Contender:
-        """fedbench; options as of `benchmarks.ours`."""
+        """fedbench, with the options of `benchmarks.ours`."""
         where = ["--dataset", dataset, "--folder", fresh_folder(self.cache)]
         command = ["-m", "benchmarks.ours", *where, "--set", json.dumps(changes or {}), *options]
         return Contender(name, list(map(str, command)))
 
     def rival(self, name: str, dataset: Path, *options: object, label: str = "") -> Contender:
-        """A rival; options as of `benchmarks.rivals.NAME`."""
+        """A rival, with the options of `benchmarks.rivals.NAME`."""
         from benchmarks.rivals import environment
 
         python = environment(name, self.cache / "rivals")
@@ -65,11 +65,11 @@ class Context:
 
 @cache
 def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:
-    """One temporary folder per process; it goes when the process does."""
+    """One temporary folder per process, deleted when the process ends."""
     cache.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(dir=cache, prefix="scratch-")
 
 
 def fresh_folder(cache: Path) -> Path:
-    """A new empty folder inside it."""
+    """Create an empty folder inside it."""
     return Path(tempfile.mkdtemp(dir=scratch(cache).name))

@@ -13,15 +13,15 @@ from fedbench.bench.data.datasets import load_dataset
 def dataset_folder(
     data: str | None, cache: Path, train: int, test: int, side: int = 32, channels: int = 3
 ) -> Path:
-    """The cache folder of a data set of ten classes, which fedbench opens.
+    """Return the cache folder of a data set of ten classes, which fedbench opens.
 
     Args:
         data: its name, such as `hub:DIR`; None = random pixels.
-        cache: where caches are kept.
-        train: training images.
-        test: test images.
+        cache: folder of the caches.
+        train: number of training images.
+        test: number of test images.
         side: height and width of random images.
-        channels: of random images.
+        channels: channels of random images.
     """
     if data is not None:
         return load_dataset(data, cache, train_subset=train, test_subset=test).path

@@ -27,7 +27,7 @@ from fedbench.bench.training.setup import Setup
 
 
 def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:
-    """A run before its first round, on a cached data set."""
+    """Set up a run on a cached data set."""
     opened = reopen(dataset)
     return Setup.of(
         config, opened, open_partition(config, opened, folder / "partition.safetensors")
@@ -35,7 +35,7 @@ def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:
 
 
 def probes(context: Context) -> Result:
-    """50,000 training and 10,000 test images, 512 features."""
+    """Evaluate 50,000 training and 10,000 test images of 512 features."""
     train, test, dim, some = (200, 40, 32, 4) if context.smoke else (50_000, 10_000, 512, 500)
     result, folder = Result(), context.images(2 * some, 32)
     setup = setup_of(config_of({**W1, "data.num_clients": 1}), folder, fresh_folder(context.cache))
@@ -92,7 +92,7 @@ def probes(context: Context) -> Result:
 
 
 def objective(context: Context) -> Result:
-    """Alignment and uniformity of 100 clients beside a tuning run of 30 rounds."""
+    """Compare alignment and uniformity of 100 clients with a tuning run of 30 rounds."""
     clients, images = (4, 20) if context.smoke else (100, 100)
     result, folder = Result(), context.images(clients * images)
     place = fresh_folder(context.cache)

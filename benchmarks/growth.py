@@ -16,7 +16,7 @@ TINY = {
 
 
 def cohorts(context: Context) -> Result:
-    """The same images dealt to ever more clients of a round, and clients that do nothing."""
+    """Deal the same images to more and more clients of a round; add clients that do nothing."""
     result = Result()
     few, many, images = (2, 4, 64) if context.smoke else (10, 500, 8000)
     folder = context.images(images, 32)
@@ -42,14 +42,14 @@ def cohorts(context: Context) -> Result:
 
 
 def flower_clients(context: Context) -> Result:
-    """Flower's clients that do nothing, for comparison."""
+    """Measure Flower's clients that do nothing, for comparison."""
     result, folder = Result(), context.images(10_000)
     sizes = {clients: f"{clients} clients idle" for clients in (10, 100)}
     contenders = [
         context.rival("flower", folder, "--clients", n, "--fraction", 1, "--images", 0, label=label)
         for n, label in sizes.items()
     ]
-    for contender in contenders:  # one after the other: each brings a Ray of its own
+    for contender in contenders:  # one after the other: each starts a separate Ray
         interleave(result, [contender], context.repeats)
     idle = zip(result.values[sizes[100]], result.values[sizes[10]], strict=True)
     result.values["ms per client that does nothing"] = [
@@ -59,7 +59,7 @@ def flower_clients(context: Context) -> Result:
 
 
 def population(context: Context) -> Result:
-    """A million clients: dealing, drawing, training; beside a hundred."""
+    """Compare a million clients with a hundred: dealing, drawing, training."""
     result = Result()
     sizes = (4, 1000) if context.smoke else (100, 1_000_000)
     images = 2 * sizes[1]
@@ -86,7 +86,7 @@ def population(context: Context) -> Result:
 
 
 def many_rounds(context: Context) -> Result:
-    """A thousand rounds: time and memory at the end against those at the beginning."""
+    """Run a thousand rounds; compare time and memory at the end with those at the beginning."""
     result, blocks = Result(), 2 if context.smoke else 10
     per_unit = 2 if context.smoke else 100
     changes = {**TINY, "data.num_clients": 10, "federation.participation": 0.5}

@@ -1,4 +1,4 @@
-"""Interleaved repeats, medians and ratios; what the machine is."""
+"""Interleaved repeats, medians and ratios; description of the machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from benchmarks.turn import ROOT, Contender
 
 @dataclass
 class Result:
-    """One work's numbers.
+    """Numbers of one work.
 
     Attributes:
-        values: by name, what each repeat gave: seconds of a unit, or what the name says.
+        values: by name, the value of each repeat: seconds of a unit, or what the name says.
         ratios: by name, repeat by repeat; the first name is divided by the second.
-        notes: what is needed to read the numbers.
+        notes: facts needed to read the numbers.
     """
 
     values: dict[str, list[float]] = field(default_factory=dict)
@@ -35,13 +35,13 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, *values: float) -> None:
-        """More repeats of a value."""
+        """Add repeats of a value."""
         self.values.setdefault(name, []).extend(values)
 
     def divide(self, name: str, above: str, below: str) -> None:
-        """Record the ratio of two values, each repeat by its own, if both were measured.
+        """Record the ratio of two values, repeat by repeat, if both were measured.
 
-        And that of their processor seconds, which say more where others use the machine.
+        The ratio of processor seconds is added; it says more where others use the machine.
         """
         for unit, suffix in (("", ""), (" cpu s", ", cpu")):
             if above + unit in self.values and below + unit in self.values:
@@ -49,7 +49,7 @@ class Result:
                 self.ratios[name + suffix] = [a / b for a, b in pairs if b > 0]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: every repeat, its median and range."""
+        """Return every repeat, the median and the range, for JSON."""
         return {
             "values": {name: spread(values) for name, values in self.values.items()},
             "ratios": {name: spread(values) for name, values in self.ratios.items()},
@@ -69,7 +69,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def interleave(result: Result, contenders: Sequence[Contender], repeats: int) -> None:
-    """Start all, then have each do a unit in turn; every second time round in reverse order.
+    """Start all, then have each do a unit in turn; every second cycle in reverse order.
 
     Adds `<name>`, `<name> cpu s` and `<name> foreign`: seconds per unit, processor seconds of all
     its processes, cores that others used. Once `<name> startup s` and `<name> MB`: until the first
@@ -92,7 +92,7 @@ def interleave(result: Result, contenders: Sequence[Contender], repeats: int) ->
 
 
 def time_calls(result: Result, calls: Mapping[str, Callable[[], object]], repeats: int) -> None:
-    """The same for functions in this process; each is called once before."""
+    """Measure functions in this process in turn; each is called once before."""
     import time
 
     for call in calls.values():
@@ -105,12 +105,12 @@ def time_calls(result: Result, calls: Mapping[str, Callable[[], object]], repeat
 
 
 def log(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers hold for: processor, memory, versions, commit; no name of a host."""
+    """Describe the machine: processor, memory, versions, commit; no name of a host."""
     command = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return {

@@ -1,4 +1,4 @@
-"""fedbench as a contender: whole rounds of a run, or single clients, by its own code.
+"""fedbench as a contender: whole rounds of a run, or single clients, run by its code.
 
 `python -m benchmarks.ours --dataset CACHE --folder DIR …`, started by `benchmarks.turn`.
 """
@@ -49,20 +49,20 @@ W1: dict[str, Any] = {
     "method.hidden_dim": 512,
     "method.projection_dim": 512,
 }
-"""What W1 changes: ResNet-18 with batch norm and the release's projector."""
+"""Changes of W1: ResNet-18 with batch norm and the release's projector."""
 
 BF16: dict[str, Any] = {"client.precision": "bf16"}
 
 
 def config_of(changes: dict[str, Any]) -> RunConfig:
-    """W3 with changes, by dotted names."""
+    """Return the configuration of W3 with changes by dotted names."""
     return build_config("simclr", {**W3, **changes})
 
 
 def rounds(
     turn: Turn, config: RunConfig, dataset: Path, folder: Path, workers: int, per_unit: int = 1
 ) -> None:
-    """A unit is a round: state in and out, aggregation, ledger, history, checkpoint."""
+    """Run a round per unit: state in and out, aggregation, ledger, history, checkpoint."""
 
     def over(record: RoundRecord, _: int) -> None:
         if record.round_index == 0 or record.round_index % per_unit == 0:
@@ -72,7 +72,7 @@ def rounds(
 
 
 def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads: int) -> None:
-    """A unit is one client: state in, views, training, state out."""
+    """Run one client per unit: state in, views, training, state out."""
     opened = reopen(dataset)
     partition = open_partition(config, opened, folder / "partition.safetensors")
     runner = ClientRunner(Setup.of(config, opened, partition), torch.device("cpu"), folder)
@@ -86,7 +86,7 @@ def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads:
 
 
 def main() -> None:
-    """Take turns until nobody asks any more."""
+    """Take turns until the measuring side stops asking."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dataset", type=Path, required=True, help="cache folder of a data set")
     parser.add_argument("--folder", type=Path, required=True, help="for checkpoints")
@@ -103,7 +103,7 @@ def main() -> None:
     elif options.threads is None:
         turn, per_unit = Turn(), options.per_unit
         rounds(turn, config, options.dataset, options.folder, options.workers, per_unit)
-    else:  # what one process with several threads would be: not a mode that fedbench offers
+    else:  # one process with several threads, a mode that fedbench does not offer
         torch.set_num_threads(options.threads)
         with ExitStack() as stack:
             for module in (trainer, workers):

@@ -1,4 +1,4 @@
-"""The work of W1-W3 as anybody would write it in plain PyTorch: no line of fedbench in here.
+"""The work of W1-W3 in plain PyTorch, without any code of fedbench.
 
 The bare loop and the rivals' clients use it, so that all do the same arithmetic as fedbench's
 `simclr` with `resnet8` or `resnet18`; a test compares the two from the same weights.
@@ -22,7 +22,7 @@ BLOCKS = {"resnet8": (1, 1, 1), "resnet18": (2, 2, 2, 2)}
 
 @dataclass(frozen=True)
 class Style:
-    """What is computed, and how.
+    """Style of the computation.
 
     Attributes:
         backbone: `resnet8` of width 16 with group norm, or `resnet18` of width 64 with batch norm.
@@ -38,14 +38,14 @@ class Style:
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Options `--backbone NAME --bf16 --concat --channels-last`."""
+        """Add the options `--backbone NAME --bf16 --concat --channels-last`."""
         parser.add_argument("--backbone", choices=BLOCKS, default="resnet8")
         for name in ("bf16", "concat", "channels-last"):
             parser.add_argument(f"--{name}", action="store_true")
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Style:
-        """From parsed options."""
+        """Create from parsed options."""
         return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
 
@@ -120,7 +120,7 @@ def make_net(style: Style) -> nn.ModuleDict:
 
 
 def nt_xent(z1: Tensor, z2: Tensor) -> Tensor:
-    """SimCLR's loss of the projections of two views, each (B, d)."""
+    """Return SimCLR's loss of the projections of two views, each (B, d)."""
     z = F.normalize(torch.cat([z1, z2]), dim=1)
     logits = z @ z.T / TEMPERATURE
     logits.fill_diagonal_(-torch.inf)
@@ -128,7 +128,7 @@ def nt_xent(z1: Tensor, z2: Tensor) -> Tensor:
 
 
 def simclr_loss(net: nn.ModuleDict, first: Tensor, second: Tensor, style: Style) -> Tensor:
-    """The loss of one batch of two views, each (B, 3, H, W)."""
+    """Return the loss of one batch of two views, each (B, 3, H, W)."""
     cast = torch.autocast("cpu", torch.bfloat16) if style.bf16 else nullcontext()
     with cast:
         if style.concat:
@@ -140,7 +140,7 @@ def simclr_loss(net: nn.ModuleDict, first: Tensor, second: Tensor, style: Style)
 
 
 def make_optimizer(net: nn.Module) -> torch.optim.Optimizer:
-    """The client optimizer of the works."""
+    """Return the client optimizer of the works."""
     return torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9, weight_decay=1e-4)
 
 
@@ -151,7 +151,7 @@ def step(
     second: Tensor,
     style: Style,
 ) -> float:
-    """One step of training; the loss before it."""
+    """Make one step of training and return the loss before it."""
     if style.channels_last:
         first, second = (view.to(memory_format=torch.channels_last) for view in (first, second))
     optimizer.zero_grad()

@@ -9,7 +9,7 @@ from benchmarks.turn import Contender
 
 
 def _w3(context: Context) -> tuple[int, int, int]:
-    """Clients in all, clients a round, images of each."""
+    """Return clients in all, clients a round, images of each."""
     return (4, 2, 20) if context.smoke else (100, 50, 100)
 
 
@@ -21,7 +21,7 @@ def _bare(context: Context, name: str, processes: int, threads: int, *style: str
 
 
 def against_bare(context: Context) -> Result:
-    """A round beside the bare loop: two processes of one thread, one process of two."""
+    """Compare a round with the bare loop: two processes of one thread, one process of two."""
     result, (clients, _, images) = Result(), _w3(context)
     folder, changes = context.images(clients * images), {"data.num_clients": clients}
     processes = 1 if context.smoke else 2
@@ -52,7 +52,7 @@ def against_bare(context: Context) -> Result:
 
 
 def against_rivals(context: Context) -> Result:
-    """A round beside those of Flower and pfl."""
+    """Compare a round with those of Flower and pfl."""
     result, (clients, cohort, images) = Result(), _w3(context)
     folder, changes = context.images(clients * images), {"data.num_clients": clients}
     sizes = ["--clients", clients, "--fraction", cohort / clients, "--images", images]

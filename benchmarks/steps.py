@@ -19,7 +19,7 @@ ONE_CLIENT = {"data.num_clients": 1, "federation.participation": 1.0}
 
 
 def views(context: Context) -> Result:
-    """Two views of each image, one thread: fedbench, and torchvision on PIL images."""
+    """Make two views of each image in one thread: fedbench, and torchvision on PIL images."""
     from benchmarks.rivals.client import Views  # torchvision imports the compiler: seconds
 
     result, size = Result(), 32 if context.smoke else 512
@@ -57,28 +57,31 @@ def views(context: Context) -> Result:
 
 
 def small(context: Context) -> Result:
-    """Step of ResNet-8 of width 16: a client of fedbench beside the bare loop."""
+    """Step ResNet-8 of width 16: a client of fedbench beside the bare loop."""
     return _steps(context, "resnet8", {}, 32 if context.smoke else 480)
 
 
 def resnet18(context: Context) -> Result:
-    """Step of ResNet-18 with batch norm."""
+    """Step ResNet-18 with batch norm."""
     return _steps(context, "resnet18", W1, 16 if context.smoke else 64)
 
 
 def _steps(context: Context, backbone: str, changes: dict[str, Any], images: int) -> Result:
     result, folder = Result(), context.images(images, 32)
-    own = {**changes, **ONE_CLIENT}
+    one_client = {**changes, **ONE_CLIENT}
     shape = ["--backbone", backbone, "--images", images]
     contenders = []
     for threads in (1,) if context.smoke else (1, 2):
         within = f"{threads} thr"
         loop = context.bare(f"bare {within}", *shape, threads=threads)
         options = ["--clients", "--threads", threads]
-        contenders += [loop, context.ours(f"fedbench {within}", folder, *options, changes=own)]
+        contenders += [
+            loop,
+            context.ours(f"fedbench {within}", folder, *options, changes=one_client),
+        ]
         if not context.smoke:
             ours = f"fedbench bf16 {within}"
-            contenders.append(context.ours(ours, folder, *options, changes=own | BF16))
+            contenders.append(context.ours(ours, folder, *options, changes=one_client | BF16))
             low = [*shape, "--bf16"]
             contenders.append(context.bare(f"bare bf16 {within}", *low, threads=threads))
             low += ["--concat"]

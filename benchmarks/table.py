@@ -14,22 +14,22 @@ TARGETS = Path(__file__).with_name("targets.yaml")
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
-    """Results by the name of their work."""
+    """Load results by the name of their work."""
     read = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
     return {content["work"]: content for content in read}
 
 
 def targets(results: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Targets beside what was measured; those that were not say so."""
+    """Format targets beside measured values; targets without a measurement are marked."""
     yield "| what | target | median [lowest - highest] | met |"
     yield "|---|---|---|---|"
     for target in yaml.safe_load(TARGETS.read_text()):
         bound = target.get("at_least", target.get("at_most"))
-        found = _found(results, target)
+        metrics = _found(results, target)
         measured, met = "not measured", "-"
-        if found is not None:
-            median = found["median"]
-            measured = written(found)
+        if metrics is not None:
+            median = metrics["median"]
+            measured = written(metrics)
             met = "yes" if _met(target, median) else "**no**"
         sign = "≥" if "at_least" in target else "≤"
         yield f"| {target['what']} | {sign} {bound:,g} | {measured} | {met} |"
@@ -37,8 +37,8 @@ def targets(results: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 def _found(results: dict[str, dict[str, Any]], target: dict[str, Any]) -> dict[str, Any] | None:
     content = results.get(target["work"], {"values": {}, "ratios": {}})
-    found: dict[str, Any] | None = {**content["values"], **content["ratios"]}.get(target["key"])
-    return found
+    metrics: dict[str, Any] | None = {**content["values"], **content["ratios"]}.get(target["key"])
+    return metrics
 
 
 def _met(target: dict[str, Any], median: float) -> bool:
@@ -48,17 +48,17 @@ def _met(target: dict[str, Any], median: float) -> bool:
 
 
 def everything(results: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """All ratios, and the seconds that they come from."""
+    """Format all ratios and the seconds that they come from."""
     for name, content in results.items():
         yield f"\n**{name}** " + "; ".join(content["notes"]) + "\n"
         yield "| | median [lowest - highest] |"
         yield "|---|---|"
-        for key, each in {**content["values"], **content["ratios"]}.items():
-            yield f"| {key} | {written(each)} |"
+        for key, metrics in {**content["values"], **content["ratios"]}.items():
+            yield f"| {key} | {written(metrics)} |"
 
 
 def written(each: dict[str, Any]) -> str:
-    """Median and range for people."""
+    """Format median and range for people."""
     if len(each["all"]) == 1:
         return _number(each["median"])
     return f"{_number(each['median'])} [{_number(each['min'])} - {_number(each['max'])}]"

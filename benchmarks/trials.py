@@ -1,4 +1,4 @@
-"""W5: what a trial of a study costs beyond its work, and what a command costs before it works."""
+"""W5: overhead of a trial of a study, and time of a command before its first round."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SET = {
 
 
 def trials(context: Context) -> Result:
-    """A study of tiny trials, two at a time, beside as many trivial ones of plain Ray Tune."""
+    """Compare a study of tiny trials, two at a time, with trivial ones of plain Ray Tune."""
     result, sizes = Result(), (1, 2) if context.smoke else (8, 24)
     kinds = ("work",) if context.smoke else ("fedbench", "tune", "work")
     for _ in range(1 if context.smoke else min(context.repeats, 3)):
@@ -51,7 +51,7 @@ def trials(context: Context) -> Result:
 
 
 def command_start(context: Context) -> Result:
-    """`fedbench run simclr` on the demo preset: until round 1, an upper bound of its first step."""
+    """Time `fedbench run simclr` on the demo preset until round 1, a bound of its first step."""
     result = Result()
     for repeat in range(1 if context.smoke else context.repeats + 1):
         store = fresh_folder(context.cache)

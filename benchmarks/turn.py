@@ -1,6 +1,6 @@
-"""Taking turns: every contender is a process that does one unit of work when it is told to.
+"""Turns of contenders, processes that each do one unit of work when they are told to.
 
-So contenders are measured side by side, a unit of each in turn, all warm; the clock runs in the
+Contenders are thus measured side by side, a unit of each in turn, all warm; the clock runs in the
 contender. Both ends are here; the contender's end needs psutil at most.
 """
 
@@ -26,7 +26,7 @@ _PATIENCE = 600.0  # seconds until a contender that says nothing counts as hung
 
 
 class Turn:
-    """A contender's side."""
+    """The contender's side."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(fileno=int(os.environ.pop(_VARIABLE)))
@@ -36,7 +36,7 @@ class Turn:
     def over(self, **facts: float) -> None:
         """Report the unit that is done and wait for the next; the first one is warm-up.
 
-        Leaves the process when no more is wanted.
+        Ends the process when no further unit is asked for.
         """
         seconds = time.perf_counter() - self._began
         self._socket.sendall((json.dumps({"seconds": seconds, **facts}) + "\n").encode())
@@ -50,11 +50,11 @@ class Contender:
     """The measuring side: starts the process and asks for units.
 
     Args:
-        name: in the results.
-        command: of the process, without the interpreter.
+        name: name in the results.
+        command: command of the process, without the interpreter.
         python: the interpreter.
         threads: torch's and OpenMP's in the process; None = what it takes by itself.
-        env: variables besides those of this process.
+        env: environment variables besides those of this process.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class Contender:
         self.peak_bytes = 0
 
     def __enter__(self) -> Contender:
-        ours, theirs = socket.socketpair()
-        self._socket = ours
-        self._lines = ours.makefile("r")
+        parent, child = socket.socketpair()
+        self._socket = parent
+        self._lines = parent.makefile("r")
         self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             self._command,
             cwd=ROOT,
-            env={**self._env, _VARIABLE: str(theirs.fileno())},
-            pass_fds=(theirs.fileno(),),
+            env={**self._env, _VARIABLE: str(child.fileno())},
+            pass_fds=(child.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
-        theirs.close()
+        child.close()
         began = time.perf_counter()
         try:
             self.first = self._receive(sample=True) | {"startup": time.perf_counter() - began}
@@ -100,20 +100,20 @@ class Contender:
         return self
 
     def unit(self) -> dict[str, float]:
-        """Have one unit done.
+        """Run one unit.
 
         Returns:
-            What the contender says of it, `seconds` at least; `cpu`, processor seconds of all its
-            processes; `foreign`, cores that something else was using meanwhile.
+            The contender's report, `seconds` at least; `cpu`, processor seconds of all its
+            processes; `foreign`, cores that other processes used meanwhile.
         """
-        began, own, busy = time.perf_counter(), cpu_of(self._process.pid), _busy()
+        began, seconds, busy = time.perf_counter(), cpu_of(self._process.pid), _busy()
         self._socket.sendall(b"go\n")
         facts = self._receive(sample=False)
-        wall, cpu = time.perf_counter() - began, cpu_of(self._process.pid) - own
+        wall, cpu = time.perf_counter() - began, cpu_of(self._process.pid) - seconds
         return facts | {"cpu": cpu, "foreign": max(0.0, (_busy() - busy - cpu) / wall)}
 
     def memory(self) -> int:
-        """Bytes that the contender's processes hold now."""
+        """Return bytes that the contender's processes hold now."""
         return memory_of(self._process.pid)
 
     def __exit__(self, *_: object) -> None:
@@ -133,7 +133,7 @@ class Contender:
         self._log.close()
 
     def _receive(self, *, sample: bool) -> dict[str, float]:
-        """One line; memory is looked at while waiting, but never in a unit that is timed."""
+        """Receive one line; memory is measured while waiting, but never in a timed unit."""
         self._socket.settimeout(0.5 if sample else _PATIENCE)
         waited, received = time.perf_counter(), b""
         while not received.endswith(b"\n"):
@@ -168,7 +168,7 @@ def _family(pid: int) -> list[Any]:
 
 
 def _busy() -> float:
-    """Processor seconds that all cores have worked, or been denied by the host."""
+    """Return processor seconds that all cores have worked, or been denied by the host."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - _counted_twice(times))
 
@@ -178,7 +178,7 @@ def _counted_twice(times: Any) -> float:
 
 
 def cpu_of(pid: int) -> float:
-    """Processor seconds that a process and all its descendants have used."""
+    """Return processor seconds that a process and all its descendants have used."""
     total = 0.0
     for process in _family(pid):
         with suppress(psutil.NoSuchProcess):
@@ -188,7 +188,7 @@ def cpu_of(pid: int) -> float:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes that a process and all its descendants hold; shared pages are split among holders."""
+    """Return bytes of a process and all its descendants; shared pages are split among holders."""
     total = 0
     for process in _family(pid):
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):

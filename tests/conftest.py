@@ -1,4 +1,4 @@
-"""What all tests share: no file of the user is read or written, one cache of data sets."""
+"""Fixtures of all tests: no file of the user is read or written, one cache of data sets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests start processes of their own: one after the other, where tests run in parallel.
+    """Run slow tests one after the other, since they start processes themselves.
 
-    They come first, so that one process has them while the others share the rest.
+    They come first, so that one worker runs them while the others share the rest.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:

@@ -1,4 +1,4 @@
-"""The package as a library: quick to import, typed, silent, and the same as the command line."""
+"""The package as a library: fast to import, typed, silent, same results as the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, and what they compare does the same arithmetic; no test looks at a time."""
+"""Benchmarks: they run, and contenders do the same arithmetic; no test checks a time."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_the_bare_loop_does_what_fedbench_does(
     rng = generator(0, "test")
     first, second = (torch.randn(4, 3, 16, 16, generator=rng).double() for _ in range(2))
     optimizer, batch = make_optimizer(plain), Batch((first, second), torch.full((4,), -1))
-    own = fedbench_optimizer(config.client, list(net.parameters()))
+    fedbench_sgd = fedbench_optimizer(config.client, list(net.parameters()))
     for _ in range(2):  # the second step has momentum
         loss = setup.method.loss(net, batch, Client(0, 0, rng)).total
-        own.zero_grad()
+        fedbench_sgd.zero_grad()
         loss.backward()
-        own.step()
+        fedbench_sgd.step()
         assert step(plain, optimizer, first, second, style) == pytest.approx(loss.item(), rel=1e-5)
     trained = dict(net.named_parameters())
     for name, value in plain.named_parameters():
@@ -64,8 +64,8 @@ def test_the_published_clustering_ends_where_ours_does() -> None:
     points, start = (
         torch.nn.functional.normalize(torch.randn(n, 8, generator=rng), dim=1) for n in (40, 6)
     )
-    ours = cluster_globally(points, start, steps=30)
-    torch.testing.assert_close(autograd_clustering(points, start, 30), ours, rtol=0, atol=1e-5)
+    centroids = cluster_globally(points, start, steps=30)
+    torch.testing.assert_close(autograd_clustering(points, start, 30), centroids, rtol=0, atol=1e-5)
 
 
 def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files that docs/cluster.md tells people to copy: they parse, and their commands exist."""
+"""Files to copy from docs/cluster.md: they parse, and their commands exist."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def job() -> Any:
 
 
 def commands() -> list[str]:
-    """Every `fedbench …` that the documentation tells people to type."""
+    """Return every `fedbench …` command of the documentation."""
     text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    found = re.findall(r"^    (fedbench .*)$", text, flags=re.MULTILINE)
+    lines = re.findall(r"^    (fedbench .*)$", text, flags=re.MULTILINE)
     slurm = re.findall(r"^    sbatch docs/cluster/slurm.sh (.*)$", text, flags=re.MULTILINE)
-    return [*found, *(f"fedbench {words}" for words in slurm), job()["spec"]["entrypoint"]]
+    return [*lines, *(f"fedbench {words}" for words in slurm), job()["spec"]["entrypoint"]]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -58,7 +58,11 @@ def test_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_job_for_kubernetes_fits_the_project() -> None:
     spec = job()["spec"]["rayClusterSpec"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (ray,) = [each for each in project["dependencies"] if each.startswith("ray[tune]")]
+    (ray,) = [
+        requirement
+        for requirement in project["dependencies"]
+        if requirement.startswith("ray[tune]")
+    ]
     assert spec["rayVersion"] in SpecifierSet(ray.removeprefix("ray[tune]"))
     assert spec["authOptions"] == {"mode": "token"}
     pods = [spec["headGroupSpec"]["template"]["spec"]]

@@ -1,4 +1,4 @@
-"""What leaderboards/README.md says of files and of reading them holds."""
+"""Statements of leaderboards/README.md about files and how to read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped: the wheel holds the tree, files stay short, and no machine's path slips in."""
+"""Packaging: the wheel holds the tree, folders stay small, no path of a machine is shipped."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SHIPPED = ("bench", "methods", "search_spaces", "leaderboards")
 
 
 def tracked() -> list[Path]:
-    """Files of the project: what git tracks, or would track."""
+    """Return the files of the project that git tracks or would track."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()]
 
 
 def expected() -> set[str]:
-    """What the wheel must hold: the package's own three files, and the linked folders' content."""
-    found = {"fedbench/__init__.py", "fedbench/__main__.py", "fedbench/py.typed", "fedbench/cli.py"}
+    """Return the files of the wheel: the package's three files and the linked folders' content."""
+    files = {"fedbench/__init__.py", "fedbench/__main__.py", "fedbench/py.typed", "fedbench/cli.py"}
     for path in tracked():
         if path.parts[0] in SHIPPED and path.suffix in (".py", ".yaml", ".parquet"):
-            found.add(f"fedbench/{path.as_posix()}")
+            files.add(f"fedbench/{path.as_posix()}")
         if path.is_relative_to("bench/results/report/assets"):
-            found.add(f"fedbench/{path.as_posix()}")
-    return found
+            files.add(f"fedbench/{path.as_posix()}")
+    return files
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_links_point_at_the_real_folders() -> None:
 
 
 def test_rooms_of_bench_stay_few_and_small() -> None:
-    """The root shows the architecture, and no folder is too full to be read at a glance."""
+    """The root shows the architecture, and no folder is too full to survey."""
     bench = [path.parts[1:] for path in tracked() if path.parts[0] == "bench"]
     assert len({parts[0] for parts in bench}) <= 15
     modules = Counter(parts[:-1] for parts in bench if parts[-1].endswith(".py"))
@@ -92,7 +92,7 @@ def test_no_global_seed_and_no_unsafe_load() -> None:
     forbidden = re.compile(
         r"torch\.manual_seed|np\.random\.seed|\bpickle\.load|weights_only=False|yaml\.(?:unsafe_load|full_load)"
     )
-    found = [
+    lines = [
         f"{path}: {line.strip()}"
         for path in tracked()
         if path.suffix == ".py" and path.parts[0] in ("bench", "methods", "cli.py")
@@ -100,4 +100,4 @@ def test_no_global_seed_and_no_unsafe_load() -> None:
         for line in (ROOT / path).read_text().splitlines()
         if forbidden.search(line)
     ]
-    assert not found
+    assert not lines

@@ -1,4 +1,4 @@
-"""Commands and Python blocks of the README and the pages run, made cheap by the environment."""
+"""Commands and Python blocks of the README and the pages, run with a cheap environment."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Every distinct line of the shell blocks, those of the README first."""
+    """Return every distinct line of the shell blocks, those of the README first."""
     texts = [README, *((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in PAGES)]
-    found = [block for text in texts for block in blocks("sh", text)]
-    return list(dict.fromkeys(line for block in found for line in block.splitlines() if line))
+    shell_blocks = [block for text in texts for block in blocks("sh", text)]
+    return list(
+        dict.fromkeys(line for block in shell_blocks for line in block.splitlines() if line)
+    )
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small Hub data set of CIFAR-10's shape."""
+    """Folder with a small Hub data set of CIFAR-10's shape."""
     root = tmp_path_factory.mktemp("readme")
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("test", 50)):

@@ -1,6 +1,6 @@
-"""Other simulators on W3, each in an environment of its own that is made here.
+"""Other simulators on W3, each in a separate environment that is made here.
 
-The client code is ours and as fair as we can make it: images and net are kept per process, the
+The client code is written here to be fair: images and net are kept per process, the
 arithmetic is that of `benchmarks.plain`, views are made by torchvision on PIL images, as the users
 of these frameworks do.
 """
@@ -19,11 +19,11 @@ NAMES = ("flower", "pfl")
 
 
 def environment(name: str, cache: Path) -> Path:
-    """The interpreter of a rival's virtual environment, made on first use; needs PyPI then.
+    """Return the interpreter of a rival's virtual environment, made from PyPI on first use.
 
     Args:
         name: one of `NAMES`; `NAME.txt` beside this file pins what is installed.
-        cache: where environments are kept; a few GB each.
+        cache: folder of the environments; a few GB each.
     """
     pins = FOLDER / f"{name}.txt"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""What a rival's client does: views by torchvision, training by `benchmarks.plain`."""
+"""Client of the rivals: views by torchvision, training by `benchmarks.plain`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STYLE = Style()
 
 @cache
 def all_images(path: str) -> np.ndarray:
-    """Training images (N, H, W, 3), read once per process."""
+    """Return the training images (N, H, W, 3), read once per process."""
     return np.ascontiguousarray(np.load(Path(path) / "train_images.npy").transpose(0, 2, 3, 1))
 
 
@@ -31,7 +31,7 @@ def net() -> nn.ModuleDict:
 
 
 def augmentation() -> Any:
-    """The views of the works: as in Orchestra's release."""
+    """Return the views of the works, which are those of Orchestra's release."""
     return T.Compose(
         [
             T.RandomResizedCrop(32, scale=(0.5, 1.0), interpolation=T.InterpolationMode.BICUBIC),
@@ -67,7 +67,7 @@ class Views(Dataset[tuple[Tensor, Tensor]]):
 
 
 def train(path: str, client: int, size: int) -> float:
-    """One epoch of one client on the process's net; the last loss."""
+    """Train one epoch of one client on the process's net and return the last loss."""
     own = net()
     own.train()
     optimizer, loss = make_optimizer(own), 0.0

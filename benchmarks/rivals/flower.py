@@ -15,7 +15,7 @@ from benchmarks.turn import Turn
 
 
 def main() -> None:
-    """Take turns until nobody asks any more; a unit is a round."""
+    """Take turns until the measuring side stops asking; a unit is a round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dataset", required=True)
     parser.add_argument("--clients", type=int, default=100)

@@ -25,19 +25,19 @@ from benchmarks.turn import Turn
 
 
 class Net(nn.Module):
-    """The net with the two functions that pfl asks for."""
+    """Net with the two functions that pfl asks for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts = make_net(client.STYLE)
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
-        """Of one batch of two views, each (B, 3, H, W)."""
+        """Return the loss of one batch of two views, each (B, 3, H, W)."""
         self.train()
         return simclr_loss(self.parts, first, second, client.STYLE)
 
     def metrics(self, *_: Tensor) -> dict[str, Any]:
-        """Nothing is evaluated."""
+        """Return no metrics, since nothing is evaluated."""
         return {}
 
 
@@ -48,11 +48,11 @@ class EndOfRound:
         self._turn = turn
 
     def on_train_begin(self, *, model: Any) -> Any:
-        """Before the first round."""
+        """Set up before the first round."""
         return Metrics()
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Any]:
-        """A round is over."""
+        """End a round."""
         self._turn.over()
         return False, Metrics()
 
@@ -61,7 +61,7 @@ class EndOfRound:
 
 
 def main() -> None:
-    """Take turns until nobody asks any more; a unit is a round."""
+    """Take turns until the measuring side stops asking; a unit is a round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dataset", required=True)
     parser.add_argument("--clients", type=int, default=100)

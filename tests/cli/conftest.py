@@ -1,4 +1,4 @@
-"""The command in this process and in a new one, and a store with one finished run."""
+"""Fixtures that run the command in this process or a new one, and a store with one run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def call(
 def refused(
     call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[tuple[str, ...], str], None]:
-    """Check that a command is wrong use: exit code 2, two lines at most, nothing written."""
+    """Check that a command is refused: exit code 2, two lines at most, nothing written."""
     monkeypatch.chdir(tmp_path)
 
     def check(words: tuple[str, ...], message: str) -> None:
@@ -86,13 +86,13 @@ def shell() -> Callable[..., Answer]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the run `finished`; its path has a blank and a letter beyond ASCII."""
+    """Store with the run `finished`; its path has a blank and a letter beyond ASCII."""
     return tmp_path_factory.mktemp("my störe")
 
 
 @pytest.fixture(scope="session")
 def finished(store: Path, shell: Callable[..., Answer]) -> Answer:
-    """`fedbench run`, from another directory."""
+    """Row of one `fedbench run`, started in another directory."""
     tiny = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
     place = ("--workers", "1", "--device", "cpu", "--store", store)
     return shell("run", "simclr", *tiny, *place, "--json", cwd=store.parent)

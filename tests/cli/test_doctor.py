@@ -1,4 +1,4 @@
-"""`fedbench doctor`: what is there, what is missing, and the exit code that says so."""
+"""`fedbench doctor`: present and missing parts, and the exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray takes seconds to start; other tests start it."""
+    """Replace Ray, which takes seconds to start; other tests start it."""
 
     def here() -> Iterator[Check]:
         yield Check("ray", "ok", "starts on this machine")

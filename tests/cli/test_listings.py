@@ -1,4 +1,4 @@
-"""Rankings, lists, configurations, partitions: the commands that only show."""
+"""Commands that only show: rankings, lists, configurations, partitions."""
 
 from __future__ import annotations
 

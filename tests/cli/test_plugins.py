@@ -1,4 +1,4 @@
-"""Third parties' plugins that cannot be loaded: everything else goes on without them."""
+"""Plugins of third parties that cannot be loaded: all else works without them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class {cls}(Supervised):
 
 
 def install(site: Path, **plugins: str) -> dict[str, str]:
-    """An installed package `broken-pack` with one entry point per module, as pip leaves it."""
+    """Install a package `broken-pack` with one entry point per module, laid out like pip's."""
     info = site / "broken_pack-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-pack\nVersion: 1.0\n")
@@ -67,7 +67,7 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
 def test_a_plugin_that_a_broken_one_imported_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`zwei` is imported whole by `eins`, which then fails; its own entry point still counts."""
+    """`eins` imports `zwei` and then fails; the entry point of `zwei` still counts."""
     from importlib.metadata import PathDistribution
 
     site = tmp_path / "site"

@@ -1,4 +1,4 @@
-"""Commands for what a store holds: report, studies, merge, reproduce; and --strict."""
+"""Commands on stores: report, studies, merge, reproduce; and --strict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture
 def copy(finished: Any, store: Path, tmp_path: Path) -> Path:
-    """A copy of the store with one finished run."""
+    """Copy of the store with one finished run."""
     assert finished.code == 0, finished.err
     target = tmp_path / "my cöpy"
     shutil.copytree(store, target)
@@ -29,7 +29,7 @@ def copy(finished: Any, store: Path, tmp_path: Path) -> Path:
 
 
 def put(store: Path, row: Row) -> None:
-    """Write a row over the one that is there, as no command would."""
+    """Overwrite a stored row, which no command does."""
     (store / "rows" / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
 
 

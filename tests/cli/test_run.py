@@ -1,4 +1,4 @@
-"""`fedbench run`, and what happens when something is wrong."""
+"""`fedbench run` and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract catches what it is there to catch."""
+"""The contract fails for each fault that it checks for."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DeadPattern(SimCLR):
 
 
 class Leaky(SimCLR):
-    """Sends a tensor up that it declared to be the client's own."""
+    """Sends a tensor up that it declared to be personal."""
 
     def needs(self) -> Needs:
         return Needs(views=super().needs().views, min_batch=2, extras={"memory": Extra()})
@@ -68,7 +68,7 @@ class Leaky(SimCLR):
 
 
 class Hoarder(SimCLR):
-    """Averages a buffer in which single projections stand."""
+    """Averages a buffer that holds single projections."""
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         net = super().build(backbone, data)
@@ -81,7 +81,7 @@ class Hoarder(SimCLR):
 
 
 class NoSum(SimCLR):
-    """Declares a sum, and looks at the largest."""
+    """Declares a sum and reads the largest upload."""
 
     def needs(self) -> Needs:
         declared = {"size": Extra(summed=True)}
@@ -95,7 +95,7 @@ class NoSum(SimCLR):
 
 
 class Random(SimCLR):
-    """Draws from a generator that nobody seeded."""
+    """Draws from an unseeded generator."""
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         noise = torch.rand(1, generator=torch.Generator().manual_seed(_count()))
@@ -112,7 +112,7 @@ class Forgetful(SimCLR):
 
 
 class OneImage(SimCLR):
-    """Claims to work on a batch of one, and does not."""
+    """Claims to work on a batch of one image and does not."""
 
     def needs(self) -> Needs:
         return Needs(views=super().needs().views, min_batch=1)

@@ -1,4 +1,4 @@
-"""The contract of `fedbench.bench.testing` over everything that is registered."""
+"""The contract of `fedbench.bench.testing` for every registered spec."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedbench.bench.tuning.space import load_space
 
 
 class TestEveryMethod(MethodContract):
-    """A new method is tested by being registered."""
+    """Contract of every registered spec; registering a method is enough to test it."""
 
     @pytest.fixture(autouse=True, params=registry.specs())
     def _each(self, request: pytest.FixtureRequest) -> None:
@@ -39,7 +39,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", registry.specs())
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
-    """Finite and the same again, with weights, traffic and extras in float32."""
+    """The result is finite and repeatable, with weights, traffic and extras in float32."""
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME
     values = {"federation__num_rounds": 1, "data__label_fraction": 0.5 if labelled else 0.0}
     setup = tiny_setup(tiny_config(spec, client__precision="bf16", **values))
@@ -60,7 +60,7 @@ def test_every_method_can_be_tuned(spec: str) -> None:
 
 
 def test_common_dimensions_have_one_range() -> None:
-    """Methods are comparable only if what they share is tuned over the same range."""
+    """Methods are comparable only if shared dimensions are tuned over the same range."""
     ranges = {load_space(spec).dimensions["client.lr"] for spec in registry.specs()}
     assert len(ranges) == 1
 
@@ -75,7 +75,7 @@ def test_common_dimensions_have_one_range() -> None:
 def test_pseudo_labels_are_made_without_the_hidden_labels(
     spec: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Under these thresholds guesses are trained on; at the usual ones a tiny run has none."""
+    """These thresholds let a tiny run train on guesses; the usual ones leave it none."""
     contract = MethodContract()
     contract.spec, contract.fields = spec, fields
     contract.test_hidden_labels_change_nothing(tmp_path)

@@ -1,4 +1,4 @@
-"""The plain autoencoders: averaged, alone, and pooled with labels."""
+"""Plain autoencoders: averaged, alone, and pooled with labels."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def test_the_loss_is_the_mean_squared_error_of_the_reconstruction(spec: str) -> 
 
 @pytest.mark.parametrize("spec", ["fedavg-ae", "single-ae", "central-ae", "pfedae"])
 def test_evaluation_shows_the_encoder_what_it_was_trained_on(spec: str) -> None:
-    """`encode` is given normalised images, as ever, and the encoder images in [0, 1]."""
+    """`encode` gets normalised images, and the encoder images in [0, 1]."""
     setup = tiny_setup(tiny_config(spec))
     net = setup.make_net().eval()
-    wanted = net["encoder"](X)
+    expected = net["encoder"](X)
     for features in (setup.method.encode(net, normalise(X)), setup.method.embed(net, normalise(X))):
-        torch.testing.assert_close(features, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_traffic_of_fedavg_ae() -> None:
-    """Encoder and decoder with their batch-norm statistics, each way: 55.9 MB."""
+    """Encoder and decoder with their batch-norm statistics are 55.9 MB each way."""
     method = registry.create("fedavg-ae", {})
     net = method.build(resnet18(), DataSpec((3, 32, 32), 10, 10))
     net.drop_counters()
@@ -113,8 +113,8 @@ def test_single_clients_share_nothing_and_train_on(tmp_path: Path) -> None:
     shares = [[0, 1, 2, 3], list(range(10, 30)), [40, 41]]
     other = [[0, 1, 2, 3], list(range(50, 60)), [70, 71, 72]]
     runs = [
-        train(tiny_setup(config, shares=each), tmp_path / str(index))
-        for index, each in enumerate((shares, other))
+        train(tiny_setup(config, shares=variant), tmp_path / str(index))
+        for index, variant in enumerate((shares, other))
     ]
     assert all(trainer.ledger.bytes_up == trainer.ledger.bytes_down == 0 for trainer in runs)
     first, second = (trainer._personal.load(0, 1) for trainer in runs)
@@ -124,7 +124,7 @@ def test_single_clients_share_nothing_and_train_on(tmp_path: Path) -> None:
 
 
 def adam_by_hand(setup: Setup, rounds: int) -> torch.Tensor:
-    """The only client's tensors after rounds of one epoch under one Adam that lives on."""
+    """Return the only client's tensors after rounds of one epoch under one persistent Adam."""
     method: Method = setup.method
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
@@ -147,8 +147,8 @@ def test_the_optimizer_lives_on_between_rounds(tmp_path: Path) -> None:
     )  # fmt: skip
     setup = tiny_setup(config, shares=[list(range(40))])
     trainer = train(setup, tmp_path)
-    own = trainer._personal.load(0, 2)
-    torch.testing.assert_close(own, adam_by_hand(setup, 3), rtol=1e-5, atol=1e-6)
+    tensors = trainer._personal.load(0, 2)
+    torch.testing.assert_close(tensors, adam_by_hand(setup, 3), rtol=1e-5, atol=1e-6)
 
 
 def central(**values: Any) -> Setup:
@@ -182,7 +182,7 @@ def test_the_reference_reconstructs_then_classifies(tmp_path: Path) -> None:
 
 
 def test_the_reference_has_two_learning_rates(tmp_path: Path) -> None:
-    """One step of SGD: the classifier moves by 0.1 x its gradient, the encoder by 0.01 x that."""
+    """One step of SGD moves the classifier by 0.1 x its gradient, the encoder by 0.01 x its own."""
     setup = central(method__pretrain_rounds=0, client__batch_size=80, client__weight_decay=0.0)
     net = setup.make_net().train()
     images = torch.from_numpy(setup.images[setup.partition.client(0)].copy()).float() / 255

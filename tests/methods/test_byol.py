@@ -1,4 +1,4 @@
-"""BYOL: its loss, its targets, its traffic, and clients that remember."""
+"""BYOL: loss, targets, traffic, and stateful clients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_loss_by_hand() -> None:
     moved(net, "encoder", "projector")
     out = setup.method.loss(net, batch, CLIENT)
     h = [net["encoder"](view) for view in batch.views]
-    p = [net["predictor"](net["projector"](each)) for each in h]
+    p = [net["predictor"](net["projector"](features)) for features in h]
     t = [net["target_projector"](net["target_encoder"](view)) for view in batch.views]
     cosines = F.cosine_similarity(p[0], t[1]).mean() + F.cosine_similarity(p[1], t[0]).mean()
     torch.testing.assert_close(out.total, -cosines / 2)
@@ -129,21 +129,21 @@ def test_traffic() -> None:
 
 
 def target_at_the_start(setup: Setup, folder: Path, *, changed: bool, rounds: int) -> str:
-    """What a client's target equals when it begins its last round: its own or the received net."""
+    """Name the net that a target equals when a client's last round begins."""
     runner = ClientRunner(setup, torch.device("cpu"), folder)
     server = runner.binding.server.data.clone()
     out = torch.empty(runner.layout.upload_size)
     for index in range(rounds):
         runner.run(Task(0, index, 1, index - 1 if index else None), server, out)
     net = runner.binding.net
-    own = net.tensor("target_encoder.stem.weight").detach().clone()
+    previous = net.tensor("target_encoder.stem.weight").detach().clone()
     if changed:
         server = server + 0.01
     runner.binding.server.data.copy_(server)
     client = Client(0, rounds, generator(0, "client"))
     setup.method.before_local(net.train(), setup.client_data(0, "cpu"), client)
     target, online = net.tensor("target_encoder.stem.weight"), net.tensor("encoder.stem.weight")
-    if rounds and torch.equal(target, own):
+    if rounds and torch.equal(target, previous):
         return "own"
     return "received" if torch.equal(target, online) else "other"
 
@@ -170,8 +170,8 @@ def test_updates_that_remember_need_a_target_at_home() -> None:
     ):
         tiny_config("byol", method__update="fedu")
     setup = setup_of(**STATEFUL)
-    own = {slot.name.split(".")[0] for slot in setup.layout(setup.make_net()).personal}
-    assert own == {"target_encoder", "target_projector", "own_predictor", "own_record"}
+    personal = {slot.name.split(".")[0] for slot in setup.layout(setup.make_net()).personal}
+    assert personal == {"target_encoder", "target_projector", "own_predictor", "own_record"}
 
 
 @pytest.mark.parametrize("target", ["averaged", "personal", "reinit"])
@@ -186,14 +186,14 @@ def test_every_target_trains(target: str, inverted: bool, tmp_path: Path) -> Non
 
 
 class TestStateful(MethodContract):
-    """The contract, for clients with a target, a predictor and a past of their own."""
+    """Contract for clients with a personal target, predictor and record."""
 
     spec = "byol"
     fields: Mapping[str, Any] = MappingProxyType(STATEFUL)
 
 
 class TestReinit(MethodContract):
-    """The contract, for a target that lives for one round."""
+    """Contract for a target that lives for one round."""
 
     spec = "byol"
     fields: Mapping[str, Any] = MappingProxyType({"method__target": "reinit"})

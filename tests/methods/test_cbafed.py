@@ -1,4 +1,4 @@
-"""CBAFed: which images it trains on, what it counts, what travels."""
+"""CBAFed: selected images, counts, traffic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(index: int) -> Client:
 
 
 def certain_of(net: Net, label: int, probability: float) -> None:
-    """Make the classifier say `label` with this probability whatever it sees, the next one else."""
+    """Make the classifier give `label` this probability on every image, the next one the rest."""
     with torch.no_grad():
         net.tensor("classifier.weight").zero_()
         bias = net.tensor("classifier.bias")
@@ -39,9 +39,9 @@ def certain_of(net: Net, label: int, probability: float) -> None:
 def test_warm_up_keeps_the_labelled_images() -> None:
     setup = setup_of(method__warmup_rounds=3)
     data = setup.client_data(0, "cpu")
-    own = setup.method.before_local(setup.make_net(), data, client(2))
-    assert len(own) == 5  # a quarter of 20
-    assert torch.equal(own.labels, data.labels[data.labels >= 0])
+    selected = setup.method.before_local(setup.make_net(), data, client(2))
+    assert len(selected) == 5  # a quarter of 20
+    assert torch.equal(selected.labels, data.labels[data.labels >= 0])
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_pseudo_labels_follow_the_thresholds(
     net, data = setup.make_net(), setup.client_data(0, "cpu")
     certain_of(net, 2, probability)
     net.tensor("class_share").copy_(torch.tensor(shares))
-    own = setup.method.before_local(net, data, client(1))
+    selected = setup.method.before_local(net, data, client(1))
     assert net.training
-    assert len(own) == (20 if accepted else 5)
+    assert len(selected) == (20 if accepted else 5)
     known = data.labels >= 0
     if accepted:  # order is kept, true labels stay
-        assert torch.equal(own.labels[known], data.labels[known])
-        assert (own.labels[~known] == guess).all()
-    counts = setup.method.after_local(net, own, client(1))["class_counts"]
-    assert counts.sum() == len(own)
-    assert torch.equal(counts.long(), torch.bincount(own.labels, minlength=10))
+        assert torch.equal(selected.labels[known], data.labels[known])
+        assert (selected.labels[~known] == guess).all()
+    counts = setup.method.after_local(net, selected, client(1))["class_counts"]
+    assert counts.sum() == len(selected)
+    assert torch.equal(counts.long(), torch.bincount(selected.labels, minlength=10))
 
 
 def test_the_server_adds_up_the_newest_counts_of_every_client() -> None:

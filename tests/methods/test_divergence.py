@@ -1,4 +1,4 @@
-"""Divergence-aware updates: distances, shares, and rounds played through by hand."""
+"""Divergence-aware updates: distances, shares, and rounds by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_DATA = ClientData(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0))
 
 
 class Toy(DivergenceAware):
-    """The rules on a net of two convolutions; `record` keeps a record under every rule."""
+    """Method with a net of two convolutions; `record` forces a record under every rule."""
 
     record: bool = False
 
@@ -103,15 +103,15 @@ def test_the_stored_share_is_linear_up_to_one() -> None:
 
 def test_mix_equals_a_loop_over_parameters_and_statistics() -> None:
     both = [Net({"encoder": nn.Linear(2, 3), "norm": nn.BatchNorm1d(3)}) for _ in range(2)]
-    received, own = both
-    shift(own, 2.0)
-    old, mine = state(received), state(own)
-    mix(received, own, 0.25)
+    received, trained = both
+    shift(trained, 2.0)
+    old, new = state(received), state(trained)
+    mix(received, trained, 0.25)
     for name, value in state(received).items():
-        torch.testing.assert_close(value, 0.25 * mine[name] + 0.75 * old[name])
-    mix(received, own, 1.0)
-    assert all(torch.equal(value, mine[name]) for name, value in state(received).items())
-    torch.testing.assert_close(state(own), mine)
+        torch.testing.assert_close(value, 0.25 * new[name] + 0.75 * old[name])
+    mix(received, trained, 1.0)
+    assert all(torch.equal(value, new[name]) for name, value in state(received).items())
+    torch.testing.assert_close(state(trained), new)
 
 
 @pytest.mark.parametrize("update", ["average", "fedu", "fedema", "frozen-predictor"])
@@ -139,7 +139,7 @@ def test_without_a_record_nothing_happens() -> None:
 
 
 def play(method: Toy, net: Net, index: int, moved: float, server: Net) -> tuple[bool, Net]:
-    """Receive, begin, move everything, end; -> server's tensors alone?, net before the moves."""
+    """Play one round; return whether it starts from the server alone, and its first net."""
     for part in ONLINE:
         mix(net[part], server[part], 1.0)
     from_server = method.begin_round(net, at(index))
@@ -180,7 +180,7 @@ def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
     assert play(method, net, 0, 0.2, server)[0]
     scale = 0.7 / (0.2 * way)
     assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)
-    own = {part: state(net[part]) for part in ONLINE}
+    before = {part: state(net[part]) for part in ONLINE}
 
     shift(server, -1.0)
     from_server, began = play(
@@ -188,16 +188,16 @@ def test_fedema_mixes_all_online_parts_by_how_far_the_client_went() -> None:
     )  # the last way gives the share 0.7 itself
     assert not from_server
     for part in ONLINE:
-        for name, theirs in state(server[part]).items():
-            expected = 0.7 * own[part][name] + 0.3 * theirs
+        for name, received in state(server[part]).items():
+            expected = 0.7 * before[part][name] + 0.3 * received
             torch.testing.assert_close(began[part].state_dict()[name], expected)
     assert net.tensor("own_record.divergence").item() == pytest.approx(0.1 * way, rel=1e-4)
     assert net.tensor("own_record.scale").item() == pytest.approx(scale, rel=1e-5)  # fixed for good
 
-    own = {part: state(net[part]) for part in ONLINE}
+    before = {part: state(net[part]) for part in ONLINE}
     _, began = play(method, net, 2, 0.1, server)  # half the way: share 0.35
-    name, theirs = "0.weight", server.tensor("predictor.0.weight")
-    expected = 0.35 * own["predictor"][name] + 0.65 * theirs
+    name, received = "0.weight", server.tensor("predictor.0.weight")
+    expected = 0.35 * before["predictor"][name] + 0.65 * received
     torch.testing.assert_close(began.tensor("predictor.0.weight").detach(), expected.detach())
 
     from_server, began = play(method, net, 4, 0.1, server)  # round 3 was missed

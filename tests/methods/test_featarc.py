@@ -1,4 +1,4 @@
-"""FeatARC: its loss, its anchors, its traffic."""
+"""FeatARC: loss, anchors, traffic."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_loss_by_hand(anchor: str, norm: str) -> None:
                 value.mul_(1.1)
     out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
     h = [net["encoder"](view) for view in views[:2]]
-    z = [net["projector"](each) for each in h]
+    z = [net["projector"](features) for features in h]
     if anchor == "projector":
         anchors = [received["projector"](received["encoder"](view)) for view in views[:2]]
     else:
@@ -93,7 +93,7 @@ def test_the_releases_anchor_needs_equal_widths() -> None:
 
 
 class TestCleanAnchor(MethodContract):
-    """The contract, for the release's anchor with its third view."""
+    """Contract for the release's anchor with its third view."""
 
     spec = "featarc"
     fields: Mapping[str, Any] = MappingProxyType({"method__anchor": "backbone-clean"})

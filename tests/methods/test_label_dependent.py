@@ -34,12 +34,12 @@ def dot(a: list[float], b: list[float]) -> float:
 
 
 def simclr_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
-    """Twice the size many views, temperature 0.5; each picks its partner out of all others."""
+    """SimCLR's loss of one group at temperature 0.5; views pick their partner among all others."""
     z1, z2 = (net["projector"](view) for view in h)
     views = [unit(z1[i]) for i in group] + [unit(z2[i]) for i in group]
     size, total = len(group), 0.0
     for i, view in enumerate(views):
-        scores = [math.exp(dot(view, each) / 0.5) for each in views]
+        scores = [math.exp(dot(view, other) / 0.5) for other in views]
         partner = (i + size) % (2 * size)
         total -= math.log(scores[partner] / (sum(scores) - scores[i]))
     return total / (2 * size)
@@ -54,7 +54,7 @@ def spectral_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
 
 def simsiam_loop(net: Net, h: list[Tensor], group: list[int]) -> float:
     z = [net["projector"](view) for view in h]
-    p = [net["predictor"](each) for each in z]
+    p = [net["predictor"](projection) for projection in z]
     pairs = [(p[0][i], z[1][i]) for i in group] + [(p[1][i], z[0][i]) for i in group]
     return -sum(dot(unit(a), unit(b)) for a, b in pairs) / len(pairs)
 
@@ -117,7 +117,7 @@ def test_groups_that_are_all_too_small_leave_the_classifier(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["simclr", "spectral", "simsiam"])
 def test_the_classifier_is_there_when_there_are_labels(spec: str) -> None:
-    """16 features times 10 classes and 10 biases travel with it, and only then."""
+    """Labels add a classifier of 16 x 10 weights and 10 biases."""
     sizes = []
     for fraction in (0.0, 0.1):
         setup = tiny_setup(tiny_config(spec, data__label_fraction=fraction))

@@ -1,4 +1,4 @@
-"""Orchestra: its loss, what stops gradients, its tables and bytes."""
+"""Orchestra: loss, stopped gradients, sharing tables and bytes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def loss_of(method: Orchestra, net: Net, batch: Batch) -> Loss:
 
 
 def shaken(net: Net) -> Net:
-    """Online and target parts apart from each other, as after some training."""
+    """Net whose online and target parts differ, like after some training."""
     rng = generator(0, "shaken")
     with torch.no_grad():
         for parameter in net.parameters():
@@ -99,7 +99,7 @@ def test_loss_by_hand(target: bool, degeneracy: bool) -> None:
 
 
 def test_agreement_of_sharp_assignments_costs_nothing() -> None:
-    """Online = target, both views equal, low temperature: entropy of a one-hot assignment."""
+    """Online = target, equal views, low temperature: the entropy of a one-hot assignment."""
     method = small(temperature=1e-3, degeneracy=False)
     net = make(method)
     view = batch_for(method).views[0]
@@ -150,7 +150,7 @@ def statistics(net: Net, part: str) -> Tensor:
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_online_statistics_see_view_1_only_if_asked(seen: bool) -> None:
-    """One pass leaves 0.9 (old) + 0.1 (batch), so view 1 in front of view 2 must show."""
+    """One pass leaves 0.9 (old) + 0.1 (batch), so a pass of view 1 before view 2 is visible."""
     method = small(online_x1_pass=seen, degeneracy=False)
     net, other = make(method, "batch"), make(method, "batch")
     batch = batch_for(method)
@@ -210,7 +210,7 @@ def extras_of(
 
 
 def test_bytes_of_a_resnet_18() -> None:
-    """Both nets: 11,168,832 + 9,600 and 525,312 + 2,048; 2,052 for turns; rows of 2,048 bytes."""
+    """Numbers per net: 11,168,832 + 9,600 and 525,312 + 2,048; turns 2,052; rows of 2,048 bytes."""
     method = Orchestra()
     net = make(method, "batch", "resnet18", None)
     ledger = Ledger.of_client(Layout.of(net, method.sharing()))
@@ -270,9 +270,9 @@ def test_strict_sends_no_centroid_of_a_single_row() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_cluster_counts_images_not_rows(strict: bool) -> None:
-    """Eight equal rows of four images are one cluster of 8 rows, and then of 4 images.
+    """Eight equal rows of four images are one cluster of 8 rows or, by images, of 4.
 
-    Strict: 10 rows of 5 images are 5 rows, two clusters of 2 and 3 images; by rows they were 5.
+    Strict clusters of 10 rows of 5 images are two of 2 and 3 images; by rows they were 5.
     """
     method = Orchestra(strict_k_anonymity=strict, num_local_clusters=2 if strict else 1)
     images = [0, 1, 2, 3, 4] * 2 if strict else [0, 1, 2, 3] * 2

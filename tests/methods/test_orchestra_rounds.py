@@ -1,4 +1,4 @@
-"""Orchestra in whole rounds: round 0, what leaves a client, odd clients, ablations."""
+"""Orchestra in whole rounds: round 0, uploads, clients of unusual size, ablations."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_private_rows_depend_on_one_image_each_and_on_the_received_net(
 def test_what_goes_up(
     representations: str, smallest: int | None, shares: int, tmp_path: Path
 ) -> None:
-    """Of a client with two images: L centroids in any case, two rows, or one centroid."""
+    """A client with two images sends L centroids in any case, two rows, or one centroid."""
     setup = setup_of([[0, 1], list(range(2, 40))], method__representations=representations)
     trained, _ = run_client(ClientRunner(setup, CPU, tmp_path), setup, 0, 0, epochs=0)
     sent = trained.extras["memory" if representations == "memory" else "centroids"]
@@ -175,7 +175,9 @@ def test_random_centroids_do_not_depend_on_the_data(tmp_path: Path) -> None:
     setup = setup_of(method__representations="random")
     other = dataclasses.replace(setup, images=255 - setup.images)
     a, b = (
-        run_client(ClientRunner(each, CPU, tmp_path), each, 0, 1, epochs=1)[0].extras["centroids"]
-        for each in (setup, other)
+        run_client(ClientRunner(variant, CPU, tmp_path), variant, 0, 1, epochs=1)[0].extras[
+            "centroids"
+        ]
+        for variant in (setup, other)
     )
     assert torch.equal(a, b)

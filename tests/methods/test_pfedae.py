@@ -1,4 +1,4 @@
-"""pFedAE: three ways of the gradient, exact traffic, the server's step, what stays where."""
+"""pFedAE: three gradient modes, exact traffic, the server's step, tensors of each side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def setup_of(gradient: str = "split", **values: Any) -> Setup:
 
 
 def client_net(gradient: str) -> tuple[Setup, Net]:
-    """A net as a client has it: the server's parts are frozen."""
+    """Net of a client, with the server's parts frozen."""
     setup = setup_of(gradient)
     net = setup.make_net()
     setup.layout(net).bind(net)
@@ -50,7 +50,7 @@ def gradients(gradient: str) -> dict[str, Tensor]:
 
 
 def test_split_and_ship_have_the_gradient_of_one_network() -> None:
-    """Also when nothing is frozen: holding the server's parts fixed changes no one else's."""
+    """Freezing the server's parts does not change the gradients of the others."""
     setup = setup_of()
     free = setup.make_net().train()
     z = free["encoder"](X)
@@ -60,14 +60,14 @@ def test_split_and_ship_have_the_gradient_of_one_network() -> None:
     assert set(split) == set(ship)
     assert {name.split(".")[0] for name in split} == {"encoder", "surrogate_decoder"}
     for name, value in split.items():
-        wanted = free.get_parameter(name).grad
-        assert wanted is not None
-        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-8)
-        torch.testing.assert_close(ship[name], wanted, rtol=1e-5, atol=1e-8)
+        expected = free.get_parameter(name).grad
+        assert expected is not None
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(ship[name], expected, rtol=1e-5, atol=1e-8)
 
 
 def test_ste_by_hand() -> None:
-    """d loss / dz is taken to be d loss / dz'; the decoder at home has the exact gradient."""
+    """d loss / dz is replaced by d loss / dz'; the client's decoder has the exact gradient."""
     setup, net = client_net("ste")
     out = setup.method.loss(net, BATCH, CLIENT)
     out.total.backward()
@@ -86,7 +86,7 @@ def test_ste_by_hand() -> None:
 
 
 def encoder_gradient(gradient: str, noise: float) -> Tensor:
-    """Flat, with server parts that map z to z + noise * R z for a fixed R."""
+    """Return the flat gradient with server parts that map z to z + noise * R z for a fixed R."""
     setup, net = client_net(gradient)
     width = setup.backbone.dim
     layer = nn.Linear(width, width, bias=False).requires_grad_(False)
@@ -110,7 +110,7 @@ def test_ste_is_exact_where_the_server_returns_what_it_gets() -> None:
 def test_the_meter_counts_every_latent_and_gradient(
     gradient: str, per_number: int, tmp_path: Path
 ) -> None:
-    """16 L E N_k bytes per client and round, half of them with `ste`, the same in each direction.
+    """A client's round takes 16 L E N_k bytes, half of that with `ste`, equal in each direction.
 
     80 images over 4 clients: N_k = 20; L = 16, E = 3; two rounds.
     """
@@ -139,7 +139,7 @@ def test_shipped_parts_are_counted_and_change_nothing_else(tmp_path: Path) -> No
 
 
 def test_the_server_gets_the_latents_of_the_last_epoch(tmp_path: Path) -> None:
-    """In the order of the batches; those of earlier epochs are not kept."""
+    """They come in the order of the batches; those of earlier epochs are discarded."""
     setup = setup_of(client__local_epochs=2, client__batch_size=8, client__lr=0.01)
     seen: list[Tensor] = []
 
@@ -190,12 +190,12 @@ def test_the_server_learns_to_return_latents() -> None:
         errors.append(server.log["server_loss"])
     assert errors[-1] < 0.3 * errors[0]
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    method.server_step(net, [Upload(0, 0, {})], server)  # nobody had an image
+    method.server_step(net, [Upload(0, 0, {})], server)  # no client had an image
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 def test_sizes_on_cifar10() -> None:
-    """16 L N_k = 40.96 MB for L = 512 and 5,000 images; shipped, the server's parts weigh more."""
+    """16 L N_k = 40.96 MB for L = 512 and 5,000 images; the server's parts are larger."""
     config = ModelConfig.model_validate({"backbone": "resnet18", "norm": "batch"})
     backbone, spec = make_backbone(config, 3), DataSpec((3, 32, 32), 10, 10)
     net = PFedAE().build(backbone, spec)
@@ -207,8 +207,8 @@ def test_sizes_on_cifar10() -> None:
     assert sum(p.numel() for p in net["encoder"].parameters()) == encoder
     # Own encoder and decoder with batch-norm buffers, and two Adam moments of all but the buffers:
     layout = Layout.of(net, PFedAE().sharing())
-    own = layout.personal_size + 2 * (encoder + decoder + norms)
-    assert 4 * own == pytest.approx(167.5e6, rel=1e-3)
+    sent = layout.personal_size + 2 * (encoder + decoder + norms)
+    assert 4 * sent == pytest.approx(167.5e6, rel=1e-3)
     ledger = Ledger.of_client(layout)
     assert ledger.bytes_up == ledger.bytes_down == 0
     shipped = Ledger.of_client(Layout.of(net, PFedAE(gradient="ship").sharing()))
@@ -226,14 +226,14 @@ def test_the_latent_width_and_its_errors() -> None:
 
 def test_encoders_part_ways_and_stay_at_home(tmp_path: Path) -> None:
     trainer = train(setup_of(), tmp_path)
-    own = [trainer._personal.load(k, 1) for k in range(4)]
-    assert not torch.equal(own[0], own[1])
+    tensors = [trainer._personal.load(k, 1) for k in range(4)]
+    assert not torch.equal(tensors[0], tensors[1])
     assert trainer.layout.upload_size == 0
     assert registry.create("pfedae", {}).needs().keep_optimizer
 
 
 class TestSTE(MethodContract):
-    """The contract, where only latents cross."""
+    """Contract for the mode in which only latents cross."""
 
     spec = "pfedae"
     fields: Mapping[str, Any] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""RotPred: its loss, turns, and traffic."""
+"""RotPred: loss, turns, and traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SemiFed: its three terms, the frozen received model, its warm-up and traffic."""
+"""SemiFed: three loss terms, the frozen received model, warm-up and traffic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def setup_of(**values: Any) -> Setup:
 
 
 def computed(setup: Setup, labels: torch.Tensor = LABELS) -> tuple[Loss, dict[str, torch.Tensor]]:
-    """The loss after a step away from the received model, and logits of all kinds."""
+    """Return the loss after a step away from the received model, and its logits by name."""
     net = setup.make_net()
     setup.method.before_local(net, setup.client_data(0, "cpu"), CLIENT)
     views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b", "c"))
@@ -67,9 +67,9 @@ def test_a_labelled_batch_is_cross_entropy_of_the_weak_view() -> None:
 def test_the_first_rounds_can_be_without_guesses() -> None:
     setup = setup_of(method__warmup_rounds=2)
     data = setup.client_data(0, "cpu")
-    for index, kept in ((0, 5), (1, 5), (2, 20)):  # a quarter of 20 images are labelled
+    for index, expected in ((0, 5), (1, 5), (2, 20)):  # a quarter of 20 images are labelled
         client = Client(0, index, generator(0, "client"))
-        assert len(setup.method.before_local(setup.make_net(), data, client)) == kept
+        assert len(setup.method.before_local(setup.make_net(), data, client)) == expected
 
 
 def test_the_received_model_costs_no_traffic_and_leaves_no_trace(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_received_model_costs_no_traffic_and_leaves_no_trace(tmp_path: Path)
     uploads = torch.empty(2, runner.layout.upload_size)
     runner.run(Task(0, 0, 1, None), vector, uploads[0])
     runner.run(Task(1, 0, 1, None), vector, torch.empty_like(uploads[0]))
-    runner.run(Task(0, 0, 1, None), vector, uploads[1])  # whoever came before changes nothing
+    runner.run(Task(0, 0, 1, None), vector, uploads[1])  # earlier clients change nothing
     assert torch.equal(uploads[0], uploads[1])
 
 

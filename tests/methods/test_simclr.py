@@ -1,4 +1,4 @@
-"""SimCLR: the loss it computes, and that it learns."""
+"""SimCLR: its loss, and training that improves the encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimSiam: its loss, its heads, its traffic, and clients that remember."""
+"""SimSiam: loss, heads, traffic, and stateful clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ M = {"heads": "m", "hidden_dim": 2048, "projection_dim": 128, "predictor_dim": 2
 
 
 def built(spec: str, fields: dict[str, Any], norm: str) -> tuple[dict[str, int], Ledger]:
-    """Trained numbers per part, and a client's traffic, with a ResNet-18."""
+    """Return trained numbers per part and a client's traffic, with a ResNet-18."""
     config = ModelConfig.model_validate({"backbone": "resnet18", "norm": norm})
     method = registry.create(spec, fields)
     net = method.build(make_backbone(config, 3), DataSpec((3, 32, 32), 10, 100))
@@ -47,8 +47,8 @@ def test_the_loss_by_hand(heads: str) -> None:
     views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
     out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
     h = [net["encoder"](view) for view in views]
-    z = [net["projector"](each) for each in h]
-    p = [net["predictor"](each) for each in z]
+    z = [net["projector"](features) for features in h]
+    p = [net["predictor"](features) for features in z]
     cosines = F.cosine_similarity(p[0], z[1]).mean() + F.cosine_similarity(p[1], z[0]).mean()
     torch.testing.assert_close(out.total, -cosines / 2)
     torch.testing.assert_close(out.features[0], h[0])
@@ -102,10 +102,12 @@ def test_what_clients_remember_costs_no_traffic(update: str) -> None:
 
 
 def test_sharing() -> None:
-    for update, own in (("fedu", {"predictor", "record"}), ("average", set())):
+    for update, personal in (("fedu", {"predictor", "record"}), ("average", set())):
         setup = setup_of(method__update=update)
         layout = setup.layout(setup.make_net())
-        assert {slot.name.split(".")[0] for slot in layout.personal} == {f"own_{x}" for x in own}
+        assert {slot.name.split(".")[0] for slot in layout.personal} == {
+            f"own_{x}" for x in personal
+        }
         assert {slot.rule for slot in layout.server} == {Sharing.AVERAGED}
 
 
@@ -142,7 +144,7 @@ def test_updates_differ_only_once_a_client_has_a_past(tmp_path: Path) -> None:
 
 
 class TestFedEMA(MethodContract):
-    """The contract, for the rule with the largest memory."""
+    """Contract for the rule with the largest memory."""
 
     spec = "simsiam"
     fields: Mapping[str, Any] = MappingProxyType({"method__update": "fedema"})

@@ -1,4 +1,4 @@
-"""Spectral contrastive learning: its loss, its heads, its traffic."""
+"""Spectral contrastive learning: loss, heads, traffic."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_the_loss_by_hand(norm: str, outputs: int | None) -> None:
     views = tuple(torch.randn(5, 1, 8, 8, generator=generator(0, n)) for n in ("a", "b"))
     out = setup.method.loss(net, Batch(views, torch.full((5,), -1)), CLIENT)
     h = [net["encoder"](view) for view in views]
-    z = [net["projector"](each) for each in h]
+    z = [net["projector"](features) for features in h]
     if outputs is not None:
-        z = [net["output"](each / each.norm(dim=1, keepdim=True)) for each in z]
+        z = [net["output"](features / features.norm(dim=1, keepdim=True)) for features in z]
     if norm == "cos":
         expected = spectral_contrast(F.normalize(z[0], dim=1), F.normalize(z[1], dim=1))
     elif norm == "clip":

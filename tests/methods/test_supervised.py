@@ -1,4 +1,4 @@
-"""Supervised FedAvg: cross entropy on the labels that it may see."""
+"""Supervised FedAvg: cross entropy on the visible labels."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_the_loss_is_the_mean_over_views() -> None:
 def test_only_labelled_images_are_trained_on() -> None:
     setup = tiny_setup(tiny_config("supervised", data__label_fraction=0.3))
     data = setup.client_data(1, "cpu")
-    own = Supervised().before_local(setup.make_net(), data, CLIENT)
+    visible = Supervised().before_local(setup.make_net(), data, CLIENT)
     assert len(data) == 20
-    assert len(own) == 6  # 0.3 * 20
+    assert len(visible) == 6  # 0.3 * 20
     chosen = setup.partition.client(1)
     truth = torch.from_numpy(setup.dataset.train_labels[chosen].copy())
     seen = data.labels >= 0
-    assert torch.equal(own.labels, truth[seen])
-    assert torch.equal(own.images, data.images[seen])
+    assert torch.equal(visible.labels, truth[seen])
+    assert torch.equal(visible.images, data.images[seen])
 
 
 def test_it_learns(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""User verification on top of SimCLR: its term, its rows, and the server's constraint."""
+"""User verification on top of SimCLR: loss term, rows, and the server's constraint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill drivers, trial processes and nodes at random moments of small sweeps; nothing may be lost.
+"""Kill drivers, trial processes and nodes at random moments of small sweeps; check the stores.
 
 Run by hand; pytest does not collect it:
 
@@ -61,14 +61,14 @@ TIMES = {
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 MOMENTS = ("starting", "working", "ending")
 SHARES = (2, 6, 2)
-"""How often a kill is meant for each moment."""
+"""Weight of each moment in the draw of the next kill."""
 POLL_SECONDS, LONGEST_SECONDS = 0.05, 600.0
 KILLS_PER_SWEEP = 4
-"""More would mostly meet the last cell; that of five dead processes has failed, by design."""
+"""More would mostly hit the last cell; a cell whose process died five times counts as failed."""
 
 
 class Torture:
-    """The cluster, the sweep that runs on it, and what has been seen so far."""
+    """The cluster, the sweep that runs on it, and the counts so far."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         from ray.cluster_utils import Cluster
@@ -85,7 +85,7 @@ class Torture:
         (folder / "grid.yaml").write_text(GRID, encoding="utf-8")
 
     def start(self, store: Path) -> subprocess.Popen[bytes]:
-        """The command, as a process."""
+        """Start the command as a process."""
         settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "fedbench", "sweep", "--grid", self.folder / "grid.yaml"]
         command += [*settings, "--store", store, "--address", self.cluster.address, "--json"]
@@ -96,7 +96,7 @@ class Torture:
         return self.drivers[-1]
 
     def measure(self, store: Path) -> None:
-        """An undisturbed sweep: its rows, and how long a driver takes to start and to work."""
+        """Run an undisturbed sweep; store its rows and the driver's times to start and to work."""
         driver, began = self.start(store), time.monotonic()
         while self.moment(store, driver) == "starting":
             time.sleep(POLL_SECONDS)
@@ -108,20 +108,20 @@ class Torture:
         self.planned = len(rows(store))
 
     def moment(self, store: Path, driver: subprocess.Popen[bytes]) -> str:
-        """What a driver is at: the last cells that end together make the end."""
+        """Return the phase of the driver; "ending" covers the last cells that end together."""
         if driver.poll() is not None:
             return "over"
         if not list((store / "cells").glob(f".driver-*-{driver.pid}-*")):
             return "starting"
-        found = len(list((store / "rows").glob("*.parquet")))
-        if self.planned and found >= self.planned - 1:
+        num_rows = len(list((store / "rows").glob("*.parquet")))
+        if self.planned and num_rows >= self.planned - 1:
             return "ending"
         began = psutil.Process(driver.pid).create_time()
         touched = (path.stat().st_mtime for path in (store / "cells").glob("*/history.jsonl"))
         return "working" if max(touched, default=0.0) > began else "starting"
 
     def wait(self, store: Path, driver: subprocess.Popen[bytes]) -> str:
-        """Until a random instant of a random moment; returns the one at which it came."""
+        """Wait until a random instant of a random moment; return the moment that was reached."""
         meant = self.random.choices(MOMENTS, SHARES)[0]
         length = {"starting": self.starting_seconds, "working": self.working_seconds}
         rest = self.random.uniform(0, 0.9) * length.get(meant, 2.0)
@@ -135,17 +135,17 @@ class Torture:
         return self.moment(store, driver)
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """Stop every process."""
         for driver in self.drivers:
             driver.kill()
         self.cluster.shutdown()
 
     def kill(self, driver: subprocess.Popen[bytes], moment: str) -> str:
-        """One of the three, at random."""
+        """Kill a driver, a trial process or a node, at random."""
         kind = self.random.choice(["driver", "worker", "node"])
         if kind == "worker":
-            ours = psutil.Process().children(recursive=True)  # the nodes', and nobody else's
-            trials = [process for process in ours if _is_trial(process)]
+            processes = psutil.Process().children(recursive=True)  # those of the nodes only
+            trials = [process for process in processes if _is_trial(process)]
             if not trials:
                 kind = "driver"
             else:
@@ -161,7 +161,7 @@ class Torture:
         return kind
 
     def check(self, store: Path) -> int:
-        """Rows only ever come, whole; returns how many there are."""
+        """Check that rows are only added, and whole; return their number."""
         from fedbench.bench.results.store.store import Store
 
         for path, data in self.seen.items():
@@ -185,14 +185,14 @@ def _is_trial(process: psutil.Process) -> bool:
 
 
 def rows(store: Path) -> list[dict[str, Any]]:
-    """Without what may differ."""
+    """Return the rows without the columns that may differ."""
     from fedbench.bench.results.store.store import Store
 
     return [row.model_dump(exclude=TIMES) for row in Store(store).rows()]
 
 
 def one_sweep(torture: Torture, store: Path, kills: int) -> Counter[str]:
-    """A sweep until it is complete, with at most so many kills; returns what it left over."""
+    """Run a sweep until it is complete, with at most `kills` kills; count files left over."""
     torture.seen = {}
     driver, done = torture.start(store), 0
     while True:
@@ -214,7 +214,7 @@ def one_sweep(torture: Torture, store: Path, kills: int) -> Counter[str]:
 
 
 def main(folder: str, kills: str = "100", seed: str = "0") -> None:
-    """Until there have been so many kills."""
+    """Repeat sweeps until there have been so many kills."""
     short = Path(tempfile.mkdtemp(prefix="fbt-"))
     (short / "ray").mkdir()
     os.environ.update(QUICK, RAY_TMPDIR=str(short))
@@ -233,11 +233,11 @@ def main(folder: str, kills: str = "100", seed: str = "0") -> None:
         while (missing := int(kills) - torture.kills.total()) > 0:
             sweeps += 1
             store = root / f"sweep-{sweeps}"
-            found = one_sweep(torture, store, min(missing, KILLS_PER_SWEEP))
-            left += found
+            left_over = one_sweep(torture, store, min(missing, KILLS_PER_SWEEP))
+            left += left_over
             if rows(store) != reference:
                 raise SystemExit(f"{store}: other rows than the undisturbed ones")
-            print(f"{store.name}: complete; left over: {dict(found)}", flush=True)
+            print(f"{store.name}: complete; left over: {dict(left_over)}", flush=True)
             shutil.rmtree(store)
     finally:
         torture.end()

@@ -1,4 +1,4 @@
-"""A thousand cells that do next to nothing: what the driver adds to each, and what it remembers.
+"""Measure the time and memory that the driver needs for each of a thousand trivial cells.
 
 Run by hand; pytest does not collect it:
 
@@ -88,7 +88,7 @@ def main(folder: str, cells: str = "1000", at_a_time: str = "2") -> None:
 
 
 def synthetic(rows: list[Row], folder: Path) -> None:
-    """As many rows as wanted, each a file, from those at hand."""
+    """Write `ROWS` row files made from the existing rows."""
     (folder / "rows").mkdir(parents=True, exist_ok=True)
     for index in range(ROWS):
         row = rows[index % len(rows)]
@@ -98,7 +98,7 @@ def synthetic(rows: list[Row], folder: Path) -> None:
 
 
 def say(name: str, **figures: Any) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     short = {key: round(v, 3) if isinstance(v, float) else v for key, v in figures.items()}
     print(json.dumps({"figure": name, **short}), flush=True)
 

@@ -1,4 +1,4 @@
-"""Batches of local training: every image once an epoch, in an order and with draws of their own."""
+"""Batches of local training: every image once an epoch; order and views have separate draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedbench.bench.system.seeding import generator
 
 
 def make_data(size: int) -> ClientData:
-    """Image i is constant with value i, label i."""
+    """Data whose image i is constant with value i and has label i."""
     values = torch.arange(size)
     images = values.to(torch.uint8).view(-1, 1, 1, 1).expand(size, 1, 4, 4).contiguous()
     return ClientData(images, values)

@@ -1,4 +1,4 @@
-"""The cache: torn, altered, stale, read-only, built by many processes at once or killed."""
+"""Caches that are torn, altered, stale, read-only, built by many processes or killed."""
 
 from __future__ import annotations
 

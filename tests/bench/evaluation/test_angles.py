@@ -25,29 +25,29 @@ def test_centred_means_of_a_simplex() -> None:
     """C points at equal distances seen from their centre: cos = -1 / (C - 1)."""
     features = torch.eye(5)[LABELS] + 100  # a large common mean shrinks the plain angles
     assert float(class_angles(features, LABELS, 5).max()) < 1
-    wanted = math.degrees(math.acos(-1 / 4))
+    expected = math.degrees(math.acos(-1 / 4))
     centred = class_angles(features.double(), LABELS, 5, centred=True)
-    assert centred.tolist() == pytest.approx([wanted] * 10)
+    assert centred.tolist() == pytest.approx([expected] * 10)
 
 
 def test_against_a_loop() -> None:
     features = torch.randn(20, 3, generator=generator(0, "x"))
     order = torch.randperm(20, generator=generator(0, "order"))
     means = [features[c == LABELS].double().mean(0) for c in range(5)]
-    wanted = []
+    expected = []
     for i in range(5):
         for j in range(i + 1, 5):
             cosine = float(means[i] @ means[j] / means[i].norm() / means[j].norm())
-            wanted.append(math.degrees(math.acos(cosine)))
-    found = class_angles(features[order], LABELS[order.numpy()], 5)
-    assert found.tolist() == pytest.approx(wanted)
+            expected.append(math.degrees(math.acos(cosine)))
+    angles = class_angles(features[order], LABELS[order.numpy()], 5)
+    assert angles.tolist() == pytest.approx(expected)
     pairs = both_angles(features, LABELS, 5)
     summary = angle_summary([pairs])
-    assert summary["angle_mean"] == pytest.approx(np.mean(wanted))
-    assert summary["angle_median"] == pytest.approx(np.median(wanted))
+    assert summary["angle_mean"] == pytest.approx(np.mean(expected))
+    assert summary["angle_median"] == pytest.approx(np.median(expected))
     other = {"angle": torch.tensor([5.0, 7.0]), "angle_centred": pairs["angle_centred"]}
     together = angle_summary([pairs, other])  # not the mean of two medians
-    assert together["angle_median"] == pytest.approx(np.median([*wanted, 5.0, 7.0]))
+    assert together["angle_median"] == pytest.approx(np.median([*expected, 5.0, 7.0]))
 
 
 def test_classes_without_images_or_direction_are_left_out() -> None:

@@ -24,14 +24,14 @@ def test_extract_keeps_the_order_and_brings_pixels_to_minus_one_and_one(batch_si
     scaled = IMAGES.reshape(23, -1) / 127.5 - 1
     expected = np.stack([scaled.mean(1), scaled[:, 0]], axis=1)
     for images in (IMAGES, torch.from_numpy(IMAGES)):
-        found = extract(mean_and_first, images, device="cpu", batch_size=batch_size)
-        np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
-        assert found.dtype == torch.float32
+        features = extract(mean_and_first, images, device="cpu", batch_size=batch_size)
+        np.testing.assert_allclose(features.numpy(), expected, atol=1e-6)
+        assert features.dtype == torch.float32
 
 
 def test_extract_for_encoders_of_unit_images() -> None:
-    found = extract(mean_and_first, IMAGES, device="cpu", view="unit")
-    np.testing.assert_allclose(found[:, 1].numpy(), IMAGES[:, 0, 0, 0] / 255, atol=1e-6)
+    features = extract(mean_and_first, IMAGES, device="cpu", view="unit")
+    np.testing.assert_allclose(features[:, 1].numpy(), IMAGES[:, 0, 0, 0] / 255, atol=1e-6)
 
 
 def test_extract_reads_memory_maps_and_its_features_can_be_trained_on(tmp_path: Path) -> None:

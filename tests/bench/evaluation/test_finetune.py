@@ -1,4 +1,4 @@
-"""Fine-tuning on few labels: what it learns, on which images, and what it leaves alone."""
+"""Fine-tuning on few labels: accuracy, the images it uses, and the run's net left unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise whose brightest channel is its class: crops and flips do not change that."""
+    """Noise whose brightest channel is its class, which crops and flips do not change."""
     rng = seeding.numpy_generator(seed, "coloured")
     labels = rng.integers(0, 3, size)
     images = rng.integers(0, 120, (size, 3, 8, 8), dtype=np.uint8)
@@ -62,7 +62,7 @@ def tuned(net: Net, *, size: int = 60, seed: int = 0, **settings: Any) -> float:
 
 
 def test_the_encoder_is_trained_as_well() -> None:
-    """A linear layer on constant features would get a third; only the encoder can do better."""
+    """A linear layer on constant features reaches a third; only a trained encoder exceeds it."""
     net = blind_net()
     mean = net.tensor("encoder.2.running_mean").clone()
     assert tuned(net) > 0.9
@@ -72,9 +72,11 @@ def test_the_encoder_is_trained_as_well() -> None:
 
 def test_it_depends_on_the_seed_and_nothing_else() -> None:
     state = torch.get_rng_state()
-    found = [tuned(blind_net(), seed=seed, size=20, epochs=1, lr=0.001) for seed in (0, 0, 1, 2, 3)]
-    assert found[0] == found[1]
-    assert len(set(found)) > 1
+    accuracies = [
+        tuned(blind_net(), seed=seed, size=20, epochs=1, lr=0.001) for seed in (0, 0, 1, 2, 3)
+    ]
+    assert accuracies[0] == accuracies[1]
+    assert len(set(accuracies)) > 1
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -99,17 +101,17 @@ def test_images_are_needed() -> None:
 def test_a_run_is_fine_tuned_on_both_shares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a net with a part that lives for one round, which no state_dict holds."""
+    """The net has a part that lives for one round, which no state_dict holds."""
     for fraction in FRACTIONS:
         monkeypatch.setitem(FRACTIONS, fraction, FinetuneSettings(epochs=2, batch_size=8))
     setup = tiny_setup(tiny_config("featarc", evaluation__protocols=["finetune"]))
     trainer = train(setup, tmp_path)
     before = trainer.vector.clone()
-    found = evaluate(setup, trainer.binding, lambda k: None, ["finetune"], CPU)
-    assert {"finetune_1pct_acc", "finetune_10pct_acc"} <= set(found)
+    metrics = evaluate(setup, trainer.binding, lambda k: None, ["finetune"], CPU)
+    assert {"finetune_1pct_acc", "finetune_10pct_acc"} <= set(metrics)
     assert torch.equal(trainer.vector, before)
     again = finetune_accuracies(setup, trainer.binding.net, CPU)
-    assert {name: found[name] for name in again} == again
+    assert {name: metrics[name] for name in again} == again
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_every_protocol_learns_from_the_same_images(
 
 
 def seen_by_probe(setup: Setup, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """The images that features are taken of: the test set's, then those that a probe has."""
+    """Return the images whose features are computed: the test set's, then the probe's."""
     seen: list[np.ndarray] = []
 
     def record(encode: Any, images: Any, **options: Any) -> Tensor:

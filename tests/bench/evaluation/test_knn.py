@@ -51,12 +51,12 @@ def test_equals_a_slow_loop(neighbours: int, temperature: float) -> None:
     bank, bank_labels = blobs(120, 1)
     queries, query_labels = blobs(60, 2)
     expected = slow_knn(bank, bank_labels, queries, query_labels, 4, neighbours, temperature)
-    found = knn_accuracy(
+    accuracy = knn_accuracy(
         bank, bank_labels, queries, query_labels,
         num_classes=4, neighbours=neighbours, temperature=temperature, chunk=7,
     )  # fmt: skip
-    assert found == expected
-    assert 0.3 < found < 1.0
+    assert accuracy == expected
+    assert 0.3 < accuracy < 1.0
 
 
 def test_equals_scikit_learn() -> None:
@@ -68,10 +68,10 @@ def test_equals_scikit_learn() -> None:
         algorithm="brute",
         weights=lambda distance: np.exp((1 - distance) / 0.1),
     ).fit(bank.double().numpy(), bank_labels.numpy())
-    found = knn_accuracy(
+    accuracy = knn_accuracy(
         bank, bank_labels, queries, query_labels, num_classes=4, neighbours=20, temperature=0.1
     )
-    assert found == reference.score(queries.double().numpy(), query_labels.numpy())
+    assert accuracy == reference.score(queries.double().numpy(), query_labels.numpy())
 
 
 def test_neighbours_are_capped_and_small_temperatures_do_not_overflow() -> None:
@@ -97,11 +97,11 @@ def test_equal_votes_go_to_the_lowest_class() -> None:
 def test_the_chunk_changes_nothing() -> None:
     bank, bank_labels = blobs(200, 5)
     queries, query_labels = blobs(101, 6)
-    found = {
+    accuracies = {
         knn_accuracy(bank, bank_labels, queries, query_labels, num_classes=4, neighbours=9, chunk=c)
         for c in (1, 10, 101, 1000)
     }
-    assert len(found) == 1
+    assert len(accuracies) == 1
 
 
 def test_errors() -> None:

@@ -32,7 +32,7 @@ def test_equals_scikit_learn(l2: float) -> None:
     train, labels = mixed(600, 1)
     test, test_labels = mixed(400, 2)
     scaler = StandardScaler().fit(train.double().numpy())
-    # Ours: mean CE + l2 |W|^2 / 2; theirs: C * sum CE + |W|^2 / 2. Equal for C = 1 / (l2 * N).
+    # Here: mean CE + l2 |W|^2 / 2; sklearn: C * sum CE + |W|^2 / 2. Equal for C = 1 / (l2 * N).
     reference = LogisticRegression(C=1 / (l2 * 600), tol=1e-9, max_iter=10_000)
     reference.fit(scaler.transform(train.double().numpy()), labels.numpy())
 
@@ -44,8 +44,8 @@ def test_equals_scikit_learn(l2: float) -> None:
     np.testing.assert_allclose((fit.bias - fit.bias.mean()).numpy(), centre, atol=2e-3)
 
     result = linear_probe(train, labels, test, test_labels, num_classes=3, l2=l2)
-    theirs = reference.score(scaler.transform(test.double().numpy()), test_labels.numpy())
-    assert result.accuracy == pytest.approx(theirs, abs=1 / 400)
+    expected = reference.score(scaler.transform(test.double().numpy()), test_labels.numpy())
+    assert result.accuracy == pytest.approx(expected, abs=1 / 400)
     assert 0.5 < result.accuracy < 0.95
 
 

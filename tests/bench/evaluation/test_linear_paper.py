@@ -15,7 +15,7 @@ from fedbench.bench.system import seeding
 
 
 def coloured(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise whose brightest channel is its class: crops and flips do not change that."""
+    """Noise whose brightest channel is its class, which crops and flips do not change."""
     rng = seeding.numpy_generator(seed, "coloured")
     labels = rng.integers(0, 3, size)
     images = rng.integers(0, 120, (size, 3, 8, 8), dtype=np.uint8)
@@ -56,9 +56,9 @@ def test_depends_on_the_seed_and_on_nothing_else() -> None:
         return images[:, :, 0, 0]
 
     state = torch.get_rng_state()
-    found = [probe(noisy, seed=seed, epochs=1) for seed in (0, 0, 1, 2, 3)]
-    assert found[0] == found[1]
-    assert len(set(found)) > 1
+    accuracies = [probe(noisy, seed=seed, epochs=1) for seed in (0, 0, 1, 2, 3)]
+    assert accuracies[0] == accuracies[1]
+    assert len(set(accuracies)) > 1
     assert torch.equal(torch.get_rng_state(), state)
 
 

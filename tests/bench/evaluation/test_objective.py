@@ -51,8 +51,8 @@ def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> Clie
 @pytest.mark.parametrize("chunk", [1, 7, 23, 256])
 def test_equals_a_slow_double_loop_for_every_chunk(temperature: float, chunk: int) -> None:
     anchors, views = 3 * gaussian(23, 4), gaussian(23, 4, name="views")
-    found = client_align_unif(anchors, views, temperature=temperature, chunk=chunk)
-    assert found == pytest.approx(slow(anchors, views, temperature), abs=1e-9)
+    values = client_align_unif(anchors, views, temperature=temperature, chunk=chunk)
+    assert values == pytest.approx(slow(anchors, views, temperature), abs=1e-9)
 
 
 @pytest.mark.parametrize("size", [2, 300, 2000])
@@ -99,8 +99,8 @@ def test_clients_count_alike_and_undefined_values_are_left_out() -> None:
 
 
 def by_hand(max_examples: int, seed: int) -> list[ClientObjective | None]:
-    """Each client alone, from the same draws."""
-    found: list[ClientObjective | None] = []
+    """Compute each client separately from the same draws."""
+    objectives: list[ClientObjective | None] = []
     for client_id, indices in enumerate(CLIENTS):
         if len(indices) == 0:
             continue
@@ -109,22 +109,22 @@ def by_hand(max_examples: int, seed: int) -> list[ClientObjective | None]:
             indices = np.sort(rng.choice(indices, max_examples, replace=False))
         raw = torch.from_numpy(IMAGES[indices])
         view = make_view("simclr-o", raw, seeding.generator(seed, "objective-view", client_id))
-        found.append(slow(embed(raw / 127.5 - 1), embed(view), 0.2) if len(raw) > 1 else None)
-    return found
+        objectives.append(slow(embed(raw / 127.5 - 1), embed(view), 0.2) if len(raw) > 1 else None)
+    return objectives
 
 
 @pytest.mark.parametrize("max_examples", [10, 2000])
 def test_clients_are_packed_without_changing_them(max_examples: int) -> None:
     expected = by_hand(max_examples, seed=3)
     for batch_size in (4, 26, 500):
-        found = client_statistics(
+        statistics = client_statistics(
             embed, enumerate(CLIENTS), IMAGES, view="simclr-o", seed=3, device="cpu",
             max_examples=max_examples, batch_size=batch_size,
         )  # fmt: skip
-        assert len(found) == 3  # the client without images is left out
-        assert found[0] == pytest.approx(expected[0], abs=1e-5)
-        assert found[1].unif == pytest.approx(-5.0)
-        assert found[2] == pytest.approx(expected[2], abs=1e-5)
+        assert len(statistics) == 3  # the client without images is left out
+        assert statistics[0] == pytest.approx(expected[0], abs=1e-5)
+        assert statistics[1].unif == pytest.approx(-5.0)
+        assert statistics[2] == pytest.approx(expected[2], abs=1e-5)
 
 
 def test_draws_depend_on_seed_and_client_alone() -> None:

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def cloud(num: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:
-    """Two classes that no line separates: inside and outside of a circle."""
+    """Two classes that no line separates: the inside and the outside of a circle."""
     rng = seeding.numpy_generator(seed, "cloud")
     points = rng.normal(size=(num, 2))
     return torch.from_numpy(points).float(), (np.hypot(*points.T) > 1.2).astype(np.int64)
@@ -49,7 +49,7 @@ def test_it_ignores_the_scale_of_features() -> None:
 
 
 def test_the_training_by_hand() -> None:
-    """Two epochs of plain SGD on standardised features."""
+    """The expected result comes from two epochs of plain SGD on standardised features."""
     (train, y), (test, _) = cloud(50, 0), cloud(40, 1)
     predicted = mlp_predictions(
         train, y, test, num_classes=2, seed=3, hidden_dim=8, epochs=2, batch_size=20, lr=0.5
@@ -79,7 +79,7 @@ def test_bad_settings_are_refused() -> None:
 
 
 def easy(setup: Setup) -> tuple[torch.Tensor, np.ndarray, torch.Tensor]:
-    """Features that give classes 0-7 away and confuse 8 with 9."""
+    """Features that separate classes 0-7 and confuse 8 with 9."""
     code = torch.eye(10)
     code[9] = code[8]
     labels = setup.dataset.train_labels
@@ -94,14 +94,14 @@ def test_local_accuracy_follows_each_clients_classes() -> None:
     train, labels, test = easy(setup)
     both = ("linear", "mlp", "local")
     alone = [probe_accuracies(setup, train, labels, test, both, CPU, k) for k in range(10)]
-    local = [each["linear_local_acc"] for each in alone]
+    local = [metrics["linear_local_acc"] for metrics in alone]
     assert local[:7] == [1.0] * 7
     predicted = fit_logistic(train, labels, num_classes=10, l2=1e-4).predict(test).numpy()
     hits = predicted == setup.dataset.test_labels
     shares = deal_test(setup.dataset.test_labels, setup.dealt, setup.dataset.train_labels, 0)
     for k in range(10):
-        own = hits[[i for i in range(200) if i in set(shares.client(k).tolist())]]
-        assert local[k] == pytest.approx(sum(own) / len(own))
+        client_hits = hits[[i for i in range(200) if i in set(shares.client(k).tolist())]]
+        assert local[k] == pytest.approx(sum(client_hits) / len(client_hits))
     assert min(local[7:]) < 1
     shared = probe_accuracies(setup, train, labels, test, both, CPU)
     assert shared["linear_acc"] == alone[0]["linear_acc"] == pytest.approx(hits.mean())
@@ -125,15 +125,15 @@ def test_shares_of_the_labels_are_class_balanced_and_drawn_by_seed(
     )
     setup = tiny_setup(config)
     train, labels, test = easy(setup)
-    found = probe_accuracies(setup, train, labels, test, ("mlp",), CPU)
-    assert [len(each) for each in seen] == [400, 100, 10]  # never fewer than there are classes
+    metrics = probe_accuracies(setup, train, labels, test, ("mlp",), CPU)
+    assert [len(rows) for rows in seen] == [400, 100, 10]  # never fewer than there are classes
     everywhere = np.bincount(labels) / 4
     assert np.abs(np.bincount(seen[1], minlength=10) - everywhere).max() < 1
     names = {f"{probe}{share}_acc" for probe in ("linear", "mlp") for share in ("", "_25pct")}
-    assert names < set(found)
-    assert found["linear_1pct_acc"] == pytest.approx(0.9, abs=0.1)
+    assert names < set(metrics)
+    assert metrics["linear_1pct_acc"] == pytest.approx(0.9, abs=0.1)
     other = dataclasses.replace(setup, config=config.model_copy(update={"seed": 1}))
-    assert probe_accuracies(other, train, labels, test, ("mlp",), CPU).keys() == found.keys()
+    assert probe_accuracies(other, train, labels, test, ("mlp",), CPU).keys() == metrics.keys()
     assert len(seen) == 6
 
 
@@ -145,13 +145,13 @@ def test_the_pooled_reference_is_scored_on_every_client() -> None:
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
     protocols = config.evaluation.protocols
-    found = evaluate(setup, binding, lambda k: None, protocols, CPU)
-    assert {"mlp_local_acc_std", "linear_local_acc", "angle_median"} <= set(found)
-    assert "mlp_acc_std" not in found  # one encoder
+    metrics = evaluate(setup, binding, lambda k: None, protocols, CPU)
+    assert {"mlp_local_acc_std", "linear_local_acc", "angle_median"} <= set(metrics)
+    assert "mlp_acc_std" not in metrics  # one encoder
 
 
 def test_a_client_without_test_images_counts_in_the_global_mean_only() -> None:
-    """Five clients on five test images: some get none, and the means are over the others."""
+    """Some of five clients on five test images get none; the means are over the others."""
     config = tiny_config(
         "single-ae", evaluation__protocols=["local"], data__test_subset=10, data__num_clients=16,
         evaluation__num_clients=16,
@@ -159,6 +159,6 @@ def test_a_client_without_test_images_counts_in_the_global_mean_only() -> None:
     setup = tiny_setup(config)
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
-    found = evaluate(setup, binding, lambda k: None, ("local",), CPU)
-    assert found["linear_acc_std"] == 0.0  # one encoder in fact
-    assert found["linear_local_acc_std"] > 0
+    metrics = evaluate(setup, binding, lambda k: None, ("local",), CPU)
+    assert metrics["linear_acc_std"] == 0.0  # one encoder in fact
+    assert metrics["linear_local_acc_std"] > 0

@@ -30,25 +30,25 @@ def measured(trainer: Trainer, protocols: tuple[str, ...] = BOTH) -> dict[str, f
     return evaluate(trainer.setup, trainer.binding, lambda k: None, protocols, CPU)
 
 
-def targets(found: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if name.startswith("target_")}
+def targets(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("target_")}
 
 
 @pytest.mark.parametrize("spec", ["byol", "orchestra"])
 def test_a_target_scores_what_it_would_score_in_the_encoders_place(
     spec: str, tmp_path: Path
 ) -> None:
-    """The other way round: its tensors are put into the online encoder, which is then measured."""
+    """For comparison its tensors are copied into the online encoder, which is then evaluated."""
     trainer = train(setup_of(spec, method__ema_decay=0.9), tmp_path)
-    found, net = measured(trainer), trainer.binding.net
-    assert not any(name.endswith("_std") for name in targets(found))
+    metrics, net = measured(trainer), trainer.binding.net
+    assert not any(name.endswith("_std") for name in targets(metrics))
     names = {"knn_acc", "linear_acc", "linear_train_acc"}
-    assert set(targets(found)) == {f"target_{name}" for name in names}
+    assert set(targets(metrics)) == {f"target_{name}" for name in names}
     online, target = net["encoder"].state_dict(), net["target_encoder"].state_dict()
     assert any(not torch.equal(online[name], target[name]) for name in online)
     net["encoder"].load_state_dict(target)
     instead = measured(trainer)
-    assert {name: found[f"target_{name}"] for name in names} == {n: instead[n] for n in names}
+    assert {name: metrics[f"target_{name}"] for name in names} == {n: instead[n] for n in names}
     assert set(targets(measured(trainer, ("linear",)))) == {
         "target_linear_acc",
         "target_linear_train_acc",

@@ -1,4 +1,4 @@
-"""The container of parts: how often they run."""
+"""Net: the number of times each part runs."""
 
 from __future__ import annotations
 

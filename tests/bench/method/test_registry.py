@@ -1,4 +1,4 @@
-"""The registry: what may be registered, how specs are read, how fields are checked."""
+"""Registry: registration, parsing of specs, validation of fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedbench.methods.uv import UV
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten after it."""
+    """Undo the registrations of a test after it."""
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
 
 
@@ -53,8 +53,8 @@ def test_aliases_stand_for_specs() -> None:
             "supervised+uv",
             r"'uv' does not go with 'supervised' .it goes with cbafed, semifed, simclr",
         ),
-        ("simclr+uv+uv", "'uv' stands twice"),
-        ("fed-simclr+uv", "'uv' stands twice"),
+        ("simclr+uv+uv", "'uv' is given twice"),
+        ("fed-simclr+uv", "'uv' is given twice"),
     ],
 )
 def test_bad_specs_are_refused(spec: str, message: str) -> None:
@@ -129,7 +129,7 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
 
     @registry.register("anywhere")
     class Anywhere(AddOn):
-        """Goes with everything."""
+        """Add-on that combines with every method."""
 
     assert registry.create("their-method", {"strength": 2.0}) == Theirs(strength=2.0)
     assert registry.entries()["their-method"].summary == "Theirs in one line."
@@ -140,7 +140,7 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
 
 
 def test_add_ons_pass_every_hook_on() -> None:
-    """A hook that an add-on forgot would silently be the default one."""
+    """A hook that an add-on does not pass on would silently be the default one."""
     hooks = {
         name
         for name, value in vars(Method).items()

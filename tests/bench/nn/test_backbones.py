@@ -1,4 +1,4 @@
-"""Encoders and heads: sizes from the paper's tables, norms, and refused shapes."""
+"""Encoders and heads: sizes from the papers' tables, norms, and refused shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count(module: nn.Module) -> int:
 
 
 def resnet18_parameters() -> int:
-    """Stem, 4 stages of 2 blocks of 2 convolutions, 3 shortcuts; norms have 2 per channel."""
+    """Count stem, 4 stages of 2 blocks of 2 convolutions, 3 shortcuts; norms have 2 per channel."""
     total = 3 * 64 * 9 + 2 * 64
     before = 64
     for out in (64, 128, 256, 512):
@@ -71,14 +71,14 @@ def test_every_backbone_takes_images_of_any_size(
 
 
 def cct_parameters(side: int) -> int:
-    """Two convolutions without bias, positions, four layers, a norm and a pool of one row."""
+    """Count two convolutions without bias, positions, four layers, a norm and a pool of one row."""
     total = 3 * 64 * 9 + 64 * 128 * 9 + (side // 4) ** 2 * 128
     layer = 128 * 3 * 128 + (128 * 128 + 128) + 2 * (128 * 128 + 128) + 2 * 2 * 128
     return total + 4 * layer + 2 * 128 + 128
 
 
 def test_cct_has_the_papers_size() -> None:
-    """CCT-4/3x2 is printed with 0.48 M parameters for 32x32 images and ten classes."""
+    """The paper gives CCT-4/3x2 0.48 M parameters for 32x32 images and ten classes."""
     config = ModelConfig(backbone="cct-4-3x2")
     for side in (32, 64):
         backbone = make_backbone(config, 3, (side, side))
@@ -88,7 +88,7 @@ def test_cct_has_the_papers_size() -> None:
 
 
 def test_cct_by_hand() -> None:
-    """One image, token by token, head by head."""
+    """The expected features of one image are computed token by token and head by head."""
     with scope(0, "cct"):
         encoder = make_backbone(ModelConfig(backbone="cct-4-3x2", width=6), 1, (8, 12)).make()
         image = torch.randn(1, 1, 8, 12)
@@ -116,11 +116,11 @@ def test_cct_by_hand() -> None:
             linear(norm(t, f"{name}.attention_norm"), f"{name}.queries_keys_values") for t in tokens
         ]
         after = []
-        for t, own in zip(tokens, mixed, strict=True):
+        for t, output in zip(tokens, mixed, strict=True):
             heads = []
             for h in range(2):
                 at = slice(3 * h, 3 * h + 3)
-                scores = torch.stack([own[:6][at] @ other[6:12][at] / 3**0.5 for other in mixed])
+                scores = torch.stack([output[:6][at] @ other[6:12][at] / 3**0.5 for other in mixed])
                 values = torch.stack([other[12:][at] for other in mixed])
                 heads.append(scores.softmax(0) @ values)
             residual = norm(t + linear(torch.cat(heads), f"{name}.mixed"), f"{name}.norm")

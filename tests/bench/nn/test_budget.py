@@ -1,4 +1,4 @@
-"""Accounts of privacy: against closed forms, and against the library's other ways to count."""
+"""Privacy accounting against closed forms and the library's other accountants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedbench.bench.system.errors import ResourceError
 
 
 def exact_epsilon(std: float, parameter: float, delta: float, times: int) -> float:
-    """Without discretisation: a count's loss is +-a, so counts give a binomial, sums a normal.
+    """Epsilon without discretisation: a count's loss is +-a, so counts are binomial, sums normal.
 
     With k of n = 21 * times counts at +a, which has probability 1 / (1 + exp(-a)) each, their loss
     is l = a (2 k - n), and the sums' loss is normal with mean mu^2 / 2 and variance mu^2, where
@@ -58,7 +58,7 @@ def test_composition_over_rounds(epsilon: float, times: int) -> None:
 
 
 def test_the_librarys_events_agree() -> None:
-    """As the release counts, with Laplace in place of two-sided geometric noise: a little less."""
+    """Laplace in place of two-sided geometric noise, as in the release, gives slightly less."""
     budget = ClusterBudget(1.0, 1e-3)
     account = pld.PLDAccountant()
     account.compose(dp_accounting.GaussianDpEvent(budget.sum_std))
@@ -81,16 +81,16 @@ def test_epsilon_of_clients_that_always_take_part_is_the_gaussian_one() -> None:
 
 
 def test_epsilon_of_sampled_clients_lies_below_renyis_bound_and_above_no_rounds() -> None:
-    found = client_epsilon(1.0, 1e-5, {0.1: 50})
+    epsilon = client_epsilon(1.0, 1e-5, {0.1: 50})
     event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))
     renyi = rdp.RdpAccountant()
     renyi.compose(event, 50)
     bound = renyi.get_epsilon(1e-5)
-    assert found is not None
-    assert 0.8 * bound < found <= bound
+    assert epsilon is not None
+    assert 0.8 * bound < epsilon <= bound
     always = client_epsilon(1.0, 1e-5, {1.0: 50})
     assert always is not None
-    assert found < always / 2
+    assert epsilon < always / 2
     assert client_epsilon(1.0, 1e-5, {}) == 0.0
 
 

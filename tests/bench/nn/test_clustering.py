@@ -33,14 +33,14 @@ def unit(*shape: int, purpose: str = "z", dtype: torch.dtype = torch.float32) ->
 
 
 def blobs(n: int, d: int, count: int, spread: float = 0.3) -> Tensor:
-    """Unit vectors around `count` random directions, as many around each."""
+    """Unit vectors around `count` random directions, equally many around each."""
     centres = unit(count, d, purpose="centres")
     noise = torch.randn(n, d, generator=generator(0, "noise")) * spread / math.sqrt(d)
     return F.normalize(centres[torch.arange(n) % count] + noise, dim=1)
 
 
 def slow_sinkhorn(scores: Tensor, strength: float, iterations: int, tolerance: float) -> Tensor:
-    """On logarithms in Python floats, with both marginals spelt out."""
+    """Sinkhorn on logarithms in Python floats, with both marginals written out."""
     n, k = scores.shape
     logits = [[strength * float(scores[i, j]) for j in range(k)] for i in range(n)]
 
@@ -86,7 +86,7 @@ def test_sinkhorn_of_constant_scores_is_uniform() -> None:
 
 
 def test_scores_at_the_ends_stay_finite() -> None:
-    """All samples at one cluster, opposite to the other: exp(-600) fits float64 only."""
+    """All samples are at one cluster, opposite to the other: exp(-600) fits float64 only."""
     scores = torch.tensor([[1.0, -1.0]]).repeat(4, 1)
     q = sinkhorn(scores, strength=300.0)
     torch.testing.assert_close(q, torch.full((4, 2), 0.5))
@@ -101,7 +101,7 @@ def test_sinkhorn_leaves_its_input_alone() -> None:
 
 
 def best_even_total(scores: Tensor) -> float:
-    """By trying every assignment whose sizes differ by at most one."""
+    """Maximum over every assignment whose sizes differ by at most one."""
     n, k = scores.shape
     totals = []
     for owners in itertools.product(range(k), repeat=n):
@@ -135,10 +135,10 @@ def test_strict_clusters_have_at_least_n_over_l_rows_where_others_do_not() -> No
 def test_local_clusters_find_separated_blobs() -> None:
     """Sizes are equal and centroids are the blobs' normalised means, in some order."""
     rows = blobs(40, 32, 4, spread=0.05)
-    found = cluster_locally(rows, 4, generator(3, "rng"), iterations=5)
+    loose = cluster_locally(rows, 4, generator(3, "rng"), iterations=5)
     strict = cluster_locally(rows, 4, generator(3, "rng"), iterations=5, strict=True)
     means = F.normalize(torch.stack([rows[i::4].mean(dim=0) for i in range(4)]), dim=1)
-    for clusters in (found, strict):
+    for clusters in (loose, strict):
         assert clusters.sizes.tolist() == [10] * 4
         nearest = (clusters.centroids @ means.T).argmax(dim=1)
         assert sorted(nearest.tolist()) == [0, 1, 2, 3]
@@ -155,9 +155,9 @@ def test_local_clustering_equals_a_loop() -> None:
         assigned = slow_sinkhorn(scores, 25.0, 10, 1e-2).argmax(dim=1).tolist()
         members = [[rows[i] for i in range(24) if assigned[i] == j] for j in range(6)]
         assert all(members), "choose other rows: this loop has no fallback"
-        sums = [torch.stack(each).sum(dim=0) for each in members]
-        centroids = [each / each.norm() for each in sums]
-    assert fast.sizes.tolist() == [len(each) for each in members]
+        sums = [torch.stack(group).sum(dim=0) for group in members]
+        centroids = [group / group.norm() for group in sums]
+    assert fast.sizes.tolist() == [len(group) for group in members]
     torch.testing.assert_close(fast.centroids, torch.stack(centroids), rtol=1e-5, atol=1e-6)
 
 
@@ -176,7 +176,7 @@ def test_one_row_is_one_cluster() -> None:
 
 
 def slow_globally(points: Tensor, start: Tensor, steps: int) -> Tensor:
-    """By autograd and the library's optimizer, with the release's steps."""
+    """Global clustering with autograd, torch's optimizer and the steps of the release."""
     layer = torch.nn.Linear(start.shape[1], start.shape[0], bias=False, dtype=start.dtype)
     layer.weight.data = F.normalize(start, dim=1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -224,7 +224,7 @@ def test_fewer_points_than_centroids(n: int) -> None:
 
 @pytest.mark.parametrize("strength", [25.0, 25.1, 30.0, 37.5, 38.0, 300.0])
 def test_global_clustering_at_every_strength(strength: float) -> None:
-    """Opposed points put scores at both ends of [-1, 1], where powers are largest and smallest."""
+    """Opposite points have scores at both ends of [-1, 1], where exponentials are most extreme."""
     points = torch.cat([torch.ones(30, 8), -torch.ones(2, 8)])
     start = torch.stack([torch.ones(8), -torch.ones(8)])
     ends = [
@@ -236,7 +236,7 @@ def test_global_clustering_at_every_strength(strength: float) -> None:
 
 
 def test_global_clustering_is_not_visible_in_a_rounds_time() -> None:
-    """800 points of 512 numbers to 128 centroids: under 2 ms a step on one fast core.
+    """800 points of 512 numbers to 128 centroids take under 2 ms a step on one fast core.
 
     The bound is loose, since machines differ: it catches a lost vectorisation, no more.
     """
@@ -253,7 +253,7 @@ def test_global_clustering_is_not_visible_in_a_rounds_time() -> None:
 
 @dataclass(frozen=True)
 class Noise(ClusterBudget):
-    """A budget whose noise is given, not calibrated."""
+    """Budget with given instead of calibrated noise."""
 
     std: float = 0.0
     parameter: float = 30.0
@@ -313,10 +313,10 @@ def test_counts_get_two_sided_geometric_noise(parameter: float) -> None:
 
 
 def test_leaves_are_those_of_an_independent_tree() -> None:
-    """With exact counts: split what has three times the least, drop what has less than it."""
+    """Counts are exact: split nodes of three times the minimum, drop those below it."""
     rows, _ = groups(200, 32, 5)
     points, std = rows.double(), 1e-3
-    found = list(clustering._leaves(points, 8, noise(std), generator(0, "tree")))
+    leaves = list(clustering._leaves(points, 8, noise(std), generator(0, "tree")))
     rng = generator(0, "tree")
     bits = (points @ torch.randn(32, LEVELS - 1, dtype=torch.float64, generator=rng) >= 0).tolist()
     least = max(1, min(int(10 * math.sqrt(32) * std), 200 // 16))
@@ -326,23 +326,23 @@ def test_leaves_are_those_of_an_independent_tree() -> None:
     def grow(members: list[int], depth: int) -> None:
         if len(members) >= 3 * least and depth < LEVELS - 1:
             sides = [[i for i in members if bits[i][depth] is side] for side in (False, True)]
-            kept = [side for side in sides if len(side) >= least]
-            for side in kept:
+            large = [side for side in sides if len(side) >= least]
+            for side in large:
                 grow(side, depth + 1)
         else:
             expected.append(members)
 
     grow(list(range(200)), 0)
     assert sum(map(len, expected)) == 200
-    assert sorted(count for _, count in found) == sorted(map(len, expected))
+    assert sorted(count for _, count in leaves) == sorted(map(len, expected))
     means = torch.stack([points[members].mean(dim=0) for members in expected])
-    distances = torch.cdist(torch.stack([mean for mean, _ in found]), means)
+    distances = torch.cdist(torch.stack([mean for mean, _ in leaves]), means)
     assert float(distances.amin(dim=1).max()) < 6 * std * math.sqrt(32)
-    assert len(set(distances.argmin(dim=1).tolist())) == len(found)
+    assert len(set(distances.argmin(dim=1).tolist())) == len(leaves)
 
 
 def test_small_nodes_are_dropped() -> None:
-    """160 rows, L = 8, much noise on sums: the least is 160 // 16 = 10."""
+    """160 rows, L = 8, strong noise on sums: the minimum is 160 // 16 = 10."""
     rows, _ = groups(160, 32, 5)
     leaves = list(clustering._leaves(rows.double(), 8, noise(5.0), generator(0, "tree")))
     counts = [count for _, count in leaves]
@@ -353,18 +353,18 @@ def test_small_nodes_are_dropped() -> None:
 
 def test_with_a_huge_budget_it_finds_the_groups() -> None:
     rows, true = groups(400, 64, 8)
-    found = cluster_privately(rows, 8, noise(0.01), generator(0, "client"))
-    assert cosine(found, true) > 0.9
+    centroids = cluster_privately(rows, 8, noise(0.01), generator(0, "client"))
+    assert cosine(centroids, true) > 0.9
 
 
 def test_with_the_papers_budgets_little_is_left() -> None:
-    """128 rows of 512 numbers: nearly random at epsilon 1, half-way at 10."""
+    """128 rows of 512 numbers give nearly random centroids at epsilon 1, half-way ones at 10."""
     rows, true = groups(128, 512, 8)
     mean = {}
     for epsilon in (1.0, 10.0):
         budget = ClusterBudget(epsilon, 1e-3)
-        each = [cluster_privately(rows, 8, budget, generator(s, "client")) for s in range(5)]
-        mean[epsilon] = sum(cosine(found, true) for found in each) / 5
+        repeats = [cluster_privately(rows, 8, budget, generator(s, "client")) for s in range(5)]
+        mean[epsilon] = sum(cosine(centroids, true) for centroids in repeats) / 5
     chance = cosine(random_units(8, 512, generator(0, "random")), true)
     assert chance < mean[1.0] < 0.25 < 0.4 < mean[10.0] < 0.7
 
@@ -373,12 +373,12 @@ def test_with_the_papers_budgets_little_is_left() -> None:
 def test_always_as_many_unit_centroids_as_asked_for(n: int) -> None:
     rows, _ = groups(n, 16, 4)
     budget = ClusterBudget(1.0, 1e-3)
-    found = cluster_privately(rows, 8, budget, generator(0, "client"))
-    assert found.shape == (8, 16)
-    assert found.dtype == rows.dtype
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(8))
-    assert torch.equal(found, cluster_privately(rows, 8, budget, generator(0, "client")))
-    assert not torch.equal(found, cluster_privately(rows, 8, budget, generator(1, "client")))
+    centroids = cluster_privately(rows, 8, budget, generator(0, "client"))
+    assert centroids.shape == (8, 16)
+    assert centroids.dtype == rows.dtype
+    torch.testing.assert_close(centroids.norm(dim=1), torch.ones(8))
+    assert torch.equal(centroids, cluster_privately(rows, 8, budget, generator(0, "client")))
+    assert not torch.equal(centroids, cluster_privately(rows, 8, budget, generator(1, "client")))
 
 
 def test_long_rows_are_cut_to_the_unit_ball() -> None:

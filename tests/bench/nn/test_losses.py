@@ -74,11 +74,11 @@ def test_contrast_equals_a_double_loop(
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 def test_nt_xent_equals_lightlys(temperature: float) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that package's own, at import
+        warnings.simplefilter("ignore")  # warnings of that package at import
         loss = pytest.importorskip("lightly.loss.ntx_ent_loss")
     z1, z2 = draw(16, 8), draw(16, 8, purpose="z2")
-    theirs = loss.NTXentLoss(temperature=temperature)(z1, z2)
-    torch.testing.assert_close(nt_xent(z1, z2, temperature), theirs)
+    reference = loss.NTXentLoss(temperature=temperature)(z1, z2)
+    torch.testing.assert_close(nt_xent(z1, z2, temperature), reference)
 
 
 @pytest.mark.parametrize("contrast", [nt_xent, info_nce])
@@ -194,10 +194,10 @@ def test_negative_cosine_equals_a_loop() -> None:
 
 def test_negative_cosine_equals_lightlys() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that package's own, at import
-        theirs = pytest.importorskip("lightly.loss.negative_cosine_similarity")
+        warnings.simplefilter("ignore")  # warnings of that package at import
+        lightly = pytest.importorskip("lightly.loss.negative_cosine_similarity")
     p, z = draw(6, 5), draw(6, 5, purpose="z2")
-    torch.testing.assert_close(negative_cosine(p, z), theirs.NegativeCosineSimilarity()(p, z))
+    torch.testing.assert_close(negative_cosine(p, z), lightly.NegativeCosineSimilarity()(p, z))
 
 
 def test_mutual_prediction_crosses_the_views() -> None:

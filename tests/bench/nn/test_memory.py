@@ -1,4 +1,4 @@
-"""A client's memory of projections: a ring of its newest rows."""
+"""Memory of projections: a ring of a client's newest rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def values(memory: Memory) -> list[float]:
 
 
 def numbers(begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """Rows, and the images they are of: the same numbers."""
+    """Rows and the indices of their images, with equal numbers."""
     images = torch.arange(begin, end)
     return images.float().unsqueeze(1), images
 
@@ -31,7 +31,7 @@ def test_memory_holds_the_newest_rows_and_no_unfilled_one(batch: int) -> None:
 
 
 def test_the_newest_row_of_an_image_is_known() -> None:
-    """A ring of 5 after images 0 1 2 3, then 1 4 0: the places hold 4 0 2 3 1, the oldest is 2."""
+    """A ring of 5 after images 0 1 2 3, then 1 4 0 holds 4 0 2 3 1; the oldest is 2."""
     memory = Memory(5, 1)
     for images in ([0, 1, 2, 3], [1, 4, 0]):
         memory.push(torch.tensor(images).float().unsqueeze(1), torch.tensor(images))

@@ -1,4 +1,4 @@
-"""Optimizers without torch's compiler: the bits and the states of torch.optim."""
+"""Optimizers without torch's compiler: same bits and same states as torch.optim."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES: dict[str, Make] = {
 
 
 def train(make: Make, modules: list[Any]) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """Three steps under each module in turn, the state handed on; the second tensor rests once."""
+    """Make three steps under each module in turn, passing the state on; tensor 2 skips one step."""
     rng = torch.Generator().manual_seed(0)
     tensors = [torch.randn(n, generator=rng).requires_grad_() for n in (5, 3)]
     state = None
@@ -32,43 +32,43 @@ def train(make: Make, modules: list[Any]) -> tuple[list[torch.Tensor], dict[str,
             optimizer.load_state_dict(state)
         for step in range(3):
             optimizer.zero_grad()
-            assert all(each.grad is None for each in tensors)
-            for each in tensors[: 1 if turn == step == 0 else 2]:
-                (each**3).sum().backward()
+            assert all(tensor.grad is None for tensor in tensors)
+            for tensor in tensors[: 1 if turn == step == 0 else 2]:
+                (tensor**3).sum().backward()
             optimizer.param_groups[0]["lr"] *= 0.9
             optimizer.step()
         state = optimizer.state_dict()
     assert state is not None
-    return [each.detach() for each in tensors], state
+    return [tensor.detach() for tensor in tensors], state
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_bits_and_states_are_those_of_torch(case: str) -> None:
-    make, ours, torchs = CASES[case], optimizers, torch.optim
+    make, fedbench, torchs = CASES[case], optimizers, torch.optim
     weights, state = train(make, [torchs, torchs])
-    for modules in ([ours, ours], [ours, torchs], [torchs, ours]):
-        other, found = train(make, modules)
+    for modules in ([fedbench, fedbench], [fedbench, torchs], [torchs, fedbench]):
+        other, other_state = train(make, modules)
         assert all(map(torch.equal, weights, other)), modules
-        assert [g["lr"] for g in found["param_groups"]] == [state["param_groups"][0]["lr"]]
-        assert found["param_groups"][0]["params"] == [0, 1]
+        assert [g["lr"] for g in other_state["param_groups"]] == [state["param_groups"][0]["lr"]]
+        assert other_state["param_groups"][0]["params"] == [0, 1]
         expected = {
             (i, name): value
             for i, values in state["state"].items()
             for name, value in values.items()
             if value is not None
         }
-        own = {
+        actual = {
             (i, name): value
-            for i, values in found["state"].items()
+            for i, values in other_state["state"].items()
             for name, value in values.items()
             if value is not None
         }
-        assert own.keys() == expected.keys()
-        assert all(torch.equal(own[key], expected[key]) for key in own)
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[key], expected[key]) for key in actual)
 
 
 def test_training_does_not_start_the_compiler() -> None:
-    """Two to three seconds in every process, for nothing."""
+    """The compiler would cost two to three seconds in every process."""
     code = (
         "import sys, torch\n"
         "from fedbench.bench import api\n"

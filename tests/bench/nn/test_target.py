@@ -1,4 +1,4 @@
-"""Targets: what moves, by how much, and what stays."""
+"""Target networks: which tensors move, by how much, and which stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make() -> Net:
 
 
 def moved(net: Net) -> Net:
-    """The net after its online parts changed everywhere."""
+    """Net whose online parts were all changed."""
     rng = generator(0, "moved")
     with torch.no_grad():
         for part in ("encoder", "projector"):
@@ -81,7 +81,7 @@ def test_the_ends_of_the_decay_are_exact() -> None:
 
 
 def test_n_updates_towards_a_constant_leave_the_nth_power_of_the_decay() -> None:
-    """With online weights fixed, target_n - online = decay^n (target_0 - online)."""
+    """Online weights stay fixed, so target_n - online = decay^n (target_0 - online)."""
     net = moved(make())
     gap = net.tensor("target_projector.weight").detach() - net.tensor("projector.weight").detach()
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Rows for tests: complete, valid, and different only where asked."""
+"""Complete, valid rows for tests that differ only in the given fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeRow = Callable[..., Row]
 
 
 def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
-    """A row of `config`, with `fields` laid over it."""
+    """Row of `config` with `fields` replaced."""
     config = config or RunConfig()
     revision = fields.pop("dataset_revision", "revision")
     base: dict[str, Any] = {

@@ -29,7 +29,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str]:
 
 
 def events(folder: Path) -> Iterator[Any]:
-    """TFRecords: length, its checksum, the event, its checksum."""
+    """Parse TFRecords: length, its checksum, the event, its checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
     (file,) = folder.rglob("events.out.tfevents.*")
@@ -42,23 +42,23 @@ def events(folder: Path) -> Iterator[Any]:
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
+    values: dict[str, dict[int, float]] = {}
     for event in events(folder):
         for value in event.summary.value:
             if value.HasField("simple_value"):
-                found.setdefault(value.tag, {})[event.step] = value.simple_value
-    return found
+                values.setdefault(value.tag, {})[event.step] = value.simple_value
+    return values
 
 
 def test_event_files_hold_the_rows_numbers(tracked: tuple[Store, str]) -> None:
     store, run_id = tracked
     row, points = store.row(run_id), store.curve(run_id)
     assert row is not None
-    found = scalars(store.root / "tensorboard")
-    assert found["round/loss"] == {i + 1: np.float32(p["loss"]) for i, p in enumerate(points)}
-    assert found["final/knn_acc"] == {2: np.float32(row.knn_acc)}
+    logged = scalars(store.root / "tensorboard")
+    assert logged["round/loss"] == {i + 1: np.float32(p["loss"]) for i, p in enumerate(points)}
+    assert logged["final/knn_acc"] == {2: np.float32(row.knn_acc)}
     sent = ((row.bytes_up or 0) + (row.bytes_down or 0)) / 1e9
-    assert found["round/gigabytes"][2] == pytest.approx(sent)
+    assert logged["round/gigabytes"][2] == pytest.approx(sent)
     texts = [v for e in events(store.root / "tensorboard") for v in e.summary.value if v.tensor]
     assert any(b"client.lr" in b"".join(v.tensor.string_val) for v in texts)
 
@@ -78,11 +78,11 @@ def test_rounds_add_up_bytes_and_time() -> None:
         "loss": None,
         "collapsed": True,
     }
-    found = list(rounds([{"round_index": 0, **point}, {"round_index": 1, **point}]))
-    assert [(done, seconds) for done, seconds, _ in found] == [(1, 2.0), (2, 4.0)]
-    assert [values["gigabytes"] for _, _, values in found] == [2.0, 4.0]
-    assert found[0][2]["collapsed"] == 1.0
-    assert "loss" not in found[0][2]
+    logged = list(rounds([{"round_index": 0, **point}, {"round_index": 1, **point}]))
+    assert [(done, seconds) for done, seconds, _ in logged] == [(1, 2.0), (2, 4.0)]
+    assert [values["gigabytes"] for _, _, values in logged] == [2.0, 4.0]
+    assert logged[0][2]["collapsed"] == 1.0
+    assert "loss" not in logged[0][2]
 
 
 class FakeRun:

@@ -1,4 +1,4 @@
-"""The audit stops plugins that leak, by name, and lets those pass that say what they send."""
+"""The audit refuses plugins that leak, by name, and accepts those that declare what they send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedbench.methods.simclr import SimCLR
 
 
 class Sends(SimCLR):
-    """What all plugins here share: they declare `declares` of what they send."""
+    """Base of the plugins of this file, which declare `declares` about their uploads."""
 
     declares: dict[str, bool] = Field(default_factory=dict)
 
@@ -33,7 +33,7 @@ class Sends(SimCLR):
 
 
 class Latents(Sends):
-    """A row for each image."""
+    """Sends a row for each image."""
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         return {
@@ -42,7 +42,7 @@ class Latents(Sends):
 
 
 class Mean(Sends):
-    """One row for all images."""
+    """Sends one row for all images."""
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         rows = [net(x, "encoder") for x in data.ordered("plain", client.rng)]
@@ -50,7 +50,7 @@ class Mean(Sends):
 
 
 class Labels(Sends):
-    """Twice the pixel sums of each image, in an order of their own and of fixed length."""
+    """Sends the sum of each image's pixels in random order, padded to a fixed length."""
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         out = torch.zeros(100)
@@ -60,7 +60,7 @@ class Labels(Sends):
 
 
 class Centred(Sends):
-    """Rows of which each has a share in all others."""
+    """Sends rows that each depend on all others."""
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         rows = torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
@@ -68,7 +68,7 @@ class Centred(Sends):
 
 
 class Classes(Sends):
-    """The likeliest feature of each image: numbers that hardly ever change."""
+    """Sends the largest feature's index for each image: integers that rarely change."""
 
     def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         rows = torch.cat([net(x, "encoder") for x in data.ordered("plain", client.rng)])
@@ -94,7 +94,7 @@ class Memory(Sends):
 
 
 class PersonalMemory(Memory):
-    """Leaves personal tensors at the client as well, so that its rounds are kept on disk."""
+    """Has personal tensors as well, so that clients have files on disk."""
 
     def sharing(self) -> Mapping[str, Sharing]:
         return {"projector.*": Sharing.PERSONAL, "*": Sharing.AVERAGED}
@@ -139,9 +139,9 @@ def test_an_undeclared_extra_stops_the_run_by_name(
     [(Latents, "latents"), (Labels, "sums"), (Memory, "memory"), (PersonalMemory, "memory")],
 )
 def test_single_samples_are_found_under_any_name_and_rule(cls: type[Sends], name: str) -> None:
-    found = single_samples(setup_of(cls, **{name: False}))
-    assert found.pop(name) == 8  # every image has numbers of its own
-    assert set(found.values()) == {0}  # and none in a weight
+    counts = single_samples(setup_of(cls, **{name: False}))
+    assert counts.pop(name) == 8  # every image has separate numbers
+    assert set(counts.values()) == {0}  # and none in a weight
     match = f"method 'simclr' uploads '{name}', in which 8 of 8 images .* single samples"
     with pytest.raises(PluginError, match=match):
         audit(setup_of(cls, **{name: False}))

@@ -1,4 +1,4 @@
-"""Client-level privacy: clipping by a slow loop, the noise that is claimed, epsilon in the row."""
+"""Client-level privacy: clipping against a slow loop, scale of the noise, epsilon in the row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_changes_are_cut_to_the_norm_and_divided_by_the_expected_number() -> Non
     rng = generator(0, "uploads")
     before = torch.randn(20, generator=rng)
     changes = [torch.randn(20, generator=rng) * scale for scale in (0.01, 1.0, 30.0)]
-    found = averaged(before, [before + change for change in changes], clip=0.5)
+    result = averaged(before, [before + change for change in changes], clip=0.5)
     expected = []
     for i in range(20):
         total = 0.0
@@ -57,7 +57,7 @@ def test_changes_are_cut_to_the_norm_and_divided_by_the_expected_number() -> Non
             length = math.sqrt(sum(float(number) ** 2 for number in change))
             total += float(change[i]) * min(1.0, 0.5 / length)
         expected.append(float(before[i]) + total / 4.0)
-    torch.testing.assert_close(found, torch.tensor(expected))
+    torch.testing.assert_close(result, torch.tensor(expected))
 
 
 def test_nobody_moves_the_sum_by_more_than_the_norm() -> None:
@@ -69,15 +69,15 @@ def test_nobody_moves_the_sum_by_more_than_the_norm() -> None:
 
 
 def test_the_noise_is_gaussian_of_the_claimed_scale() -> None:
-    """Standard deviation noise / expected_clients, on trained and untrained numbers alike."""
+    """The standard deviation is noise / expected_clients for trained and untrained numbers."""
     before = torch.zeros(20_000)
-    found = averaged(before, [before, before], noise=3.0, expected_clients=5.0).double()
-    assert float(found.std()) == pytest.approx(0.6, rel=0.02)  # +- 0.5 % for 20,000 numbers
-    assert stats.kstest(found.numpy() / 0.6, "norm").pvalue > 0.01
-    for half in found.split(10_000):
+    result = averaged(before, [before, before], noise=3.0, expected_clients=5.0).double()
+    assert float(result.std()) == pytest.approx(0.6, rel=0.02)  # +- 0.5 % for 20,000 numbers
+    assert stats.kstest(result.numpy() / 0.6, "norm").pvalue > 0.01
+    for half in result.split(10_000):
         assert float(half.std()) == pytest.approx(0.6, rel=0.03)
     nobody = averaged(before, [], noise=3.0, expected_clients=5.0)
-    torch.testing.assert_close(nobody.double(), found)  # an empty cohort shows nothing
+    torch.testing.assert_close(nobody.double(), result)  # an empty cohort shows nothing
 
 
 def test_without_noise_and_under_a_wide_norm_it_is_federated_averaging(tmp_path: Path) -> None:
@@ -90,15 +90,15 @@ def test_without_noise_and_under_a_wide_norm_it_is_federated_averaging(tmp_path:
 
 
 def test_the_row_has_epsilon(tmp_path: Path) -> None:
-    """All clients in every round: as one Gaussian with noise multiplier z / sqrt(rounds)."""
+    """All clients in every round equal one Gaussian with noise multiplier z / sqrt(rounds)."""
     fields = {"privacy__clip": 0.01, "privacy__noise_multiplier": 2.0, "privacy__delta": 1e-3}
     setup = tiny_setup(tiny_config("supervised", federation__num_rounds=3, **fields))
     trainer = train(setup, tmp_path)
-    found = columns(trainer)
+    values = columns(trainer)
     exact = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(3), 1e-3)
-    assert found["epsilon"] == pytest.approx(exact, rel=1e-3)
-    assert (found["delta"], found["epsilon_of"]) == (1e-3, "a client, in all it sends")
-    assert json.loads(found["privacy_json"]) == {"noise_std": 0.02, "rounds": {"1": 3}}
+    assert values["epsilon"] == pytest.approx(exact, rel=1e-3)
+    assert (values["delta"], values["epsilon_of"]) == (1e-3, "a client, in all it sends")
+    assert json.loads(values["privacy_json"]) == {"noise_std": 0.02, "rounds": {"1": 3}}
     assert trainer.history[0].parts["clipped"] == 1.0
     moved = float((trainer.vector - trainer.initial).norm())
     noise = 0.02 / 4 * math.sqrt(3 * trainer.layout.num_averaged)
@@ -106,7 +106,7 @@ def test_the_row_has_epsilon(tmp_path: Path) -> None:
 
 
 def test_the_round_that_ends_a_run_counts(tmp_path: Path) -> None:
-    """It diverges in its first training round: what clients sent until then was sent."""
+    """The run diverges in its first training round, after its clients have sent updates."""
     fields = {"privacy__clip": 1.0, "privacy__noise_multiplier": 2.0, "privacy__delta": 1e-3}
     row = execute(
         tiny_config("supervised", client__lr=1e30, **fields), Origin(), Place(tmp_path / "a")
@@ -118,7 +118,7 @@ def test_the_round_that_ends_a_run_counts(tmp_path: Path) -> None:
 
 
 def test_the_row_of_private_clusters_says_what_epsilon_holds_for(tmp_path: Path) -> None:
-    """Two rounds, of which the second, the first that trains, ends the run."""
+    """The second of two rounds is the first that trains, and it ends the run."""
     fields = {"method__representations": "private", "method__epsilon": 10.0}
     config = tiny_config("orchestra", client__lr=1e30, method__global_steps=2, **fields)
     row = execute(config, Origin(), Place(tmp_path))
@@ -138,7 +138,7 @@ def test_clients_are_drawn_independently_and_resume_keeps_the_bits(tmp_path: Pat
     whole = train(setup, tmp_path / "whole")
     sizes = [record.cohort_size for record in whole.history]
     assert len(set(sizes)) > 1
-    assert 0 in sizes  # nobody took part, and the round went on
+    assert 0 in sizes  # no client took part, and the round went on
     assert sizes == [len(whole.cohort(index)) for index in range(6)]
     drawn = [whole.cohort(index) for index in range(4_000)]
     for client_id in range(4):  # 0.2 +- 4 standard deviations of 0.006

@@ -1,4 +1,4 @@
-"""Estimates: bytes and steps are those of the run, time is positive."""
+"""Estimates: bytes and steps equal those of the run, times are positive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedbench.bench.training.setup import Setup
 def test_bytes_and_steps_are_those_of_the_run(
     tmp_path: Path, spec: str, keep_last: bool, fields: dict[str, str]
 ) -> None:
-    """Also what clients send beside weights, preparatory rounds, and what crosses in training."""
+    """This includes extras beside weights, preparatory rounds, and activations in training."""
     config = tiny_config(
         spec,
         **fields,
@@ -34,26 +34,38 @@ def test_bytes_and_steps_are_those_of_the_run(
         client__local_epochs=2,
         client__keep_last_batch=keep_last,
     )
-    found = Estimator()(config)
+    estimate = Estimator()(config)
     trainer = train(tiny_setup(config), tmp_path)
-    assert found.bytes_up == trainer.ledger.bytes_up
-    assert found.bytes_down == trainer.ledger.bytes_down
-    assert found.num_steps == sum(record.num_steps for record in trainer.history)
-    assert found.seconds == pytest.approx(
-        found.train_seconds + found.evaluation_seconds + found.start_seconds
+    assert estimate.bytes_up == trainer.ledger.bytes_up
+    assert estimate.bytes_down == trainer.ledger.bytes_down
+    assert estimate.num_steps == sum(record.num_steps for record in trainer.history)
+    assert estimate.seconds == pytest.approx(
+        estimate.train_seconds + estimate.evaluation_seconds + estimate.start_seconds
     )
-    assert min(found.train_seconds, found.evaluation_seconds, found.start_seconds) > 0
+    assert min(estimate.train_seconds, estimate.evaluation_seconds, estimate.start_seconds) > 0
     stored = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
-    assert found.disk_bytes >= stored * 0.5
+    assert estimate.disk_bytes >= stored * 0.5
+
+
+def test_incomplete_batches_are_measured_even_if_they_are_left_out() -> None:
+    """Clients have fewer labelled images than a batch here, so a run may make no step at all."""
+    config = tiny_config(
+        "cbafed",
+        data__label_fraction=0.1,
+        client__batch_size=16,
+        client__keep_last_batch=False,
+        method__warmup_rounds=1,
+    )
+    assert Estimator()(config).step_seconds > 0
 
 
 @pytest.mark.parametrize(
     "spec", ["supervised", "simclr+uv", "semifed+uv", "central-ae", "cbafed+uv"]
 )
 def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -> None:
-    """An upper bound: only some rounds, or none, train on unlabelled images.
+    """The estimate is an upper bound: only some rounds, or none, train on unlabelled images.
 
-    Which these are is known to the method alone, and for pseudo-labels only once it has learned.
+    Only the method knows these images, and for pseudo-labels only after it has learned.
     SemiFed starts on labelled images, the centralised autoencoder ends on them.
     """
     given: dict[str, Any] = {
@@ -93,13 +105,13 @@ def test_a_bad_device_is_refused() -> None:
 
 
 def test_workers_share_the_clients_and_start_once_more() -> None:
-    """Six clients on four workers: the busiest trains two, so a third of one worker's time."""
+    """With six clients on four workers the busiest trains two: a third of one worker's time."""
     config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
     alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
     alone(config)
     shared._known = alone._known
-    for found in alone._known.values():
-        found.round = 0.0
+    for seconds in alone._known.values():
+        seconds.round = 0.0
     one, four = alone(config), shared(config)
     assert (one.workers, four.workers) == (1, 4)
     assert four.train_seconds == pytest.approx(one.train_seconds / 3)

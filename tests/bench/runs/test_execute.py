@@ -39,8 +39,8 @@ def result(row: Row) -> dict[str, Any]:
 
 def metrics(row: Row) -> dict[str, float]:
     assert row.metrics_json is not None
-    found: dict[str, float] = json.loads(row.metrics_json)
-    return found
+    values: dict[str, float] = json.loads(row.metrics_json)
+    return values
 
 
 def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["simclr", "pfedae"])
 def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: str) -> None:
-    """And with the same files of every client's own tensors and optimizer."""
+    """The files of clients' tensors and optimizers are the same as well."""
     config = tiny_config(spec, federation__num_rounds=3, evaluation__every=1)
     whole = execute(config, Origin(), Place(tmp_path / "whole"))
 
@@ -133,27 +133,29 @@ def test_encoders_of_clients_are_evaluated_one_by_one(tmp_path: Path) -> None:
 def test_personal_encoders_move_and_are_scored_on_their_own_clients_images(tmp_path: Path) -> None:
     config = tiny_config("single-ae", evaluation__protocols=["mlp", "local"])
     row = execute(config, Origin(), Place(tmp_path))
-    found = metrics(row)
-    assert found["relative_movement"] > 0
+    values = metrics(row)
+    assert values["relative_movement"] > 0
     names = {"linear_local_acc", "mlp_acc", "mlp_local_acc"}
     assert names | {f"{name}_std" for name in names} | {f"untrained_{n}" for n in names} < set(
-        found
+        values
     )
     assert row.linear_acc is not None
     assert row.knn_acc is None
 
 
 def test_the_objective_reads_no_label(tmp_path: Path) -> None:
-    """Without protocols, other labels in the data set give the same numbers."""
+    """Other labels in the data set give the same numbers when no protocol runs."""
     config = tiny_config("simclr")
     setup = tiny_setup(config)
     swapped = (np.array(setup.dataset.train_labels) + 1) % 10
-    found = []
+    evaluations = []
     for index, other in enumerate((setup, tiny_setup(config, train_labels=swapped))):
         trainer = train(other, tmp_path / str(index))
-        found.append(evaluate(other, trainer.binding, lambda k: None, (), torch.device("cpu")))
-    assert found[0] == found[1]
-    assert not [name for name in found[0] if name.endswith("_acc")]
+        evaluations.append(
+            evaluate(other, trainer.binding, lambda k: None, (), torch.device("cpu"))
+        )
+    assert evaluations[0] == evaluations[1]
+    assert not [name for name in evaluations[0] if name.endswith("_acc")]
 
 
 def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,21 +169,21 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.Monkey
     assert hidden.sum() == 60
     labels[hidden] = (labels[hidden] + 1 + np.arange(60) % 8) % 10
     protocols = [name for name in get_args(Protocol) if name != "local"]  # it deals test images
-    found = []
+    evaluations = []
     for index, other in enumerate((setup, tiny_setup(config, train_labels=labels))):
         trainer = train(other, tmp_path / str(index), rounds=1)
         binding = trainer.binding
-        found.append(evaluate(other, binding, lambda k: None, protocols, torch.device("cpu")))
-    assert found[0] == found[1]
-    assert {"knn_acc", "linear_acc", "linear_paper_acc", "finetune_1pct_acc"} <= set(found[0])
+        evaluations.append(evaluate(other, binding, lambda k: None, protocols, torch.device("cpu")))
+    assert evaluations[0] == evaluations[1]
+    assert {"knn_acc", "linear_acc", "linear_paper_acc", "finetune_1pct_acc"} <= set(evaluations[0])
 
 
 def test_a_run_whose_lock_is_held_is_refused(tmp_path: Path) -> None:
     config, store = tiny_config("simclr"), Store(tmp_path)
     done = run(config, store=store, workers=1).row
     (tmp_path / "rows" / f"{done.row_id}.parquet").unlink()
-    with store.lock(done.row_id) as mine:
-        assert mine
+    with store.lock(done.row_id) as locked:
+        assert locked
         with pytest.raises(StoreError, match=r"another process.*choose another --store"):
             run(config, store=Store(tmp_path), workers=1)
 

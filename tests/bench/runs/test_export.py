@@ -1,4 +1,4 @@
-"""An exported encoder gives the run's features, to the bit, and says what it is."""
+"""An exported encoder gives the run's features to the bit and describes itself."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fedbench.bench.testing import tiny_config, tiny_setup, train
     ("spec", "norm"), [("simclr+uv", "group"), ("simclr+uv", "batch"), ("fedavg-ae", "group")]
 )
 def test_features_are_the_runs(tmp_path: Path, spec: str, norm: Literal["group", "batch"]) -> None:
-    own = {"method__latent_dim": 5} if spec == "fedavg-ae" else {}
-    config = tiny_config(spec, model__norm=norm, **own)
+    fields = {"method__latent_dim": 5} if spec == "fedavg-ae" else {}
+    config = tiny_config(spec, model__norm=norm, **fields)
     store = Store(tmp_path / "store")
     row = run(config, store=store, workers=1).row
     exported = export_encoder(row.row_id, tmp_path / "out" / "encoder.safetensors", store=store)

@@ -1,4 +1,4 @@
-"""Pictures of finished runs: what is on them, and which files come out."""
+"""Figures of finished runs: their content and their files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def ids(store: Store) -> dict[str, str]:
-    """One run of each kind: shared, personal, pooled encoders."""
+    """Ids of one run of each kind: shared, personal and pooled encoders."""
     values = {
         "data__test_subset": 100,
         "federation__num_rounds": 1,
@@ -47,29 +47,29 @@ def ids(store: Store) -> dict[str, str]:
 
 def test_angles_are_those_of_every_evaluated_client(store: Store, ids: dict[str, str]) -> None:
     opened = load_run(store, ids["pfedae"])
-    found = measure(opened, num_images=30)
-    assert len(found.clients) == 3
-    assert len(found.plain) == len(found.centred) == 3 * 45
+    geometry = measure(opened, num_images=30)
+    assert len(geometry.clients) == 3
+    assert len(geometry.plain) == len(geometry.centred) == 3 * 45
     dataset, net = opened.setup.dataset, opened.binding.net
-    for index, k in enumerate(found.clients):
+    for index, k in enumerate(geometry.clients):
         opened.select(k)
         features = extract(
             lambda x: opened.setup.method.encode(net, x), dataset.test_images, device="cpu"
         )
-        wanted = class_angles(features, dataset.test_labels, 10)
-        torch.testing.assert_close(found.plain[45 * index : 45 * (index + 1)], wanted)
-    assert found.title == f"pfedae, client {found.clients[0]}"
-    assert found.points.shape == (30, 2)
-    assert np.isfinite(found.points).all()
-    outsider = next(k for k in range(4) if k not in found.clients)
+        expected = class_angles(features, dataset.test_labels, 10)
+        torch.testing.assert_close(geometry.plain[45 * index : 45 * (index + 1)], expected)
+    assert geometry.title == f"pfedae, client {geometry.clients[0]}"
+    assert geometry.points.shape == (30, 2)
+    assert np.isfinite(geometry.points).all()
+    outsider = next(k for k in range(4) if k not in geometry.clients)
     other = measure(opened, num_images=30, client_id=outsider)
     assert other.title == f"pfedae, client {outsider}"
-    torch.testing.assert_close(other.plain, found.plain)
-    assert not np.allclose(other.points, found.points)
+    torch.testing.assert_close(other.plain, geometry.plain)
+    assert not np.allclose(other.points, geometry.points)
 
 
 def test_maps_keep_neighbours_together() -> None:
-    """Three far clusters: the nearest neighbour on the map is always of the same cluster."""
+    """With three far clusters the nearest neighbour on the map is always of the same cluster."""
     labels = np.arange(3).repeat(20)
     centres = torch.eye(3).repeat_interleave(20, dim=0) * 50
     points = project(centres + torch.randn(60, 3, generator=generator(0, "x")), 0)
@@ -88,7 +88,7 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
             assert min(image.shape[:2]) > 500
             assert len(np.unique(image.reshape(-1, 3), axis=0)) > 10
     svg = (tmp_path / "out" / "tsne.svg").read_text(encoding="utf-8")
-    texts = {"".join(each.itertext()).strip() for each in ElementTree.fromstring(svg).iter()}
+    texts = {"".join(element.itertext()).strip() for element in ElementTree.fromstring(svg).iter()}
     assert {"simclr", "central-ae", made.runs[1]["title"], "class", "9"} <= texts
     record = json.loads((tmp_path / "out" / "geometry.json").read_text())[1]
     assert record["clients"] == made.runs[1]["clients"]
@@ -103,8 +103,8 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
             assert drawn == pytest.approx(metrics[f"{name}_{which}"], rel=1e-6)
     assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 40
     assert "map" not in made.as_dict()["runs"][1]
-    kept = json.loads((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
-    assert kept == record
+    stored = json.loads((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text())
+    assert stored == record
     again = figures(
         [ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40
     )
@@ -161,13 +161,16 @@ def test_pictures_say_in_what_runs_differ() -> None:
         )
 
     def texts(picture: bytes) -> set[str]:
-        return {"".join(each.itertext()).strip() for each in ElementTree.fromstring(picture).iter()}
+        return {
+            "".join(element.itertext()).strip()
+            for element in ElementTree.fromstring(picture).iter()
+        }
 
     both, alone = [one(0), one(1)], [one(0)]
     histograms, maps = texts(draw.angles(both, "svg")), texts(draw.maps(both, "svg"))
     assert "demo, iid, 8 clients" in histograms & maps
-    for found in (histograms, maps):
-        assert any("seed 0" in text for text in found)
-        assert any("seed 1" in text for text in found)
+    for shown in (histograms, maps):
+        assert any("seed 0" in text for text in shown)
+        assert any("seed 1" in text for text in shown)
     assert any(text.startswith("pfedae, 2 encoders, median 15°") for text in histograms)
     assert "demo, iid, 8 clients, seed 0" in texts(draw.maps(alone, "svg"))

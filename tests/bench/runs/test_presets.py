@@ -1,4 +1,4 @@
-"""Presets hold what their sources say, for every registered spec."""
+"""Presets agree with their sources for every registered spec."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_mi() -> None:
 def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
     config = settle("simclr", "mi", data__name=data)
     assert (config.data.num_clients, config.cohort_size) == (500, 10)
-    own = settle("simclr", "mi", data__name=data, data__num_clients=50)
-    assert own.data.num_clients == 50
+    smaller = settle("simclr", "mi", data__name=data, data__num_clients=50)
+    assert smaller.data.num_clients == 50
 
 
 @pytest.mark.parametrize("data", ["tiny-imagenet", "tiny-imagenet:/some/tiny-imagenet-200"])
@@ -134,15 +134,15 @@ def test_laptop_trains_on_150_000_images() -> None:
 
 
 def test_sources_tell_paper_from_decision() -> None:
-    found = resolve("simclr", preset="mi", environ={})
-    assert found.sources["client.batch_size"] == "preset mi (paper)"
-    assert found.sources["model.norm_groups"] == "preset mi (ours)"
-    assert found.sources["method.hidden_dim"] == "preset mi (paper)"
-    assert found.sources["evaluation.every"] == "default"
+    resolved = resolve("simclr", preset="mi", environ={})
+    assert resolved.sources["client.batch_size"] == "preset mi (paper)"
+    assert resolved.sources["model.norm_groups"] == "preset mi (ours)"
+    assert resolved.sources["method.hidden_dim"] == "preset mi (paper)"
+    assert resolved.sources["evaluation.every"] == "default"
 
 
 def test_records() -> None:
-    record = next(each for each in preset_records() if each["name"] == "mi")
+    record = next(candidate for candidate in preset_records() if candidate["name"] == "mi")
     assert record["values"]["client.lr"] == {"value": 0.1, "from": "paper", "note": ""}
     assert record["rules"][0]["when"] == {"data.name": "cifar100"}
     assert record["source"].startswith("Louizos")

@@ -43,33 +43,35 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
     given: dict[str, Any] = {}
     for step, lr, source in steps:
         given |= step
-        found = settle(**given)
-        assert (found.config.client.lr, found.sources["client.lr"]) == (lr, source)
-    assert found.study == "s1"
+        resolved = settle(**given)
+        assert (resolved.config.client.lr, resolved.sources["client.lr"]) == (lr, source)
+    assert resolved.study == "s1"
 
 
 def test_seed_wins_over_set() -> None:
-    found = settle(set={"seed": 4}, seed=7)
-    assert (found.config.seed, found.sources["seed"]) == (7, "--seed")
+    resolved = settle(set={"seed": 4}, seed=7)
+    assert (resolved.config.seed, resolved.sources["seed"]) == (7, "--seed")
     assert settle(set={"seed": 4}).config.seed == 4
 
 
 def test_later_file_wins_and_names_the_preset(tmp_path: Path) -> None:
     first = write(tmp_path, "preset: laptop\nclient.lr: 0.5\nstudy: s9\n", "a.yaml")
     second = write(tmp_path, "client.lr: 0.6\n", "b.yaml")
-    found = settle(config_files=[first, second])
-    assert (found.preset, found.config.client.lr, found.study) == ("laptop", 0.6, "s9")
-    assert found.config.data.num_clients == 20
+    resolved = settle(config_files=[first, second])
+    assert (resolved.preset, resolved.config.client.lr, resolved.study) == ("laptop", 0.6, "s9")
+    assert resolved.config.data.num_clients == 20
     assert settle(config_files=[first], preset="demo").preset == "demo"
 
 
 @pytest.mark.parametrize("spec", registry.specs())
 def test_every_key_has_a_source_and_the_method_is_complete(spec: str) -> None:
-    found = settle(spec)
-    assert set(found.sources) == set(known_keys(spec))
-    assert {key: get(found.config, key) for key in known_keys(spec)} == flat_config(found.config)
-    dumped = registry.dump(registry.create(spec, found.config.method))
-    assert found.config.method == dumped
+    resolved = settle(spec)
+    assert set(resolved.sources) == set(known_keys(spec))
+    assert {key: get(resolved.config, key) for key in known_keys(spec)} == flat_config(
+        resolved.config
+    )
+    dumped = registry.dump(registry.create(spec, resolved.config.method))
+    assert resolved.config.method == dumped
 
 
 def test_equal_configurations_hash_equally() -> None:
@@ -80,10 +82,10 @@ def test_equal_configurations_hash_equally() -> None:
 
 
 def test_environment_ignores_case_and_reaches_add_ons() -> None:
-    found = settle("simclr+uv", environ={"fedbench__method__uv__Rows": "mean"})
-    assert get(found.config, "method.uv.rows") == "mean"
-    found = settle(environ={"FEDBENCH__DATA__NAME": "hub:/a_b/c=d"})
-    assert found.config.data.name == "hub:/a_b/c=d"
+    resolved = settle("simclr+uv", environ={"fedbench__method__uv__Rows": "mean"})
+    assert get(resolved.config, "method.uv.rows") == "mean"
+    resolved = settle(environ={"FEDBENCH__DATA__NAME": "hub:/a_b/c=d"})
+    assert resolved.config.data.name == "hub:/a_b/c=d"
 
 
 @pytest.mark.parametrize(
@@ -188,8 +190,8 @@ def test_a_file_for_another_method_is_refused(tmp_path: Path) -> None:
 
 
 def test_supervised_may_see_a_share_of_the_labels() -> None:
-    found = settle("supervised", set={"data.label_fraction": 0.1})
-    assert found.config.data.label_fraction == 0.1
+    resolved = settle("supervised", set={"data.label_fraction": 0.1})
+    assert resolved.config.data.label_fraction == 0.1
 
 
 def test_unknown_names() -> None:
@@ -252,12 +254,14 @@ def test_numbers_without_end_are_refused_in_one_line(digits: int) -> None:
         ("null: 1", "the key 'null' is not text"),
         ("[a]: 1", "the key is not text"),
         ("? {a: 1}\n: 2", "the key is not text"),
-        ("a: 1\nb: 2\na: 3", r"^f\.yaml:3: 'a' stands twice"),
-        ("x: {a: 1, a: 2}", "'a' stands twice"),
+        ("a: 1\nb: 2\na: 3", r"^f\.yaml:3: 'a' is given twice"),
+        ("x: {a: 1, a: 2}", "'a' is given twice"),
         ("a: [1", r"^f\.yaml:1: expected"),
         ("- 1", "must be a mapping"),
         ("a: 1\n---\nb: 2", r"^f\.yaml:2: but found another document"),
         ("a: !!python/name:os.system x", "could not determine a constructor"),
+        ("a: !!float abc", r"^f\.yaml:1: 'abc' is no float"),
+        ("a: !!bool yes", "'yes' is no bool"),
         ("a: !!timestamp 2020-01-01", "could not determine a constructor"),
         ("a: \x00", r"^f\.yaml: "),
         ('a: "\\U00110000"', r"^f\.yaml: "),

@@ -1,4 +1,4 @@
-"""A run and the store: what is there is not computed again, and spelling does not matter."""
+"""Runs and the store: stored results are not computed again, however the spec is spelled."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     finished = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
     other = Store(tmp_path / "other")
-    with other.lock(finished.row.row_id) as mine:
-        assert mine
+    with other.lock(finished.row.row_id) as locked:
+        assert locked
         with pytest.raises(StoreError, match="another process"):
             run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
 

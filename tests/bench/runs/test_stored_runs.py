@@ -1,4 +1,4 @@
-"""What a run finds in the store: derived files that lag behind, torn rows, rows that may not go."""
+"""Runs on a store with outdated derived files, torn rows, or rows that must be preserved."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def test_an_error_inside_a_lock_frees_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with pytest.raises(RuntimeError, match="inside"), file_lock(path):
         raise RuntimeError("inside")
-    with file_lock(path) as mine:
-        assert mine
+    with file_lock(path) as locked:
+        assert locked
 
 
 def test_waiting_for_a_lock_ends_when_its_holder_dies(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_waiting_for_a_lock_ends_when_its_holder_dies(tmp_path: Path) -> None:
     release_lock(descriptor)
     release_lock(None)
     holder.communicate()
-    with file_lock(path) as mine:
-        assert mine
+    with file_lock(path) as locked:
+        assert locked
 
 
 def test_a_file_system_without_locks_is_named(

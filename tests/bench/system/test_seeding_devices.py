@@ -22,7 +22,7 @@ def test_seeds_depend_on_every_part() -> None:
         (0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 0, 1), (0, "a", 1, 0),
         (0, "a", 11), (0, "a", 1, 1), (11, "a"), (1, "a", 1),
     ]  # fmt: skip
-    seeds = [derive(*each) for each in parts]  # type: ignore[arg-type]
+    seeds = [derive(*words) for words in parts]  # type: ignore[arg-type]
     assert len(set(seeds)) == len(parts)
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -70,8 +70,8 @@ def test_nothing_else_touches_global_generators() -> None:
     )
     files = [*root.glob("bench/**/*.py"), *root.glob("methods/**/*.py")]
     assert len(files) > 30
-    found = {p.name for p in files if forbidden.search(p.read_text())}
-    assert found == {"seeding.py"}
+    names = {p.name for p in files if forbidden.search(p.read_text())}
+    assert names == {"seeding.py"}
 
 
 def test_devices_on_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tensor files: values and tensors come back, may be written again, and damage is noticed."""
+"""Tensor files: values and tensors come back, files can be replaced, damage is detected."""
 
 from __future__ import annotations
 

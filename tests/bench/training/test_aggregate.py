@@ -1,4 +1,4 @@
-"""Aggregation by hand: means, weights, rows, and who is left untouched."""
+"""Aggregation against hand calculation: means, weights, rows, and tensors left unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedbench.bench.training.server_optimizer import ServerOptimizer
 
 
 def make_layout(rule: Sharing) -> Layout:
-    """Trained 2, a buffer of 1, rows 3 x 2, broadcast 1; an upload is 2 + 1 + 2 numbers."""
+    """Layout of 2 trained, 1 buffered, 3 x 2 rows, 1 broadcast; an upload is 2 + 1 + 2 numbers."""
     net = Net({"encoder": nn.Linear(2, 1, bias=False), "rows": nn.Linear(2, 3, bias=False)})
     net.register_buffer("statistic", torch.zeros(1))
     net.register_buffer("told", torch.zeros(1))
@@ -66,8 +66,8 @@ def test_mean_rows_go_through_the_server_optimizer_and_own_rows_do_not() -> None
     mean = aggregated(Sharing.MEAN_ROW, UPLOADS, config)
     # half of every change above; buffers are averaged as they are
     assert mean == [3.0, 1.5, 3.0, 10.125, 20.25, 30.0, 40.0, 33.125, 39.75, 99.0]
-    own = aggregated(Sharing.OWN_ROW, UPLOADS, config)
-    assert own == [3.0, 1.5, 3.0, 11.0, 22.0, 30.0, 40.0, 5.0, 6.0, 99.0]
+    result = aggregated(Sharing.OWN_ROW, UPLOADS, config)
+    assert result == [3.0, 1.5, 3.0, 11.0, 22.0, 30.0, 40.0, 5.0, 6.0, 99.0]
 
 
 def test_weight_zero_leaves_no_trace() -> None:
@@ -108,13 +108,13 @@ def test_equal_clients_move_adam_as_one_does() -> None:
 
 
 def test_memory_does_not_grow_with_the_cohort() -> None:
-    """Of each client only its own row is kept, not its model."""
+    """Only the row of each client is stored, not its model."""
     layout = make_layout(Sharing.OWN_ROW)
     aggregate = Aggregate(layout, "cpu")
     for k in range(3):
         aggregate.fold(k, 1.0, torch.zeros(layout.upload_size))
-    kept = [rows for _, rows in aggregate._rows.values()]
-    assert [rows.untyped_storage().nbytes() for rows in kept] == [2 * 4] * 3
+    stored = [rows for _, rows in aggregate._rows.values()]
+    assert [rows.untyped_storage().nbytes() for rows in stored] == [2 * 4] * 3
 
 
 def _draw(size: int, purpose: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checkpoints, clients' own tensors and the history: whole, recognised, or refused."""
+"""Checkpoints, clients' personal tensors and the history: complete, recognised, or refused."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, RUN) is None
     for rounds in (9, 10, 11, 100):
         save_checkpoint(tmp_path, checkpoint(rounds, note=[rounds]))
-    found = load_checkpoint(tmp_path, RUN)
-    assert found is not None
-    assert found.rounds_done == 100
-    assert found.state["note"] == [100]
-    assert found.tensors["server"].tolist() == [100.0] * 3
+    loaded = load_checkpoint(tmp_path, RUN)
+    assert loaded is not None
+    assert loaded.rounds_done == 100
+    assert loaded.state["note"] == [100]
+    assert loaded.tensors["server"].tolist() == [100.0] * 3
     assert [path.name[:14] for path in files(tmp_path)] == ["round-00000011", "round-00000100"]
 
 
@@ -53,23 +53,23 @@ def test_a_damaged_one_is_passed_over(
         flip_last_byte(newest)
     else:
         newest.write_bytes(newest.read_bytes()[:20] if damage == "torn" else b"")
-    found = load_checkpoint(tmp_path, RUN)
-    assert found is not None
-    assert found.rounds_done == 1
+    loaded = load_checkpoint(tmp_path, RUN)
+    assert loaded is not None
+    assert loaded.rounds_done == 1
     assert "torn or altered; going back one round" in caplog.text
 
 
 def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
-    """Else the damaged one could outlive the good one when only one is kept."""
+    """Otherwise the damaged file could survive in place of the good one when one is kept."""
     for rounds in (1, 2, 3):
         save_checkpoint(tmp_path, checkpoint(rounds))
     flip_last_byte(files(tmp_path)[-1])
     for resumes in range(1, 8):  # some digests sort before the damaged one's, some after
         save_checkpoint(tmp_path, checkpoint(3, resumes=resumes))
         assert len(files(tmp_path)) == 2
-        found = load_checkpoint(tmp_path, RUN)
-        assert found is not None
-        assert found.state["resumes"] == resumes
+        loaded = load_checkpoint(tmp_path, RUN)
+        assert loaded is not None
+        assert loaded.state["resumes"] == resumes
     save_checkpoint(tmp_path, checkpoint(2))
     assert [path.name[:14] for path in files(tmp_path)] == ["round-00000002"]
 
@@ -134,9 +134,9 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
 def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: str) -> None:
     history = History(tmp_path)
     line = json.dumps(RECORD.as_dict())
-    kept = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
+    contents = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
     path = tmp_path / "history.jsonl"
-    path.write_text(kept[left])
+    path.write_text(contents[left])
     with pytest.raises(DataError, match=r"history\.jsonl' lacks rounds of its checkpoint.* 2: "):
         history.rewind(2)
-    assert path.read_text() == kept[left]
+    assert path.read_text() == contents[left]

@@ -1,4 +1,4 @@
-"""Sharing tables, where tensors lie in the vectors, and the net that is a view of them."""
+"""Sharing tables, offsets of tensors in the vectors, and the net that is a view of them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_counters_of_batch_norm_are_dropped() -> None:
 
 @pytest.mark.parametrize("learning", [True, False])
 def test_the_wire_meters_activations_and_gradients(learning: bool) -> None:
-    """Per example: code up and answer down, and with gradients the same back: 16 L bytes in all."""
+    """An example sends its code up and gets an answer; gradients go back: 16 L bytes in all."""
     dim, batch = 5, 3
     net = Net({name: nn.Linear(dim, dim) for name in ("encoder", "far", "further", "decoder")})
     net.remote = frozenset({"far", "further"})

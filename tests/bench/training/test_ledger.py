@@ -1,4 +1,4 @@
-"""Bytes, to the byte, against parameter counts derived from the papers' architectures."""
+"""Exact bytes against parameter counts derived from the papers' architectures."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_the_ledger_says_which_messages_reveal_single_images() -> None:
 
 
 def test_every_message_of_every_round_is_recorded(tmp_path: Path) -> None:
-    """4 clients, 2 rounds and a round 0, in which nobody trains: no weights go up.
+    """4 clients train in 2 rounds; in round 0 none does, so no weights go up.
 
-    Otherwise averaged parts go both ways; centroids go as they are.
+    In later rounds averaged parts go both ways; centroids are sent unchanged.
     """
     small = {"method__num_global_clusters": 6, "method__global_steps": 5}
     setup = tiny_setup(tiny_config("orchestra", method__num_local_clusters=3, **small))

@@ -1,4 +1,4 @@
-"""Clients' own files: what they hold, one per client, no bit lost however a run ends."""
+"""Personal files: content, one per client, no bit lost however a run ends."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_optimizers_state_lies_beside_its_clients_tensors(tmp_path: Path) -> 
         (parameter**2).sum().backward()
         optimizer.step()
     assert torch.equal(weight, again)
-    assert store.load_optimizer(4, 2, "SGD") == {}  # another optimizer begins afresh
+    assert store.load_optimizer(4, 2, "SGD") == {}  # another optimizer starts without state
     store.save(4, 3, weight.detach(), torch.optim.SGD([weight], lr=0.1))
     assert store.load_optimizer(4, 3, "SGD") == {}  # without momentum there is no state
 
@@ -92,9 +92,9 @@ def test_what_a_client_handed_over_comes_back(tmp_path: Path) -> None:
     sent = {"activations": torch.randn(2, 3), "encoder.counts": torch.tensor([2**40])}
     trained = Trained(3, 7, 2, 0.1 + 0.2, True, {"gap": math.pi}, sent, wire, stored_personal=True)
     store.save(3, 1, torch.zeros(2), report=trained.report(), sent=sent)
-    found = store.handed_over(3, 1)
-    assert found is not None
-    again = Trained.of_report(*found)
+    stored = store.handed_over(3, 1)
+    assert stored is not None
+    again = Trained.of_report(*stored)
     assert again.report() == trained.report()
     assert again.wire == wire
     assert {name: value.tolist() for name, value in again.extras.items()} == {
@@ -103,7 +103,7 @@ def test_what_a_client_handed_over_comes_back(tmp_path: Path) -> None:
 
 
 class Dying:
-    """Breaks off in the second round as soon as some of its clients are done."""
+    """Executor that breaks off in the second round after some of its clients."""
 
     def __init__(self, runner: ClientRunner, clients: int) -> None:
         self.inner, self.clients = InProcess(runner), clients
@@ -138,9 +138,9 @@ def test_a_round_goes_on_behind_the_clients_that_it_had_done(
     setup = tiny_setup(tiny_config(spec, federation__num_rounds=3, **values))
     whole = train(setup, tmp_path / "whole")
     cut_short(setup, tmp_path / "cut", clients=2)
-    own = tmp_path / "cut" / "clients"
-    assert len(names(own)) == 4  # one file a client, of whichever round
-    (own / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of the writer that was killed")
+    clients = tmp_path / "cut" / "clients"
+    assert len(names(clients)) == 4  # one file a client, of whichever round
+    (clients / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of the writer that was killed")
     trained: list[tuple[int, int]] = []
     real = ClientRunner._train
 
@@ -152,13 +152,13 @@ def test_a_round_goes_on_behind_the_clients_that_it_had_done(
     resumed = train(setup, tmp_path / "cut")
     assert trained == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]
     assert_same_run(whole, resumed)
-    assert hashes(own) == hashes(tmp_path / "whole" / "clients")
+    assert hashes(clients) == hashes(tmp_path / "whole" / "clients")
 
 
 def test_a_file_that_was_to_be_deleted_is_deleted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed when the new file had its name and the old one was still there."""
+    """The kill comes after the new file is renamed and before the old one is deleted."""
     setup = tiny_setup(tiny_config("pfedae"))
     with monkeypatch.context() as patch:
         patch.setattr(PersonalStore, "drop", lambda *_: None)
@@ -169,7 +169,7 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
 
 
 def test_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
-    """24 clients keep 4.2 MB each; what is in memory grows by less than a third of their sum."""
+    """24 clients store 4.2 MB each; memory grows by less than a third of their sum."""
     config = tiny_config(
         "pfedae",
         data__num_clients=24,
@@ -192,9 +192,9 @@ def test_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
 
     with single_thread():
         next(trainer.rounds(Watched()))
-    kept = sum(path.stat().st_size for path in (tmp_path / "clients").iterdir())
-    assert kept > 24 * 4.1e6
-    assert max(sizes) - sizes[2] < kept / 3
+    num_bytes = sum(path.stat().st_size for path in (tmp_path / "clients").iterdir())
+    assert num_bytes > 24 * 4.1e6
+    assert max(sizes) - sizes[2] < num_bytes / 3
 
 
 RUN = """
@@ -208,7 +208,7 @@ run(RunConfig.model_validate_json(sys.argv[1]), store=Store(sys.argv[2]), worker
 
 @pytest.mark.slow
 def test_a_killed_run_ends_with_every_clients_encoder_bit_for_bit(tmp_path: Path) -> None:
-    """SIGKILL in the middle of the second round; its files are those of an undisturbed run."""
+    """SIGKILL comes in the middle of round 2; the files equal those of an undisturbed run."""
     config = tiny_config("pfedae", federation__num_rounds=3, evaluation__protocols=())
     whole, killed = Store(tmp_path / "whole"), Store(tmp_path / "killed")
     root = str(Path(__file__).resolve().parents[3])

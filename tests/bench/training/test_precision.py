@@ -1,4 +1,4 @@
-"""Local training in bfloat16: what it leaves alone, and what it is compared with."""
+"""Local training in bfloat16: dtypes that stay float32, and rows it is compared with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedbench.bench.config import RunConfig, row_id
 
 
 def test_only_the_narrow_precision_is_part_of_the_identity() -> None:
-    """Rows from before there was a choice keep their id."""
+    """Rows written before the field existed keep their id."""
     config = RunConfig()
     narrow = config.model_copy(
         update={"client": config.client.model_copy(update={"precision": "bf16"})}

@@ -1,4 +1,4 @@
-"""What a method does on the server: its optimizers, the extras and uploads that it gets."""
+"""Server hooks of a method: optimizers, and the extras and uploads that they receive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any
 
 
 class Recorder(Supervised):
-    """A method that uses every hook of the server and tells what it saw."""
+    """Method that uses every server hook and records its arguments."""
 
     def needs(self) -> Needs:
         declared = {"live": Extra(), "draw": Extra()}
@@ -80,7 +80,7 @@ def test_server_optimizers_and_modes_survive_interruption(tmp_path: Path, cut: i
 
 
 def test_extras_are_copies_and_counted(tmp_path: Path) -> None:
-    """The net's memory is the next client's a moment later."""
+    """The net's memory is reused for the next client."""
     setup = with_method(Recorder)
     runner = ClientRunner(setup, CPU, tmp_path)
     vector = runner.binding.server.data.clone()

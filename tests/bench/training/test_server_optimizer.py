@@ -20,7 +20,7 @@ ROUNDS, SIZE = 5, 6
 def changes() -> list[Tensor]:
     rng = generator(0, "changes")
     drawn = [torch.randn(SIZE, generator=rng).double() for _ in range(ROUNDS)]
-    drawn[2][0] = 0.0  # a coordinate that nobody moved
+    drawn[2][0] = 0.0  # a coordinate without a change
     return drawn
 
 
@@ -36,7 +36,7 @@ def run(config: ServerConfig) -> Tensor:
 
 
 def by_hand(rule: Callable[[float, float, dict[str, float]], float]) -> Tensor:
-    """Each coordinate on its own; `rule` maps (theta, change, its memory) to the next theta."""
+    """Step every coordinate; `rule` maps (theta, change, its memory) to the next theta."""
     result = []
     for index, value in enumerate(start().tolist()):
         memory = {"m": 0.0, "v": 0.0, "t": 0.0}
@@ -85,18 +85,20 @@ def test_rules_equal_scalar_loops(rule: Callable[[float, float, Any], float]) ->
 @pytest.mark.parametrize("lr", [1e-3, 0.1])
 def test_adam_is_torchs_on_the_negated_change(lr: float) -> None:
     theta = torch.nn.Parameter(start())
-    theirs = torch.optim.Adam([theta], lr=lr)  # betas 0.9 and 0.999, epsilon 1e-8
+    reference = torch.optim.Adam([theta], lr=lr)  # betas 0.9 and 0.999, epsilon 1e-8
     for change in changes():
         theta.grad = -change.float()
-        theirs.step()
+        reference.step()
     torch.testing.assert_close(run(ServerConfig(optimizer="adam", lr=lr)), theta.detach())
 
 
 def test_given_constants_replace_the_rules_own() -> None:
     given = ServerOptimizer(ServerConfig(optimizer="yogi", beta2=0.5, epsilon=0.1), 1, "cpu")
     assert (given.beta2, given.epsilon) == (0.5, 0.1)
-    own = [ServerOptimizer(ServerConfig(optimizer=n), 1, "cpu") for n in ("adam", "adam-reddi")]
-    assert [(o.beta2, o.epsilon) for o in own] == [(0.999, 1e-8), (0.99, 1e-3)]
+    optimizers = [
+        ServerOptimizer(ServerConfig(optimizer=n), 1, "cpu") for n in ("adam", "adam-reddi")
+    ]
+    assert [(o.beta2, o.epsilon) for o in optimizers] == [(0.999, 1e-8), (0.99, 1e-3)]
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adam-reddi", "yogi", "adagrad"])
@@ -113,7 +115,7 @@ def test_state_can_be_carried_over(name: Any) -> None:
 
 
 def test_a_step_of_one_lands_on_the_mean_exactly() -> None:
-    """The mean of equal weights is that weight, for changes of up to 2**28 times it."""
+    """The mean of equal weights is that weight for changes of up to 2**28 times it."""
     target = torch.tensor([1.0, 1e-7, -3.3e7, 1e30])
     theta = torch.tensor([1e-12, 5.0, 0.1, -1.0])
     ServerOptimizer(ServerConfig(), 4, "cpu").step(theta, target.double() - theta.double())

@@ -1,4 +1,4 @@
-"""What follows from configuration and data: weights, labels, pixels, norms, refused plugins."""
+"""Setup from configuration and data: weights, labels, pixels, norms, refused plugins."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_every_source_of_shift_leaves_each_client_its_share_of_labels(source: st
     setup = tiny_setup(tiny_config("simclr", data__partition=source, data__label_fraction=0.1))
     truth = setup.dataset.train_labels
     for k in range(4):
-        own = setup.partition.client(k)
+        indices = setup.partition.client(k)
         data = setup.client_data(k, "cpu")
         assert int((data.labels >= 0).sum()) == 2  # a tenth of 20
         shown = data.labels.numpy() >= 0
-        np.testing.assert_array_equal(data.labels.numpy()[shown], truth[own][shown])
-        moved = (data.images.numpy() != setup.dataset.train_images[own]).any(axis=(1, 2, 3))
+        np.testing.assert_array_equal(data.labels.numpy()[shown], truth[indices][shown])
+        moved = (data.images.numpy() != setup.dataset.train_images[indices]).any(axis=(1, 2, 3))
         assert moved.any() == (source != "hsu")
 
 
@@ -133,7 +133,7 @@ def test_rotated_images_are_turned_once_and_are_everyones() -> None:
 
 @pytest.mark.parametrize("spec", specs())
 def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
-    """So a gain over the untrained encoder, and a difference of two methods, is paired by seed."""
+    """This pairs gains over the untrained encoder, and differences of methods, by seed."""
     labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}
     seed = {"seed": 3}
     setup = tiny_setup(tiny_config(spec, **labels, **seed))

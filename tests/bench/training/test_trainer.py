@@ -1,4 +1,4 @@
-"""The round loop: what it computes, what survives interruption, and how it ends."""
+"""The round loop: its arithmetic, its state after an interruption, and its end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def with_method(cls: type[Supervised], setup: Setup | None = None, **fields: Any
 
 
 def client_result(setup: Setup, client_id: int, server: Tensor) -> Tensor:
-    """The whole server-shaped vector after one client's round."""
+    """Return the whole server-shaped vector after one client's round."""
     runner = ClientRunner(setup, CPU, Path())
     runner.run(Task(client_id, 0, 1, None), server, torch.empty(runner.layout.upload_size))
     return runner.binding.server.data.clone()
 
 
 def test_one_full_batch_step_of_fedavg_is_one_step_of_central_sgd(tmp_path: Path) -> None:
-    """Equal clients that make one step each: the mean of their steps is the step of all data.
+    """Equal clients make one step each: the mean of their steps is the step on all data.
 
     The supervised loss is a mean over examples, so equal shares give the pooled gradient; with
     group norm no example sees another. Views are the plain images, so both see the same pixels.
@@ -80,9 +80,9 @@ def test_clients_count_equally_or_by_their_examples(tmp_path: Path, weighting: s
     )
     setup = tiny_setup(config, shares=shares)
     trainer = train(setup, tmp_path)
-    each = [client_result(setup, k, trainer.initial).double() for k in range(2)]
+    results = [client_result(setup, k, trainer.initial).double() for k in range(2)]
     first = 10 / 40 if weighting == "examples" else 1 / 2
-    expected = (first * each[0] + (1 - first) * each[1]).float()
+    expected = (first * results[0] + (1 - first) * results[1]).float()
     torch.testing.assert_close(trainer.vector, expected, rtol=1e-6, atol=1e-8)
 
 
@@ -187,7 +187,7 @@ def test_draws_do_not_depend_on_who_else_takes_part(tmp_path: Path) -> None:
 
 
 def test_clients_and_rounds_have_draws_of_their_own(tmp_path: Path) -> None:
-    """With one and the same image everywhere, only the augmentation can tell clients apart."""
+    """All images are the same, so only the augmentation distinguishes clients."""
     setup = tiny_setup(tiny_config("simclr"))
     copies = np.repeat(setup.images[:1], len(setup.images), axis=0)
     setup = dataclasses.replace(setup, images=copies)

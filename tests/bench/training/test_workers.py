@@ -1,4 +1,4 @@
-"""Worker processes: the same bits as in this process, and errors that say where they come from."""
+"""Worker processes: same bits as in this process, and errors that name their origin."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_pool(
 
 
 class Killing:
-    """Passes a pool's results on, and kills one of its processes after the first."""
+    """Pool that kills one of its processes after the first result."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self.pool = pool
@@ -61,9 +61,9 @@ class Killing:
 
 
 def test_workers_give_the_same_bits_and_a_killed_one_loses_none(tmp_path: Path) -> None:
-    """One pool for all of it, since processes take seconds to start.
+    """All parts share one pool, since processes take seconds to start.
 
-    Round 1 in two workers; errors; round 2 broken off by a kill; the rest in this process.
+    Round 1 runs in two workers; then errors; a kill in round 2; the rest in this process.
     """
     setup = tiny_setup(CONFIG)
     whole = train(setup, tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Executors for tests: in this process, in any order, interrupted anywhere; and Ray itself."""
+"""Executors for tests: in this process, in any order, with interruptions; and Ray itself."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Fake = Callable[[CellJob], Outcome]
 
 
 class KilledError(Exception):
-    """The driver dies here."""
+    """Simulated death of the driver."""
 
 
 @dataclass
 class InOneProcess:
-    """Takes the place of `run_source`: runs up to `width` jobs "at once", in a random order.
+    """Replacement of `run_source`: runs up to `width` jobs "at once", in a random order.
 
     Attributes:
-        seed: of the order.
-        width: jobs that are out at a time.
+        seed: seed of the order.
+        width: jobs that are running at a time.
         fake: makes outcomes without training.
-        die_after: so many outcomes, then KilledError.
+        die_after: outcomes before KilledError.
         ran: cells in the order in which they ended.
     """
 
@@ -38,7 +38,7 @@ class InOneProcess:
     ran: list[str] = field(default_factory=list)
 
     def __call__(self, source: Source, **_: Any) -> None:
-        """As `run_source`."""
+        """Run the jobs of a source with the signature of `run_source`."""
         order, out = random.Random(self.seed), list[CellJob]()
         while True:
             while len(out) < self.width and (job := source.next()) is not None:
@@ -54,7 +54,7 @@ class InOneProcess:
 
 
 def execute_here(job: CellJob) -> Outcome:
-    """A job as a trial process would do it, JSON both ways."""
+    """Run a job like a trial process, through JSON both ways."""
     reports: list[dict[str, Any]] = []
     work(CellJob.loads(job.dumps()), reports.append)
     return Outcome.of(job, reports[-1])
@@ -62,7 +62,7 @@ def execute_here(job: CellJob) -> Outcome:
 
 @pytest.fixture
 def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InOneProcess]:
-    """Replaces Ray in `tune` and `sweep`."""
+    """Replace Ray in `tune` and `sweep`."""
 
     def use(**settings: Any) -> InOneProcess:
         executor = InOneProcess(**settings)

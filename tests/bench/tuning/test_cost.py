@@ -1,4 +1,4 @@
-"""What cells will cost, before they are run and compared with what they took."""
+"""Predicted costs of cells, and their comparison with measured ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     scaling = {"client.lr": Scale(by="sqrt", of="federation.participation")}
     grid = GRID.model_copy(update={"axes": axes, "scaling": scaling})
     result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
-    (line,) = [each for each in sweep_text(result).splitlines() if "scaled" in each]
+    (line,) = [text for text in sweep_text(result).splitlines() if "scaled" in text]
     value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
     assert line.split(maxsplit=1)[1] == f"simclr, supervised: {value}"
 
@@ -69,6 +69,6 @@ def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     points: tuple[Point, ...] = ({}, {"method": "simclr", "method.temperature": 0.5})
     grid = GRID.model_copy(update={"axes": {}, "points": points})
     result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
-    # Twice SimCLR, once supervised: a point of its own method is for no other.
+    # Twice SimCLR, once supervised: a point of a method is used for that method only.
     text = "3 of the 6 combinations of 3 settings × seed 0 × 2 methods: simclr, supervised"
     assert text in sweep_text(result)

@@ -1,4 +1,4 @@
-"""Grids become cells: all combinations, in order, once."""
+"""Expansion of grids into cells: all combinations, in order, once."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def small(**parts: Any) -> Grid:
 
 
 def test_heterogeneity_on_the_demo_preset() -> None:
-    found = cells()
+    planned = cells()
     # 3 methods x 3 alpha x 2 seeds
-    assert len(found) == 18
-    assert {cell.config.spec for cell in found} == {"simclr", "simclr+uv", "supervised"}
-    assert {cell.config.data.alpha for cell in found} == {0.1, 1.0, 100.0}
-    assert {cell.config.seed for cell in found} == {0, 1}
-    assert {(cell.config.data.name, cell.preset) for cell in found} == {("digits", "demo")}
+    assert len(planned) == 18
+    assert {cell.config.spec for cell in planned} == {"simclr", "simclr+uv", "supervised"}
+    assert {cell.config.data.alpha for cell in planned} == {0.1, 1.0, 100.0}
+    assert {cell.config.seed for cell in planned} == {0, 1}
+    assert {(cell.config.data.name, cell.preset) for cell in planned} == {("digits", "demo")}
 
 
 def test_heterogeneity_elsewhere_has_the_papers_concentrations() -> None:
-    found = cells(preset="cross-device")
-    assert {cell.axes["data.alpha"] for cell in found} == {0.001, 0.1, 1.0, 100000.0}
-    assert {cell.config.seed for cell in found} == {0, 1, 2}
+    planned = cells(preset="cross-device")
+    assert {cell.axes["data.alpha"] for cell in planned} == {0.001, 0.1, 1.0, 100000.0}
+    assert {cell.config.seed for cell in planned} == {0, 1, 2}
 
 
 def test_sources_has_the_papers_methods() -> None:
-    found = cells(load_grid("sources"), preset="mi-semi", seeds=[0])
-    assert len(found) == 11 * 3  # methods and sources
-    assert {cell.config.data.label_fraction for cell in found} == {0.1}
+    planned = cells(load_grid("sources"), preset="mi-semi", seeds=[0])
+    assert len(planned) == 11 * 3  # methods and sources
+    assert {cell.config.data.label_fraction for cell in planned} == {0.1}
     assert len(cells(load_grid("sources"), preset="mi", seeds=[0])) == 7 * 3
     assert load_grid("sources").lists("mi")[2] == (0, 1, 2, 3, 4)
 
@@ -65,25 +65,25 @@ def test_both_sources_grow_together_in_non_iid() -> None:
 
 
 def test_label_fraction_probes_on_images_that_no_client_has() -> None:
-    found = cells(load_grid("label-fraction"), methods=["simclr"], seeds=[0])
-    assert [cell.config.data.label_fraction for cell in found] == [0.1, 0.5, 1.0]
-    assert {cell.config.evaluation.labels_from for cell in found} == {"held-out"}
+    planned = cells(load_grid("label-fraction"), methods=["simclr"], seeds=[0])
+    assert [cell.config.data.label_fraction for cell in planned] == [0.1, 0.5, 1.0]
+    assert {cell.config.evaluation.labels_from for cell in planned} == {"held-out"}
 
 
 def test_order_is_seed_then_axes_then_method() -> None:
-    found = cells(methods=["supervised", "simclr"], seeds=[5, 3])
-    seen = [(cell.config.seed, cell.axes["data.alpha"], cell.config.spec) for cell in found]
+    planned = cells(methods=["supervised", "simclr"], seeds=[5, 3])
+    seen = [(cell.config.seed, cell.axes["data.alpha"], cell.config.spec) for cell in planned]
     assert seen[:3] == [(5, 0.1, "supervised"), (5, 0.1, "simclr"), (5, 1.0, "supervised")]
     assert [seed for seed, _, _ in seen] == [5] * 6 + [3] * 6
-    assert found == cells(methods=["supervised", "simclr"], seeds=[5, 3])
+    assert planned == cells(methods=["supervised", "simclr"], seeds=[5, 3])
 
 
 def test_equal_cells_stand_once() -> None:
-    found = cells(
+    planned = cells(
         small(axes={"data.alpha": [1, 1.0, 0.1]}, methods=["simclr", "local-simclr"]), seeds=[0, 0]
     )
-    assert len(found) == len({row_id(cell.config, "r") for cell in found}) == 2
-    assert found[0].axes == {"data.alpha": 1.0}
+    assert len(planned) == len({row_id(cell.config, "r") for cell in planned}) == 2
+    assert planned[0].axes == {"data.alpha": 1.0}
 
 
 def test_exclude() -> None:
@@ -98,9 +98,9 @@ def test_exclude() -> None:
 
 
 def test_a_field_of_one_method_leaves_the_others_alone() -> None:
-    found = cells(set={"method.temperature": 0.3, "client.lr": 0.5})
-    assert {cell.config.method.get("temperature") for cell in found} == {0.3, None}
-    assert {cell.config.client.lr for cell in found} == {0.5}
+    planned = cells(set={"method.temperature": 0.3, "client.lr": 0.5})
+    assert {cell.config.method.get("temperature") for cell in planned} == {0.3, None}
+    assert {cell.config.client.lr for cell in planned} == {0.5}
     with pytest.raises(ConfigError, match=r"'method\.temprature' is not a field"):
         cells(set={"method.temprature": 0.3})
 
@@ -108,8 +108,8 @@ def test_a_field_of_one_method_leaves_the_others_alone() -> None:
 def test_tuned_values_reach_their_method_only() -> None:
     tuned = {"local-simclr": TunedValues({"client.lr": 0.25}, "s1")}
     untuned = cells()[0].config.client.lr
-    found = cells(tuned=tuned)
-    assert {(cell.config.spec, cell.config.client.lr, cell.study) for cell in found} == {
+    planned = cells(tuned=tuned)
+    assert {(cell.config.spec, cell.config.client.lr, cell.study) for cell in planned} == {
         ("simclr", 0.25, "s1"),
         ("simclr+uv", untuned, None),
         ("supervised", untuned, None),
@@ -149,10 +149,10 @@ def test_own_grid_file(tmp_path: Path) -> None:
         "axes: {client.local_epochs: [1, 2], method.temperature: [0.1, 0.5]}\n",
         encoding="utf-8",
     )
-    found = cells(load_grid(file))
-    settings = [tuple(cell.axes.values()) for cell in found]
+    planned = cells(load_grid(file))
+    settings = [tuple(cell.axes.values()) for cell in planned]
     assert settings == [(1, 0.1), (1, 0.5), (2, 0.1), (2, 0.5)]
-    assert [cell.config.method["temperature"] for cell in found] == [0.1, 0.5, 0.1, 0.5]
+    assert [cell.config.method["temperature"] for cell in planned] == [0.1, 0.5, 0.1, 0.5]
 
 
 def test_unknown_names() -> None:
@@ -190,27 +190,29 @@ def test_bad_grids_are_refused_at_load(parts: dict[str, Any], message: str) -> N
 
 def test_records() -> None:
     assert "heterogeneity" in grid_names()
-    record = next(each for each in grid_records() if each["grid"] == "heterogeneity")
+    record = next(candidate for candidate in grid_records() if candidate["grid"] == "heterogeneity")
     assert record["presets"]["demo"] == {"axes": {"data.alpha": [0.1, 1.0, 100.0]}, "seeds": [0, 1]}
 
 
 def test_the_learning_rate_follows_participation_by_its_root() -> None:
-    found = cells(load_grid("participation"), preset="cross-device", methods=["simclr"], seeds=[0])
+    planned = cells(
+        load_grid("participation"), preset="cross-device", methods=["simclr"], seeds=[0]
+    )
     # 0.003 at a share of 0.5: x sqrt(R / 0.5), to six digits.
-    rates = {cell.config.federation.participation: cell.config.client.lr for cell in found}
+    rates = {cell.config.federation.participation: cell.config.client.lr for cell in planned}
     assert rates == {0.1: 0.00134164, 0.25: 0.00212132, 0.5: 0.003, 1.0: 0.00424264}
-    texts = [[each.text for each in cell.scaled] for cell in found]
+    texts = [[change.text for change in cell.scaled] for cell in planned]
     assert texts[0] == ["client.lr 0.003 -> 0.00134164: x sqrt(participation 0.1 / 0.5)"]
     assert texts[2] == []
 
 
 def test_local_epochs_follow_the_number_of_clients() -> None:
     grid = load_grid("scaling")
-    found = cells(grid, preset="cross-device", methods=["simclr"], seeds=[0])
+    planned = cells(grid, preset="cross-device", methods=["simclr"], seeds=[0])
     # 10 epochs at 100 clients.
-    epochs = {cell.config.data.num_clients: cell.config.client.local_epochs for cell in found}
+    epochs = {cell.config.data.num_clients: cell.config.client.local_epochs for cell in planned}
     assert epochs == {10: 1, 50: 5, 100: 10, 200: 20, 400: 40}
-    assert found[-1].scaled[0].text == "client.local_epochs 10 -> 40: x num_clients 400 / 100"
+    assert planned[-1].scaled[0].text == "client.local_epochs 10 -> 40: x num_clients 400 / 100"
     # Never less than one epoch: 1 x 4 / 8.
     demo = cells(grid, methods=["simclr"], seeds=[0])
     assert [cell.config.client.local_epochs for cell in demo] == [1, 1, 2]
@@ -229,9 +231,9 @@ def test_scaling_starts_from_tuned_and_overridden_values() -> None:
 
 def test_a_field_of_one_method_follows_there_only() -> None:
     scaling = {"method.temperature": {"by": "linear", "of": "data.alpha"}}
-    found = cells(small(methods=["simclr", "supervised"], scaling=scaling), methods=None)
-    assert [len(cell.scaled) for cell in found] == [0, 0, 1, 0]  # the demo's alpha is 0.1
-    assert found[2].config.method["temperature"] == pytest.approx(1.0)
+    planned = cells(small(methods=["simclr", "supervised"], scaling=scaling), methods=None)
+    assert [len(cell.scaled) for cell in planned] == [0, 0, 1, 0]  # the demo's alpha is 0.1
+    assert planned[2].config.method["temperature"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -264,8 +266,8 @@ def test_the_privacy_grid_has_table_7_strict_clusters_and_the_control() -> None:
         names = ("representations", "strict_k_anonymity", "epsilon", "delta")
         return tuple(method[name] for name in names)
 
-    found = cells(load_grid("privacy"), preset="laptop", seeds=[0])
-    assert [what(cell) for cell in found] == [
+    planned = cells(load_grid("privacy"), preset="laptop", seeds=[0])
+    assert [what(cell) for cell in planned] == [
         ("memory", False, 1.0, 1e-3),
         ("centroids", False, 1.0, 1e-3),
         ("centroids", True, 1.0, 1e-3),

@@ -1,4 +1,4 @@
-"""The grids that ship: each resolves under each preset, and tables are rebuilt row for row."""
+"""Shipped grids: each resolves under each preset, and tables are rebuilt row for row."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def cells(name: str, **given: Any) -> list[Cell]:
 
 
 def whole(name: str) -> list[Cell]:
-    """What a sweep without a preset goes through."""
+    """Return the configurations of a sweep without a preset."""
     grid = load_grid(name)
     return [c for p in presets_for(grid, None, ()) for c in plan(grid, preset=p, environ={})]
 
 
 def printed(table: str) -> set[tuple[str, str, str]]:
-    """(data set, setting, method) of every row of a published table."""
+    """Return (data set, setting, method) of every row of a published table."""
     cells = [cell for cell in paper_cells() if cell.source == table]
     return {(cell.dataset, cell.setting, cell.method) for cell in cells}
 
@@ -41,17 +41,17 @@ def printed(table: str) -> set[tuple[str, str, str]]:
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("name", grid_names())
 def test_every_grid_under_every_preset(name: str, preset: str) -> None:
-    found = cells(name, preset=preset)
-    configs = {canonical_json(cell.config.model_dump(mode="json")) for cell in found}
-    assert len(configs) == len(found) > 0
+    planned = cells(name, preset=preset)
+    configs = {canonical_json(cell.config.model_dump(mode="json")) for cell in planned}
+    assert len(configs) == len(planned) > 0
     axes, methods, seeds = load_grid(name).lists(preset)
-    assert {cell.config.seed for cell in found} == set(seeds)
-    assert len({cell.config.spec for cell in found}) == len(methods)
+    assert {cell.config.seed for cell in planned} == set(seeds)
+    assert len({cell.config.spec for cell in planned}) == len(methods)
     for key, values in axes.items():
-        assert {cell.axes[key] for cell in found} == set(values)
+        assert {cell.axes[key] for cell in planned} == set(values)
     if preset == "demo":
-        assert len(found) <= 45
-        assert {cell.config.data.name for cell in found} == {"digits"}
+        assert len(planned) <= 45
+        assert {cell.config.data.name for cell in planned} == {"digits"}
 
 
 @pytest.mark.parametrize("table", ["orchestra_table1", "orchestra_table5"])
@@ -99,14 +99,14 @@ def data_set(cell: Cell) -> str:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
 def test_tables_of_methods_under_three_shifts(number: int) -> None:
-    found = whole(f"mi-table{number}")
-    seen = {(data_set(c), SHIFTS[c.config.data.partition], c.config.spec) for c in found}
+    planned = whole(f"mi-table{number}")
+    seen = {(data_set(c), SHIFTS[c.config.data.partition], c.config.spec) for c in planned}
     rows = printed(f"mi_table{number}")
     assert seen == {(data, shift, SPECS["mi"][name]) for data, shift, name in rows}
     fraction = 0.1 if number in (2, 5, 6, 7) else 0.0
-    assert {cell.config.data.label_fraction for cell in found} == {fraction}
+    assert {cell.config.data.label_fraction for cell in planned} == {fraction}
     tiny = number in (4, 7)
-    assert {cell.config.model.backbone.startswith("cct") for cell in found} == {tiny}
+    assert {cell.config.model.backbone.startswith("cct") for cell in planned} == {tiny}
 
 
 def test_what_orchestras_clients_send() -> None:
@@ -144,11 +144,11 @@ def test_presets_of_a_table_give_way_to_a_given_one(tmp_path: Path) -> None:
 
 def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
     given = {"data.name": "hub:/some/where/cifar100"}
-    found = cells("orchestra-table1", preset="cross-silo", set=given)
-    assert {cell.config.data.name for cell in found} == {"hub:/some/where/cifar100"}
-    assert len(found) == 7 * 3
+    planned = cells("orchestra-table1", preset="cross-silo", set=given)
+    assert {cell.config.data.name for cell in planned} == {"hub:/some/where/cifar100"}
+    assert len(planned) == 7 * 3
     # Rules of the preset go by the folder's name: CIFAR-100 has 256 global clusters.
-    (orchestra, *_) = [cell for cell in found if cell.config.spec == "orchestra"]
+    (orchestra, *_) = [cell for cell in planned if cell.config.spec == "orchestra"]
     assert orchestra.config.method["num_global_clusters"] == 256
     tiny = {"data.name": "tiny-imagenet:/some/where/tiny-imagenet-200"}
     assert len(cells("mi-table4", preset="mi", set=tiny)) == 7 * 3 * 5
@@ -164,8 +164,8 @@ def small(**parts: Any) -> dict[str, Any]:
 def test_points_are_for_their_method_and_multiply_the_axes() -> None:
     points = [{}, {"method": "orchestra", "method.target": False}]
     grid = check_grid(small(points=points, axes={"data.alpha": [0.1, 1.0]}), "g.yaml")
-    found = plan(grid, environ={})
-    seen = [(c.config.spec, c.config.data.alpha, c.axes.get("method.target")) for c in found]
+    planned = plan(grid, environ={})
+    seen = [(c.config.spec, c.config.data.alpha, c.axes.get("method.target")) for c in planned]
     assert seen == [
         ("simclr", 0.1, None),
         ("orchestra", 0.1, True),
@@ -198,8 +198,8 @@ def test_bad_points_are_refused_at_load(parts: dict[str, Any], message: str) -> 
 
 
 def test_fewer_rounds_for_more_local_epochs() -> None:
-    found = cells("local-epochs-budget", preset="cross-device", methods=["simclr"], seeds=[0])
+    planned = cells("local-epochs-budget", preset="cross-device", methods=["simclr"], seeds=[0])
     # 100 rounds of 10 epochs: 100 x 10 / E.
-    rounds = {c.config.client.local_epochs: c.config.federation.num_rounds for c in found}
+    rounds = {c.config.client.local_epochs: c.config.federation.num_rounds for c in planned}
     assert rounds == {1: 1000, 5: 200, 10: 100, 20: 50}
-    assert found[0].scaled[0].text == "federation.num_rounds 100 -> 1000: x local_epochs 10 / 1"
+    assert planned[0].scaled[0].text == "federation.num_rounds 100 -> 1000: x local_epochs 10 / 1"

@@ -39,7 +39,7 @@ def test_common_dimensions_have_equal_ranges() -> None:
             if not key.startswith("method."):
                 ranges[key].add(repr(dimension))
     assert ranges
-    assert {key: found for key, found in ranges.items() if len(found) > 1} == {}
+    assert {key: texts for key, texts in ranges.items() if len(texts) > 1} == {}
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -58,18 +58,18 @@ def test_every_preset_lies_inside_every_space(spec: str, preset: str) -> None:
 
 
 def test_distributions() -> None:
-    found = load_space("fed-simclr").distributions()
-    assert found["client.lr"] == FloatDistribution(1e-3, 0.3, log=True)
-    assert found["method.uv.temperature"] == CategoricalDistribution((0.1, 0.2, 1.0))
-    assert [*found][:2] == ["client.lr", "method.temperature"]
+    distributions = load_space("fed-simclr").distributions()
+    assert distributions["client.lr"] == FloatDistribution(1e-3, 0.3, log=True)
+    assert distributions["method.uv.temperature"] == CategoricalDistribution((0.1, 0.2, 1.0))
+    assert [*distributions][:2] == ["client.lr", "method.temperature"]
 
 
 def test_grid_is_the_product_of_all_dimensions() -> None:
     space = load_space("simclr+uv")
-    found = space.grid()
+    points = space.grid()
     # 4 learning rates x 3 temperatures x 3 weights x 3 UV temperatures
-    assert len(found) == len({tuple(each.values()) for each in found}) == 108
-    assert [each["method.uv.temperature"] for each in found[:4]] == [0.1, 0.2, 1.0, 0.1]
+    assert len(points) == len({tuple(point.values()) for point in points}) == 108
+    assert [point["method.uv.temperature"] for point in points[:4]] == [0.1, 0.2, 1.0, 0.1]
 
 
 TEXT = """
@@ -108,9 +108,9 @@ def test_grid_steps(tmp_path: Path) -> None:
     space = load_space("simclr", file=write(tmp_path, TEXT))
     with pytest.raises(ConfigError, match=r"space simclr: client\.lr has no grid"):
         space.grid()
-    rates = [each["client.lr"] for each in space.grid(3)[::6]]
+    rates = [point["client.lr"] for point in space.grid(3)[::6]]
     assert rates == pytest.approx([1e-4, 1e-2, 1.0])  # equal ratios
-    assert {each["client.local_epochs"] for each in space.grid(3)} == {1, 5, 9}
+    assert {point["client.local_epochs"] for point in space.grid(3)} == {1, 5, 9}
 
 
 def test_steps_of_single_dimensions() -> None:
@@ -194,6 +194,6 @@ def test_unknown_method() -> None:
 
 
 def test_records() -> None:
-    found: dict[str, Any] = {record["spec"]: record for record in space_records()}
-    assert set(found) == set(registry.specs())
-    assert found["simclr"]["dimensions"]["client.lr"]["high"] == 0.3
+    records: dict[str, Any] = {record["spec"]: record for record in space_records()}
+    assert set(records) == set(registry.specs())
+    assert records["simclr"]["dimensions"]["client.lr"]["high"] == 0.3

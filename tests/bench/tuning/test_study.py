@@ -1,4 +1,4 @@
-"""Studies: the same trials whatever happens on the way, best values, stop rules, no labels."""
+"""Studies: same trials despite interruptions, best values, stop rules, no labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small(store: Path, **settings: Any) -> Any:
 
 
 def scored(score: Callable[[CellJob], float | None], status: str = "ok") -> Any:
-    """Outcomes without training: an objective from the configuration."""
+    """Return outcomes without training; the objective is computed from the configuration."""
 
     class Scored(Outcome):
         @property
@@ -44,8 +44,8 @@ def scored(score: Callable[[CellJob], float | None], status: str = "ok") -> Any:
             return score(self.job)
 
     def make(job: CellJob) -> Outcome:
-        found = score(job)
-        return Scored(job, status if found is not None else "diverged", seconds=1.0, bytes=8)
+        objective = score(job)
+        return Scored(job, status if objective is not None else "diverged", seconds=1.0, bytes=8)
 
     return make
 
@@ -109,7 +109,7 @@ def test_what_makes_another_study(tmp_path: Path, in_one_process: Use) -> None:
         {"set": {"data.alpha": 1.0}},
         {"set": {"client.lr": 0.05}},
     ]
-    ids = [small(tmp_path, trials=2, **each).study_id for each in settings]
+    ids = [small(tmp_path, trials=2, **options).study_id for options in settings]
     assert len(set(ids)) == len(ids)
     assert ids[7].startswith("mine-")
     assert small(tmp_path, trials=3).study_id == ids[0]
@@ -119,9 +119,9 @@ def test_the_seed_of_the_configuration_is_that_of_the_study(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     in_one_process(fake=scored(by_lr))
-    found = small(tmp_path, trials=1, seeds_per_trial=2, set={"seed": 3})
-    assert found.trials[0]["seeds"] == [3, 4]
-    assert found.study_id == small(tmp_path, trials=1, seeds_per_trial=2, seed=3).study_id
+    result = small(tmp_path, trials=1, seeds_per_trial=2, set={"seed": 3})
+    assert result.trials[0]["seeds"] == [3, 4]
+    assert result.study_id == small(tmp_path, trials=1, seeds_per_trial=2, seed=3).study_id
     assert small(tmp_path, trials=1, seed=5, set={"seed": 3}).trials[0]["seeds"] == [5]
 
 
@@ -137,9 +137,9 @@ def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -
     in_one_process(fake=scored(lambda job: -job.config.client.lr))
     result = small(tmp_path, trials=6, study_name="tiny rates")
     assert result.best["trial"] == 3  # the paper's 0.001, the end of the range
-    found = resolve("simclr", config_files=[result.config_file], environ={})
-    values = flat_config(found.config)
-    assert found.study == result.study_id
+    resolved = resolve("simclr", config_files=[result.config_file], environ={})
+    values = flat_config(resolved.config)
+    assert resolved.study == result.study_id
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]
     assert spent(Store(tmp_path), ["gone", result.study_id]) == {result.study_id: (6, "digits")}
     for name in ("auto", result.study_id, result.config_file):
@@ -161,7 +161,7 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
     both = ["simclr", "supervised"]
     refused("auto", both, "demo", "digits", "of supervised on 'digits' with preset 'demo'")
     refused("auto", ["simclr"], "laptop", "digits", "no finished study of simclr .* 'laptop'")
-    # One on other data is not taken on its own account, but it can be named.
+    # A study on other data is not taken automatically, but it can be named.
     named = rf"simclr on 'cifar10' .* must be named: {study} \(digits, demo\)"
     refused("auto", ["simclr"], "demo", "cifar10", named)
     assert find_tuned(store, study, ["simclr"], "demo", "cifar10")["simclr"].study == study
@@ -195,7 +195,7 @@ def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
 
 
 def failing(cells: set[int]) -> Any:
-    """Outcomes by learning rate, but errors for the trials of these numbers."""
+    """Return outcomes by learning rate, and errors for the trials of these numbers."""
     score = scored(by_lr)
 
     def make(job: CellJob) -> Outcome:

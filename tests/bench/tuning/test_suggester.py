@@ -24,7 +24,7 @@ Table = dict[int, ToldTrial]
 
 
 def score(params: Params) -> float | None:
-    """Best at lr 0.1; a temperature of 1 is an error, high rates diverge."""
+    """Outcome that is best at lr 0.1; a temperature of 1 is an error, high rates diverge."""
     if params["method.temperature"] == 1.0:
         return None
     if params["client.lr"] > 0.2:

@@ -1,4 +1,4 @@
-"""Sweeps: every cell once, failures as rows, and the same through Ray."""
+"""Sweeps: every cell once, failures as rows, same results through Ray."""
 
 from __future__ import annotations
 

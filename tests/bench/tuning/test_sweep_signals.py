@@ -1,4 +1,4 @@
-"""A sweep that is told to stop."""
+"""Sweeps that get a signal to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every partitioner's promises, impossible deals, test shares and the summary."""
+"""Invariants of all partitioners, impossible deals, test shares and the summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def config(partition: str, **fields: Any) -> DataConfig:
 
 
 def skewed_labels(num_examples: int, num_classes: int) -> npt.NDArray[np.int64]:
-    """Class c is about c + 1 times as frequent as class 0; class 1 does not occur at all."""
+    """Labels with class c about c + 1 times as frequent as class 0, and class 1 absent."""
     weights = np.arange(1.0, num_classes + 1)
     weights[1] = 0
     return np.random.default_rng(5).choice(num_classes, num_examples, p=weights / weights.sum())
@@ -98,7 +98,7 @@ def test_test_shares_follow_the_clients_own_classes() -> None:
     rotated = deal(CIFAR100, 100, config("rotation", num_clients=10), seed=0)
     assert deal_test(CIFAR100[:1000], rotated, CIFAR100, seed=0).angles is None
     pathological = deal(CIFAR100, 100, config("pathological", num_clients=10), seed=0)
-    # 10 test images of each of the 20 classes that somebody holds
+    # 10 test images of each of the 20 classes that clients hold
     assert len(deal_test(CIFAR100[:1000], pathological, CIFAR100, seed=0).indices) == 200
 
 

@@ -1,4 +1,4 @@
-"""The partition as a value: its own checks, and files whole, torn and altered."""
+"""Partitions as values: their checks, and their files whole, torn and altered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The algorithms against published statistics and a slow independent deal."""
+"""Partitioning algorithms against published statistics and a slow independent deal."""
 
 from __future__ import annotations
 

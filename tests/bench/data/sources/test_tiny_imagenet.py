@@ -77,8 +77,8 @@ def test_without_a_path_it_lies_in_the_data_folder(tmp_path: Path) -> None:
         load_dataset("tiny-imagenet", tmp_path)
 
     def record() -> dict[str, object]:
-        (found,) = [r for r in dataset_records(tmp_path) if r["name"] == "tiny-imagenet"]
-        return found
+        (record,) = [r for r in dataset_records(tmp_path) if r["name"] == "tiny-imagenet"]
+        return record
 
     assert record()["cached"] is False
     assert str(record()["get"]).startswith("get http")

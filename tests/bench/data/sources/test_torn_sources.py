@@ -1,4 +1,4 @@
-"""Parquet and image folders that are not as they should be: what the message names."""
+"""Messages for damaged or unsuitable Parquet and image folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation against torchvision, image by image, with the same parameters."""
+"""Image operations against torchvision, image by image, with the same parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RandAugment and cutout, against torchvision image by image on the same parameters."""
+"""RandAugment and cutout against torchvision, image by image, with the same parameters."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def images_of(batch: int, shape: tuple[int, int, int]) -> Tensor:
 
 
 def torchvisions(image: Tensor, number: int, backwards: bool, magnitude: int) -> Tensor:
-    """One operation as torchvision's RandAugment applies it to one image."""
-    own = RAND_AUGMENT_OPERATIONS[number]
-    name = NAMES.get(own, own.capitalize())
+    """Apply one operation to one image with torchvision's RandAugment."""
+    operation = RAND_AUGMENT_OPERATIONS[number]
+    name = NAMES.get(operation, operation.capitalize())
     strengths, signed = v2.RandAugment._AUGMENTATION_SPACE[name]
     values = strengths(31, *image.shape[1:])
     strength = 0.0 if values is None else float(values[magnitude])
@@ -59,9 +59,9 @@ def test_every_operation_is_torchvisions(shape: tuple[int, int, int], magnitude:
     backwards = torch.arange(len(numbers)) >= len(RAND_AUGMENT_OPERATIONS)
     images = images_of(len(numbers), shape)
     before = images.clone()
-    ours = rand_augment(images, numbers[:, None], backwards[:, None], magnitude)
+    results = rand_augment(images, numbers[:, None], backwards[:, None], magnitude)
     assert torch.equal(images, before)
-    for image, number, back, result in zip(images, numbers, backwards, ours, strict=True):
+    for image, number, back, result in zip(images, numbers, backwards, results, strict=True):
         expected = torchvisions(image, int(number), bool(back), magnitude)
         assert torch.equal(result, expected), RAND_AUGMENT_OPERATIONS[int(number)]
 
@@ -71,15 +71,15 @@ def test_two_operations_in_a_row_in_any_order_of_the_batch() -> None:
     draws = _draw(VIEWS["strong"], seeded(), 60, (32, 32))
     operations, backwards = draws["operations"], draws["backwards"]
     assert operations.shape == (60, 2)
-    ours = rand_augment(images, operations, backwards, 10)
+    results = rand_augment(images, operations, backwards, 10)
     for index, image in enumerate(images):
         for step in range(2):
             number, back = int(operations[index, step]), bool(backwards[index, step])
             image = torchvisions(image, number, back, 10)
-        assert torch.equal(ours[index], image)
+        assert torch.equal(results[index], image)
     order = torch.randperm(60, generator=seeded(1))
     shuffled = rand_augment(images[order], operations[order], backwards[order], 10)
-    assert torch.equal(shuffled, ours[order])
+    assert torch.equal(shuffled, results[order])
 
 
 def test_operations_and_signs_are_drawn_evenly() -> None:
@@ -98,8 +98,8 @@ def test_cutout_erases_a_clipped_square(shape: tuple[int, int, int]) -> None:
     height, width, side = shape[1], shape[2], min(shape[1:]) // 2
     row = torch.randint(height, (50,), generator=seeded(1))
     column = torch.randint(width, (50,), generator=seeded(2))
-    ours = cutout(images, row, column, side)
-    for image, y, x, result in zip(images, row.tolist(), column.tolist(), ours, strict=True):
+    results = cutout(images, row, column, side)
+    for image, y, x, result in zip(images, row.tolist(), column.tolist(), results, strict=True):
         top, left = max(0, y - side // 2), max(0, x - side // 2)
         bottom, right = min(height, y - side // 2 + side), min(width, x - side // 2 + side)
         grey = torch.full((shape[0], bottom - top, right - left), 0.5)

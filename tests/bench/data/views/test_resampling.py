@@ -1,4 +1,4 @@
-"""Weights that are looked up are those that are computed."""
+"""Resampling weights from the table equal computed ones."""
 
 from __future__ import annotations
 

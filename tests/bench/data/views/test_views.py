@@ -1,4 +1,4 @@
-"""The named views: shapes, ranges, reproducibility, and the distribution of what they draw."""
+"""Named views: shapes, ranges, reproducibility, and the distribution of their draws."""
 
 from __future__ import annotations
 
@@ -109,19 +109,19 @@ def test_boxes_are_distributed_as_torchvision_draws_them(
 ) -> None:
     count = 4000
     box = draw_resized_crop(seeded(), count, size, scale)
-    ours = torch.stack([box[k] for k in ("top", "left", "height", "width")]).double()
+    boxes = torch.stack([box[k] for k in ("top", "left", "height", "width")]).double()
     crop, image = RandomResizedCrop(8, scale=scale), torch.zeros(1, *size)
     with scope(3, "boxes"):
         drawn = [crop.make_params([image]) for _ in range(count)]
-    theirs = torch.tensor([[d[k] for k in ("top", "left", "height", "width")] for d in drawn]).T
-    theirs = theirs.double()
+    reference = torch.tensor([[d[k] for k in ("top", "left", "height", "width")] for d in drawn]).T
+    reference = reference.double()
     # Two-sample Kolmogorov-Smirnov: 1.95 is the bound for p = 0.001 of the scaled statistic.
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(boxes, reference, strict=True):
         grid = torch.arange(-0.5, max(size) + 1)
         gap = (a[:, None] <= grid).double().mean(0) - (b[:, None] <= grid).double().mean(0)
         assert gap.abs().max() < 1.95 * (2 / count) ** 0.5
-    assert ((ours[0] + ours[2]) <= size[0]).all()
-    assert ((ours[1] + ours[3]) <= size[1]).all()
+    assert ((boxes[0] + boxes[2]) <= size[0]).all()
+    assert ((boxes[1] + boxes[3]) <= size[1]).all()
 
 
 def test_a_box_that_never_fits_is_central_with_an_allowed_aspect_ratio() -> None:

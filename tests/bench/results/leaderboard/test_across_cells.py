@@ -1,4 +1,4 @@
-"""The best set of a class, methods over several classes, and what curves say."""
+"""The best set of a class, methods over several classes, and statistics of curves."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def grid(make_row: MakeRow) -> list[Row]:
 
 
 def test_methods_over_alpha(make_row: MakeRow) -> None:
-    (found,) = leaderboard(grid(make_row)).across()
-    assert (found.axis, found.values, found.num_common) == ("alpha", ALPHAS, 6)
-    entrants = {entrant.method: entrant for entrant in found.entrants}
+    (comparison,) = leaderboard(grid(make_row)).across()
+    assert (comparison.axis, comparison.values, comparison.num_common) == ("alpha", ALPHAS, 6)
+    entrants = {entrant.method: entrant for entrant in comparison.entrants}
     a, c, d = entrants["a"], entrants["c"], entrants["d"]
     assert (a.worst, a.coverage, a.mean_rank) == (0.5, 1.0, 1.0)
     assert a.slope == pytest.approx(0.02)
@@ -94,11 +94,11 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
     assert (d.mean_rank, d.best) == (None, None)
     assert d.coverage == pytest.approx(1 / 3)
     # Six tasks that all agree on three methods: chi² = 12 * 6 / (3 * 4) * (1 + 4 + 9) - 3*6*4 = 12.
-    assert found.friedman_p == pytest.approx(stats.chi2.sf(12, 2))
+    assert comparison.friedman_p == pytest.approx(stats.chi2.sf(12, 2))
     # q(0.05, 3) = 2.343 (Demšar 2006, table 5); CD = 2.343 * sqrt(3 * 4 / (6 * 6)) = 1.353.
-    assert found.critical_difference == pytest.approx(1.353, abs=1e-3)
+    assert comparison.critical_difference == pytest.approx(1.353, abs=1e-3)
     assert (a.best, entrants["b"].best, c.best) == (True, True, False)
-    table = across_table(found)
+    table = across_table(comparison)
     assert list(table.rows[0]) == [
         *("a", "50.0", "52.0", "54.0", "56.0", "58.0", "60.0"),
         *("50.0", "+2.0", "6/6", "1.00", "*"),
@@ -108,11 +108,11 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
 
 def test_few_cells_are_only_described(make_row: MakeRow) -> None:
     rows = [row for row in grid(make_row) if row.alpha in ALPHAS[:3] and row.method != "d"]
-    (found,) = leaderboard(rows).across()
-    assert [entrant.mean_rank for entrant in found.entrants] == [1, 2, 3]
-    assert (found.friedman_p, found.critical_difference) == (None, None)
-    assert {entrant.best for entrant in found.entrants} == {None}
-    assert "descriptive" in across_table(found).footer
+    (comparison,) = leaderboard(rows).across()
+    assert [entrant.mean_rank for entrant in comparison.entrants] == [1, 2, 3]
+    assert (comparison.friedman_p, comparison.critical_difference) == (None, None)
+    assert {entrant.best for entrant in comparison.entrants} == {None}
+    assert "descriptive" in across_table(comparison).footer
     (single,) = {row.alpha for row in rows[:1]}
     assert leaderboard([row for row in rows if row.alpha == single]).across() == ()
 
@@ -123,9 +123,9 @@ def test_missing_cells_shrink_the_common_ones(make_row: MakeRow) -> None:
         for row in grid(make_row)
         if row.method != "d" and (row.method, row.alpha) not in {("a", 0.1), ("b", 1.0)}
     ]
-    (found,) = leaderboard(rows).across()
-    assert found.num_common == 4
-    coverage = {entrant.method: entrant.coverage for entrant in found.entrants}
+    (comparison,) = leaderboard(rows).across()
+    assert comparison.num_common == 4
+    coverage = {entrant.method: entrant.coverage for entrant in comparison.entrants}
     assert coverage == {"a": 5 / 6, "b": 5 / 6, "c": 1.0}
 
 
@@ -142,15 +142,15 @@ def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) ->
         for alpha in (0.1, 1.0)
         for row in seeds(make_row, spec, accs, alpha)
     ]
-    (found,) = leaderboard(rows).across()
-    assert found.num_common == 2
+    (comparison,) = leaderboard(rows).across()
+    assert comparison.num_common == 2
     # a: last of three, then first; b: first, then second; c: second, then last.
-    ranks = {entrant.method: entrant.mean_rank for entrant in found.entrants}
+    ranks = {entrant.method: entrant.mean_rank for entrant in comparison.entrants}
     assert ranks == {"a": 2.0, "b": 1.5, "c": 2.5}
-    (a,) = (entrant for entrant in found.entrants if entrant.method == "a")
+    (a,) = (entrant for entrant in comparison.entrants if entrant.method == "a")
     assert (a.means, a.diverged, a.worst) == ((None, 0.9), (True, False), None)
     assert a.coverage == 1.0
-    (shown,) = (row for row in across_table(found).rows if row[0] == "a")
+    (shown,) = (row for row in across_table(comparison).rows if row[0] == "a")
     assert list(shown) == ["a", "diverged", "90.0", "diverged", "", "2/2", "2.00"]
 
 
@@ -160,8 +160,8 @@ def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
         for spec, losses in {"a": (1.0, 2.0), "b": (3.0, 4.0)}.items()
         for alpha, loss in zip((0.1, 1.0), losses, strict=True)
     ]
-    (found,) = leaderboard(rows, metric="final_loss").across()
-    assert [(e.method, e.worst, e.mean_rank) for e in found.entrants] == [
+    (comparison,) = leaderboard(rows, metric="final_loss").across()
+    assert [(e.method, e.worst, e.mean_rank) for e in comparison.entrants] == [
         ("a", 2.0, 1.0),
         ("b", 4.0, 2.0),
     ]
@@ -181,13 +181,13 @@ def test_axes_are_kept_apart_and_followers_follow(make_row: MakeRow) -> None:
         for index, spec in enumerate("ab")
         for alpha, clients in ((0.1, 4), (1.0, 4), (1.0, 8), (1.0, 16))
     ]
-    found = {each.axis: each for each in leaderboard(rows).across()}
-    assert {axis: len(each.values) for axis, each in found.items()} == {
+    comparisons = {comparison.axis: comparison for comparison in leaderboard(rows).across()}
+    assert {axis: len(comparison.values) for axis, comparison in comparisons.items()} == {
         "alpha": 2,
         "num_clients": 3,
         None: 4,
     }
-    assert found["num_clients"].values == (4, 8, 16)
+    assert comparisons["num_clients"].values == (4, 8, 16)
 
 
 def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
@@ -198,8 +198,8 @@ def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
         for alpha in (0.1, 1.0)
         for lr, acc in ((0.03, 0.5), (0.3, 0.4))
     ]
-    (found,) = leaderboard(rows).across()
-    assert [(e.variant, e.mean_rank) for e in found.entrants] == [
+    (comparison,) = leaderboard(rows).across()
+    assert [(e.variant, e.mean_rank) for e in comparison.entrants] == [
         ("client.lr=0.03", 1.0),
         ("client.lr=0.3", 2.0),
     ]
@@ -214,8 +214,8 @@ def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: Make
         for alpha in (0.1, 1.0)
         for every, acc in ((2, 0.5), (4, 0.4))
     ]
-    (found,) = leaderboard(rows).across()
-    assert {(e.variant, e.means) for e in found.entrants} == {
+    (comparison,) = leaderboard(rows).across()
+    assert {(e.variant, e.means) for e in comparison.entrants} == {
         ("evaluation.every=2", (0.5, 0.5)),
         ("evaluation.every=4", (0.4, 0.4)),
     }

@@ -61,7 +61,7 @@ def test_cells_for_people(board: Leaderboard) -> None:
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     make_row: MakeRow, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two seeds: 0.6 and 0.7 over clients, with deviations 0.02 and 0.04."""
+    """Two seeds have means of 0.6 and 0.7 over clients, with deviations of 0.02 and 0.04."""
     local = {
         seed: {
             "mlp_acc": 0.5, "mlp_local_acc": mean, "mlp_local_acc_std": sd,
@@ -70,8 +70,10 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
         for seed, mean, sd in ((0, 0.6, 0.02), (1, 0.7, 0.04))
     }  # fmt: skip
     rows = [
-        make_row(RunConfig(spec="simclr", seed=seed), linear_acc=0.3, metrics_json=json.dumps(each))
-        for seed, each in local.items()
+        make_row(
+            RunConfig(spec="simclr", seed=seed), linear_acc=0.3, metrics_json=json.dumps(accuracies)
+        )
+        for seed, accuracies in local.items()
     ]
     board = leaderboard(rows, metric="mlp")
     (line,) = board.lines

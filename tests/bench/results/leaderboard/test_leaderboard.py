@@ -22,7 +22,7 @@ ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "by
 
 @pytest.fixture
 def rows(make_row: MakeRow) -> list[Row]:
-    """Three methods at two alphas; cost and untrained values that are easy to check."""
+    """Rows of three methods at two alphas, with simple costs and untrained values."""
     return [
         make_row(
             RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)),
@@ -111,7 +111,7 @@ def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
 
 
 def test_titles_are_words(make_row: MakeRow) -> None:
-    """Data and preset first, then what else differs; revisions only where nothing else tells."""
+    """Titles name data and preset, then other differing fields; revisions only as a last resort."""
     part = DataConfig(name="hub:some/folder/cifar10", train_subset=10_000)
     iid = DataConfig(partition="iid")
     made = [
@@ -226,8 +226,8 @@ def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:
     assert (lines["private"].epsilon, lines["private"].epsilon_of) == (6.5, of)
     assert (lines["memory"].epsilon, lines["memory"].epsilon_of) == (None, None)
     assert [lines[name].revealing_messages for name in ("private", "memory")] == [0, 12]
-    found = {name: plain_cells(line)["notes"] for name, line in lines.items()}
-    assert found["private"] == f"ε 6.5 for {of}, descriptive"
-    assert found["memory"] == "shows single images, descriptive"
+    notes = {name: plain_cells(line)["notes"] for name, line in lines.items()}
+    assert notes["private"] == f"ε 6.5 for {of}, descriptive"
+    assert notes["memory"] == "shows single images, descriptive"
     half = [rows[0], rows[1].model_copy(update={"epsilon": None, "epsilon_of": None})]
     assert leaderboard(half).lines[0].epsilon is None

@@ -33,11 +33,11 @@ COUNTS = {
 }
 
 
-def find(source: str, **wanted: str) -> list[PaperCell]:
+def find(source: str, **fields: str) -> list[PaperCell]:
     return [
         cell
         for cell in paper_cells()
-        if cell.source == source and all(getattr(cell, k) == v for k, v in wanted.items())
+        if cell.source == source and all(getattr(cell, k) == v for k, v in fields.items())
     ]
 
 
@@ -88,7 +88,7 @@ def test_papers_share_no_class() -> None:
     papers: dict[str, set[str]] = {}
     for cell in paper_cells():
         papers.setdefault(class_id(cell), set()).add(cell.paper)
-    assert all(len(found) == 1 for found in papers.values())
+    assert all(len(names) == 1 for names in papers.values())
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def mutual(spec: str, name: str, partition: Any, clients: int, **data: Any) -> R
 
 def test_orchestra_cell_with_its_spread(make_row: MakeRow) -> None:
     row = make_row(device(), preset="cross-device")
-    found = published_number(row, "linear_paper_acc")
+    number = published_number(row, "linear_paper_acc")
     # Table 5, f-SimCLR, CIFAR-10, cross-device: 58.36 ± 0.19 over 3 seeds.
-    assert found == Published(
+    assert number == Published(
         value=58.36 / 100,
         spread=0.19 / 100,
         spread_kind="standard deviation",
@@ -109,20 +109,20 @@ def test_mutual_information_cells(
     spread: float | None,
     make_row: MakeRow,
 ) -> None:
-    found = published_number(
+    number = published_number(
         make_row(mutual(spec, name, partition, clients), preset="mi"), "linear_acc"
     )
-    assert found is not None
-    assert found.value == pytest.approx(value)
-    assert found.spread == (None if spread is None else pytest.approx(spread))
+    assert number is not None
+    assert number.value == pytest.approx(value)
+    assert number.spread == (None if spread is None else pytest.approx(spread))
 
 
 def test_semi_supervised_cells_need_their_share_of_labels(make_row: MakeRow) -> None:
     config = mutual("semifed+uv", "cifar10", "hsu", 100, label_fraction=0.1)
-    found = published_number(make_row(config, preset="mi-semi"), "linear_acc")
-    assert found is not None
-    assert found.value == pytest.approx(0.767)
-    assert found.source == "mi_table5"
+    number = published_number(make_row(config, preset="mi-semi"), "linear_acc")
+    assert number is not None
+    assert number.value == pytest.approx(0.767)
+    assert number.source == "mi_table5"
     assert published_number(make_row(config, preset="mi"), "linear_acc") is None
     other = mutual("semifed+uv", "cifar10", "hsu", 100, label_fraction=0.2)
     assert published_number(make_row(other, preset="mi-semi"), "linear_acc") is None
@@ -147,16 +147,16 @@ def test_autoencoder_cells(make_row: MakeRow) -> None:
         "mlp_10pct_local_acc": 0.7124, "mlp_1pct_local_acc": 0.6587,
     }  # fmt: skip
     for metric, value in shares.items():
-        found = published_number(row, metric)
-        assert found is not None
-        assert found.value == pytest.approx(value)
+        number = published_number(row, metric)
+        assert number is not None
+        assert number.value == pytest.approx(value)
     assert published_number(row, "mlp_5pct_acc") is None
     pathological = DataConfig(name="cifar10", num_clients=10, partition="pathological")
     two = make_row(config.model_copy(update={"data": pathological}), preset="pfedae")
-    found = published_number(two, "mlp_1pct_local_acc")
-    assert found is not None
-    assert found.value == pytest.approx(0.6503)
-    assert "does not say global or local" in found.note
+    number = published_number(two, "mlp_1pct_local_acc")
+    assert number is not None
+    assert number.value == pytest.approx(0.6503)
+    assert "does not say global or local" in number.note
 
 
 def test_every_mapped_name_is_printed_somewhere() -> None:
@@ -193,9 +193,9 @@ def test_what_orchestras_clients_send_is_compared_with_its_own_row(
     make_row: MakeRow, sent: dict[str, Any], value: float | None, source: str
 ) -> None:
     config = device("orchestra").model_copy(update={"method": sent})
-    found = published_number(make_row(config, preset="cross-device"), "linear_paper_acc")
-    assert (None if found is None else found.value) == pytest.approx(value)
-    assert found is None or found.source == source
+    number = published_number(make_row(config, preset="cross-device"), "linear_paper_acc")
+    assert (None if number is None else number.value) == pytest.approx(value)
+    assert number is None or number.source == source
 
 
 def test_clipped_runs_have_no_published_counterpart(make_row: MakeRow) -> None:

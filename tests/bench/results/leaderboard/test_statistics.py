@@ -77,9 +77,9 @@ def test_intervals_of_correlations() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=12)
     y = x + rng.normal(size=12)
-    found = stats.pearsonr(x, y)
-    expected = found.confidence_interval(0.95)
-    assert pearson_interval(float(found.statistic), 12) == pytest.approx(tuple(expected))
+    result = stats.pearsonr(x, y)
+    expected = result.confidence_interval(0.95)
+    assert pearson_interval(float(result.statistic), 12) == pytest.approx(tuple(expected))
     # Bonett and Wright: z = 0.5493, se = sqrt(1.125 / 9) = 0.35355, so tanh(0.5493 ± 0.6930).
     low, high = math.tanh(0.549306 - 0.692951), math.tanh(0.549306 + 0.692951)
     assert spearman_interval(0.5, 12) == pytest.approx((low, high), abs=1e-5)

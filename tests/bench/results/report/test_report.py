@@ -1,4 +1,4 @@
-"""The page: its numbers are the store's, it needs nothing else, and it works in a browser."""
+"""The report page: its numbers equal the store's, and it needs no other file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVIL = "</script><script>document.title='taken'</script><b>&amp;"
 
 
 def fill(store: Store, make_row: MakeRow) -> None:
-    """Three methods, three alphas, three seeds, curves, a study, a failed and a diverged run."""
+    """Fill a store with 3 methods, 3 alphas, 3 seeds, curves, a study, failed and diverged runs."""
     for alpha in (0.1, 1.0, 100.0):
         for index, spec in enumerate(("simclr", "byol", "supervised")):
             for seed in range(3):
@@ -72,8 +72,8 @@ def written(make_row: MakeRow, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 def data_of(file: Path) -> dict[str, Any]:
     text = file.read_text(encoding="utf-8")
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    data: dict[str, Any] = json.loads(found)
+    (content,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    data: dict[str, Any] = json.loads(content)
     return data
 
 
@@ -175,9 +175,9 @@ def test_angles_and_maps_where_there_are(store: Store, make_row: MakeRow, tmp_pa
         (store.cell_dir(row.row_id) / "geometry.json").write_text(text)
     (problem,) = fedbench.report(file, store).problems
     assert "geometry.json" in problem
-    (found,) = data_of(file)["geometry"]
-    assert found["angles"]["plain"]["counts"] == [3, 1]
-    assert found["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
+    (record,) = data_of(file)["geometry"]
+    assert record["angles"]["plain"]["counts"] == [3, 1]
+    assert record["map"]["points"] == [[0.5, 1.5], [2.0, 3.0]]
 
 
 def test_wrong_use(store: Store, tmp_path: Path) -> None:
@@ -190,5 +190,5 @@ def test_wrong_use(store: Store, tmp_path: Path) -> None:
 
 
 def test_columns_store_texts_once() -> None:
-    found = columns([{"a": "x", "b": 1.5}, {"a": "x", "b": None}, {"a": "x", "b": 2}], ["a", "b"])
-    assert found == {"a": {"d": ["x"], "i": [0, 0, 0]}, "b": [1.5, None, 2]}
+    encoded = columns([{"a": "x", "b": 1.5}, {"a": "x", "b": None}, {"a": "x", "b": 2}], ["a", "b"])
+    assert encoded == {"a": {"d": ["x"], "i": [0, 0, 0]}, "b": [1.5, None, 2]}

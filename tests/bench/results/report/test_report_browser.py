@@ -1,4 +1,4 @@
-"""The page in a browser: sorting, filtering, every number, a phone."""
+"""The report page in a browser: sorting, filtering, every number, a phone's width."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def in_browser(file: Path, size: str = "1280,900") -> dict[str, Any]:
     done = subprocess.run(
         [*command, *options], capture_output=True, text=True, timeout=120, env=environment
     )
-    found = re.search(r'<pre id="outcome">(.*?)</pre>', done.stdout, re.S)
-    assert found, done.stderr[-2000:]
-    outcome: dict[str, Any] = json.loads(html.unescape(found[1]))
+    match = re.search(r'<pre id="outcome">(.*?)</pre>', done.stdout, re.S)
+    assert match, done.stderr[-2000:]
+    outcome: dict[str, Any] = json.loads(html.unescape(match[1]))
     assert "failed" not in outcome, outcome
     return outcome
 
@@ -126,13 +126,13 @@ def test_in_a_browser(written: tuple[Store, Path], opened: dict[str, Any]) -> No
     assert len(titles) == 3
 
     def groups(table: list[list[str]]) -> list[list[str]]:
-        found: list[list[str]] = []
+        methods: list[list[str]] = []
         for cells in table:
             if len(cells) == 1:
-                found.append([])
+                methods.append([])
             elif cells[0]:  # ranked
-                found[-1].append(cells[1])
-        return found
+                methods[-1].append(cells[1])
+        return methods
 
     # Best first; by name; and by accuracy again: always within a class.
     assert groups(out["board"])[1] == ["supervised", "byol", "simclr"]
@@ -184,13 +184,13 @@ def test_every_number_in_the_browser_is_the_stores(
     )
 
     heads, *cells = tables["Leaderboard"]
-    found = [dict(zip(heads, each, strict=True)) for each in cells if len(each) > 1]
+    lines_shown = [dict(zip(heads, entry, strict=True)) for entry in cells if len(entry) > 1]
     lines = fedbench.leaderboard(store).board.lines
     expected = [{name: plain_cells(line).get(name, "") for name in heads} for line in lines]
-    for each, line in zip(expected, lines, strict=True):
+    for entry, line in zip(expected, lines, strict=True):
         if line.knn_acc_mean is not None:  # trapezia of 0.2 at round 0, 0.25 at 5, the final at 10
-            each["area %"] = f"{(0.2 + 2 * 0.25 + line.knn_acc_mean) / 4 * 100:.1f}"
-    assert sorted(map(str, found)) == sorted(map(str, expected))
+            entry["area %"] = f"{(0.2 + 2 * 0.25 + line.knn_acc_mean) / 4 * 100:.1f}"
+    assert sorted(map(str, lines_shown)) == sorted(map(str, expected))
 
     def numbers(label: str) -> list[list[str]]:
         return sorted(tables[f"{label}: numbers"][1:])
@@ -198,22 +198,22 @@ def test_every_number_in_the_browser_is_the_stores(
     means, curves = [], []
     for alpha in (0.1, 1.0, 100.0):
         for spec in ("simclr", "byol", "supervised"):
-            own = [row for row in rows if (row.method, row.alpha) == (spec, alpha)]
-            linear = [row.linear_acc or 0.0 for row in own if row.status == "ok"]
+            selected = [row for row in rows if (row.method, row.alpha) == (spec, alpha)]
+            linear = [row.linear_acc or 0.0 for row in selected if row.status == "ok"]
             low, high = stats.t.interval(0.95, 2, np.mean(linear), stats.sem(linear))
             shown = [f"{value * 100:.1f}" for value in (float(np.mean(linear)), low, high)]
             means.append([spec, f"{alpha:g}", *shown, "3"])
     assert numbers("Accuracy along an axis") == sorted(means)
     for spec in ("simclr", "byol", "supervised"):  # of the first class: untrained, stored, final
-        own = [row for row in rows if (row.method, row.alpha) == (spec, 0.1)]
-        knn = [row.knn_acc or 0.0 for row in own if row.status == "ok"]
+        selected = [row for row in rows if (row.method, row.alpha) == (spec, 0.1)]
+        knn = [row.knn_acc or 0.0 for row in selected if row.status == "ok"]
         low, high = stats.t.interval(0.95, 2, np.mean(knn), stats.sem(knn))
         curves.append([spec, "0", "0.000", "20.0", "20.0", "20.0", "3"])
         curves.append([spec, "5", "1.100e-8", "25.0", "25.0", "25.0", "3"])
         final = [f"{value * 100:.1f}" for value in (float(np.mean(knn)), low, high)]
         curves.append([spec, "10", f"{(1_234_567 + 2_345_678) / 1e9:#.4g}", *final, "3"])
     assert numbers("Accuracy over rounds or bytes") == sorted(curves)
-    assert [each[:2] for each in numbers("Objective against accuracy")] == [
+    assert [entry[:2] for entry in numbers("Objective against accuracy")] == [
         ["byol", "3"],
         ["simclr", "3"],
         ["supervised", "3"],
@@ -228,7 +228,7 @@ def test_every_number_in_the_browser_is_the_stores(
     ]
     done = [row for row in rows if row.device]
     hours = sum(row.wall_seconds or 0.0 for row in done) / 3600
-    (machine,) = [each for each in tables["Machines"][1:] if each[1] == "cpu"]
+    (machine,) = [entry for entry in tables["Machines"][1:] if entry[1] == "cpu"]
     assert machine[4:7] == ["27", f"{hours:.2f}", f"{27 * 3_580_245 / 1e9:.2f}"]
 
 

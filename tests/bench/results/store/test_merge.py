@@ -30,7 +30,7 @@ def trial(objective: float = 0.5) -> dict[str, Any]:
 
 @pytest.fixture
 def stores(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store]:
-    """Anna has seeds 0 and 1, Ben 1 and 2; both have the same run of seed 1, made apart."""
+    """Two stores: Anna's with seeds 0 and 1, Ben's with 1 and 2; both computed seed 1."""
     anna, ben = Store(tmp_path / "anna"), Store(tmp_path / "b e n")
     for store, seeds, hardware in ((anna, (0, 1), "laptop"), (ben, (1, 2), "cluster")):
         for seed in seeds:
@@ -53,7 +53,7 @@ def test_stores_become_one(stores: tuple[Store, Store], tmp_path: Path) -> None:
     assert [row.hardware for row in target.rows()] == ["laptop", "laptop", "cluster"]
     for row in target.rows():
         assert target.curve(row.row_id) == [{"round_index": 0, "loss": 1.0}]
-        assert (target.cell_dir(row.row_id) / "lock").read_bytes() == b""  # the target's own
+        assert (target.cell_dir(row.row_id) / "lock").read_bytes() == b""  # the one of the target
     assert (target.root / "leaderboard.parquet").exists()
     again = merge([anna, ben], target)
     assert (again.rows_added, again.rows_same) == (0, 4)
@@ -106,8 +106,8 @@ def test_a_run_or_a_study_at_work_is_left_alone(
     ben.write_trial("study", 0, trial())
     ben.write_study("study", META)
     for name in ("study", row.row_id):  # studies are merged first
-        with anna.lock(name) as mine:
-            assert mine
+        with anna.lock(name) as locked:
+            assert locked
             with pytest.raises(StoreError, match=rf"{name} is being worked on .* merge again"):
                 merge([ben], anna)
     assert (merge([ben], anna).rows_added, anna.studies()) == (1, ["study"])
@@ -167,10 +167,10 @@ def test_studies_that_contradict(tmp_path: Path) -> None:
 def test_only_results_are_compared(make_row: MakeRow) -> None:
     row = make_row(linear_acc=0.5, metrics_json='{"mlp_acc":0.5}')
     assert differences(row, row.model_copy(update={"wall_seconds": 3.0, "argv": "x"})) == []
-    (found,) = differences(row, row.model_copy(update={"metrics_json": '{"mlp_acc":0.6}'}))
-    assert (found.name, found.first, found.second) == ("mlp_acc", 0.5, 0.6)
-    (found,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
-    assert found.name == "partition_hash"
+    (difference,) = differences(row, row.model_copy(update={"metrics_json": '{"mlp_acc":0.6}'}))
+    assert (difference.name, difference.first, difference.second) == ("mlp_acc", 0.5, 0.6)
+    (difference,) = differences(row, row.model_copy(update={"partition_hash": "other"}))
+    assert difference.name == "partition_hash"
 
 
 def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) -> None:
@@ -178,27 +178,27 @@ def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) 
     old = new.model_copy(update={"schema_version": 1, "revealing_messages": None})
     assert differences(old, new) == differences(new, old) == []
     # What the older row has is compared, and so is a null of a row of the same schema.
-    (found,) = differences(old.model_copy(update={"bytes_up": 4}), new)
-    assert str(found) == "bytes_up 4 and 5"
-    (found,) = differences(old, new.model_copy(update={"knn_acc": None}))
-    assert found.name == "knn_acc"
-    (found,) = differences(new.model_copy(update={"revealing_messages": None}), new)
-    assert found.name == "revealing_messages"
+    (difference,) = differences(old.model_copy(update={"bytes_up": 4}), new)
+    assert str(difference) == "bytes_up 4 and 5"
+    (difference,) = differences(old, new.model_copy(update={"knn_acc": None}))
+    assert difference.name == "knn_acc"
+    (difference,) = differences(new.model_copy(update={"revealing_messages": None}), new)
+    assert difference.name == "revealing_messages"
 
 
 def test_traffic_of_rounds_that_older_curves_lack_is_not_compared() -> None:
     old, new = [{"loss": 1.0}], [{"loss": 1.0, "traffic.up.model.bytes": 8}]
     assert _round_differences(old, new, same_schema=False) == []
-    (found,) = _round_differences(old, new, same_schema=True)
-    assert found.name == "round 1 traffic.up.model.bytes"
-    (found,) = _round_differences(new, old, same_schema=False)
-    assert (found.first, found.second) == (8, None)
+    (difference,) = _round_differences(old, new, same_schema=True)
+    assert difference.name == "round 1 traffic.up.model.bytes"
+    (difference,) = _round_differences(new, old, same_schema=False)
+    assert (difference.first, difference.second) == (8, None)
 
 
 def test_missing_rounds_are_a_difference_where_there_is_a_curve() -> None:
     point = {"round_index": 0, "loss": 1.0}
     assert _round_differences([], [point], same_schema=True) == []  # a trial has none
-    (found,) = _round_differences([point], [point, {"round_index": 1}], same_schema=True)
-    assert str(found) == "rounds 1 and 2"
-    (found,) = _round_differences([point], [], same_schema=True)
-    assert str(found) == "rounds 1 and 0"
+    (difference,) = _round_differences([point], [point, {"round_index": 1}], same_schema=True)
+    assert str(difference) == "rounds 1 and 2"
+    (difference,) = _round_differences([point], [], same_schema=True)
+    assert str(difference) == "rounds 1 and 0"

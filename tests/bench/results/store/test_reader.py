@@ -1,4 +1,4 @@
-"""Stores of many rows: rows of unchanged files come from `leaderboard.parquet`, no others."""
+"""Stores of many rows: only rows of unchanged files come from `leaderboard.parquet`."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def test_many_rows_are_read_from_one_file(
     new = make_row(RunConfig(seed=70))
     (folder / f"{new.row_id}.parquet").write_bytes(encode([new], Row))
     (folder / f"{rows[4].row_id}.parquet").unlink()
-    found = read()
-    assert found == [*rows[:3], changed, *rows[5:], new]
+    loaded = read()
+    assert loaded == [*rows[:3], changed, *rows[5:], new]
     assert sorted(opened) == sorted([changed.row_id, new.row_id])
     # The next refresh takes the new rows up; a torn file, or one without marks, is as good as none.
     Store(store.root).refresh()
-    assert decode(copies.read_bytes(), Row) == found
-    assert read() == found
+    assert decode(copies.read_bytes(), Row) == loaded
+    assert read() == loaded
     assert opened == []
-    for useless in (whole[:-40], encode(found, Row), b""):
+    for useless in (whole[:-40], encode(loaded, Row), b""):
         copies.write_bytes(useless)
-        assert read() == found
+        assert read() == loaded
         assert len(opened) == 70
 
 

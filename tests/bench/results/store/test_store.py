@@ -21,7 +21,7 @@ MakeRow = Callable[..., Row]
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory, make_row: MakeRow) -> Path:
-    """1,000 row files, written without the flush to disk that takes most of the time."""
+    """Write 1,000 row files without the flush to disk that takes most of the time."""
     root = tmp_path_factory.mktemp("many")
     (root / "rows").mkdir()
     for seed in range(1000):
@@ -258,8 +258,8 @@ def test_a_read_only_store_can_be_read(store: Store, make_row: MakeRow) -> None:
 
 
 def _hold(root: Path, name: str, ready: str) -> None:
-    with Store(root).lock(name) as mine:
-        Path(ready).write_text(str(mine))
+    with Store(root).lock(name) as locked:
+        Path(ready).write_text(str(locked))
         time.sleep(60)
 
 
@@ -271,9 +271,9 @@ def test_a_lock_is_held_by_one_and_freed_by_a_kill(store: Store, tmp_path: Path)
     while not ready.exists() or not ready.read_text():
         time.sleep(0.01)
     assert ready.read_text() == "True"
-    with store.lock("cell") as mine, store.lock("another") as also:
-        assert (mine, also) == (False, True)
+    with store.lock("cell") as locked, store.lock("another") as also:
+        assert (locked, also) == (False, True)
     holder.kill()
     holder.join()
-    with store.lock("cell") as mine, store.lock("cell") as twice:
-        assert (mine, twice) == (True, False)
+    with store.lock("cell") as locked, store.lock("cell") as twice:
+        assert (locked, twice) == (True, False)

@@ -1,4 +1,4 @@
-"""Cells on the nodes of a cluster: what they see, what travels, and nodes that are lost."""
+"""Cells on the nodes of a cluster: environment, transferred files, and lost nodes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     row = Row.model_validate_json(there["row"])
     store_run(direct, row, elsewhere=direct.cell_dir("cell"))
     (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
-    assert [{**point, "seconds": 0}] == [{**each, "seconds": 0} for each in same]
+    assert [{**point, "seconds": 0}] == [{**other, "seconds": 0} for other in same]
 
 
 def test_unused_folders_on_a_node_are_deleted_after_a_week(tmp_path: Path, scratch: Path) -> None:
@@ -118,7 +118,7 @@ def test_unused_folders_on_a_node_are_deleted_after_a_week(tmp_path: Path, scrat
     with file_lock(other / "busy" / "lock"):
         os.utime(other / "busy" / "lock", (0, 0))
         os.utime(other / "busy", (0, 0))
-        remote.settle(job(tmp_path / "unseen"), HOME)  # its own cell is taken up again
+        remote.settle(job(tmp_path / "unseen"), HOME)  # its cell is resumed
     assert [folder.exists() for folder in folders] == [False, False, True, True, True]
 
 

@@ -23,7 +23,7 @@ ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
 
 
 class Fixed:
-    """Jobs that are known beforehand."""
+    """Source of a fixed list of jobs."""
 
     def __init__(self, jobs: Sequence[CellJob]) -> None:
         self._waiting = deque(jobs)
@@ -110,7 +110,7 @@ def test_events_tell_the_story() -> None:
     running = {"status": "running", "round": 1, "total": 2, "loss": None, "collapsed": True}
     driver.reported("a", running)
     driver.reported("a", ERROR)
-    driver.reported("a", running)  # nobody is interested any more
+    driver.reported("a", running)  # the result is no longer needed
     assert seen == [
         CellStarted("cell-0", "cell-0", 0, 1),
         CellProgress("cell-0", "cell-0", 1, 2, None, True),

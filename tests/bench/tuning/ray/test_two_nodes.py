@@ -1,4 +1,4 @@
-"""A sweep on two nodes, of which one is killed."""
+"""Sweep on two nodes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def rows(store: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""A Ray cluster of two nodes on this machine, a sweep on it, and a node that dies in the middle.
+"""Sweep on a Ray cluster of two nodes on this machine, one of which dies in the middle.
 
-Run as a program of its own: Ray's core reads its settings once per process.
+Runs as a separate program, since Ray's core reads its settings once per process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUICK = {  # a lost node is noticed in seconds; too nervous for a real cluster
 
 
 def with_a_lost_node(live_nodes: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-    """The nodes, and at first one more, which is gone before it can be asked."""
+    """List the nodes, the first time with one more that is gone before it can be asked."""
     calls = count()
 
     def seen() -> list[Any]:
