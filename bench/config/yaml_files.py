@@ -51,12 +51,17 @@ class _Loader(_CoreSchema, yaml.SafeLoader):
                 name = f" {key.value!r}" if isinstance(key, yaml.ScalarNode) else ""
                 raise _refusal(key, f"the key{name} is not text: write it in quotes")
             if key.value in seen:
-                raise _refusal(key, f"{key.value!r} stands twice in one mapping")
+                raise _refusal(key, f"{key.value!r} is given twice in one mapping")
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
     def construct_word(self, node: yaml.ScalarNode) -> Any:
-        return parse_word(node.value or "null")
+        value = parse_word(node.value or "null")
+        if type(value) is int and node.tag == _TAGS[float]:
+            return float(value)
+        if _TAGS.get(type(value)) != node.tag:  # a tag that was written out: `!!float abc`
+            raise _refusal(node, f"{node.value!r} is no {node.tag.removeprefix(_PREFIX)}")
+        return value
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -86,7 +91,7 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: as `name:line: reason`, for anything but a mapping, for a key that is not text
-            or stands twice, and for nesting more than 50 deep.
+            or is given twice, and for nesting more than 50 deep.
     """
     try:
         value = yaml.load(text, Loader=_Loader)

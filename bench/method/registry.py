@@ -186,7 +186,7 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
             fitting = ", ".join(known[name].fits(methods)) or "no method that is installed"
             raise ConfigError(f"{name!r} does not go with {first!r} (it goes with {fitting})")
         if rest.count(name) > 1:
-            raise ConfigError(f"add-on {name!r} stands twice in {spec!r}")
+            raise ConfigError(f"add-on {name!r} is given twice in {spec!r}")
         parts.append(known[name])
     return tuple(parts)
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -197,14 +197,15 @@ class Estimator:
         config, needs = setup.config, setup.method.needs()
         biggest = int(setup.partition.sizes.argmax())
         last_round = max(0, config.federation.num_rounds + needs.preparatory_rounds - 1)
-        wanted = (_WARM_UP + _MEASURED) * config.client.batch_size
-        epochs = 1 + wanted // max(1, int(setup.partition.sizes[biggest]))
+        # An incomplete batch is measured too: it may be the only one that the client has.
+        client = config.client.model_copy(update={"keep_last_batch": True})
+        timed = replace(setup, config=config.model_copy(update={"client": client}))
         with TemporaryDirectory() as folder, single_thread():
-            runner = _TimedRunner(setup, self._device, Path(folder))
+            runner = _TimedRunner(timed, self._device, Path(folder))
             server = runner.binding.server.data.clone()
             upload = torch.empty(runner.layout.upload_size, device=self._device)
             began = time.perf_counter()
-            trained = runner.run(Task(biggest, last_round, epochs, None), server, upload)
+            trained = runner.run(Task(biggest, last_round, 1, None), server, upload)
             seconds = time.perf_counter() - began
             client_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
         extras = Ledger()
@@ -272,8 +273,10 @@ class _TimedRunner(ClientRunner):
         self.num_images = 0
 
     def _batches(self, data: ClientData, task: Task) -> Iterator[Batch]:
+        wanted = (_WARM_UP + _MEASURED) * self.setup.config.client.batch_size
+        epochs = 1 + wanted // max(1, len(data))
         began = time.perf_counter()
-        for batch in super()._batches(data, task):
+        for batch in super()._batches(data, replace(task, local_epochs=epochs)):
             yield batch
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)

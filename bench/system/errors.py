@@ -44,7 +44,7 @@ class StoreError(FedbenchError):
 
 
 class PluginError(FedbenchError):
-    """A method plugin breaks the contract of `fedbench.bench.method.base`."""
+    """A method plugin breaks the contract of `fedbench.bench.method`."""
 
 
 class PluginWarning(UserWarning):
