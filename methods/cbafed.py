@@ -42,7 +42,7 @@ class CBAFed(Method):
     Louizos et al. 2024, https://arxiv.org/abs/2405.02081. There clients have all labels or none and
     take part in every round. Deviations for clients with some labels that take part now and then:
     labelled and accepted images are one shuffled set; the server adds up the newest counts of every
-    client seen so far; the first rounds use labels alone. Views are drawn anew for training.
+    client seen so far; the first rounds use labels alone. Training draws new views.
     """
 
     relabels: ClassVar[bool] = True

@@ -66,7 +66,7 @@ class ClientData:
         order: torch.Generator,
         augment: torch.Generator,
     ) -> Iterator[Batch]:
-        """Yield the shuffled batches of some epochs; views are drawn anew in each epoch.
+        """Yield the shuffled batches of some epochs; each epoch draws new views.
 
         Args:
             views: names of the views, in the order in which a batch holds them.

@@ -1,4 +1,4 @@
-"""Target networks: frozen copies of parts, averaged over steps or filled anew in every round."""
+"""Target networks: frozen copies of parts, averaged over steps or filled again in every round."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fedbench.bench.results.store.store import Store, open_store
 
 @dataclass(frozen=True)
 class Sources:
-    """Sources of configurations whose seeds come from elsewhere.
+    """Preset, values and files of a configuration, without its seed.
 
     Attributes:
         preset: values to start from; None = the preset that a configuration file names, else
@@ -28,7 +28,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Settings(Sources):
-    """Sources of one configuration.
+    """Preset, values, files and seed of a configuration.
 
     Attributes:
         seed: seed of the run; for a study, of the sampler and of each trial's first run. None = the
