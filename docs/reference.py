@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
@@ -80,13 +80,17 @@ def _section(
 def _kind(info: FieldInfo) -> str:
     """Type and range of a field, as `number in [0, 1)` or the words that it takes."""
     text, null, rest = _words(info.annotation).partition(" or null")
-    bounds = dict(_bounds(info.metadata))
+    return f"{_ranged(text, info.metadata)}{null}{rest}"
+
+
+def _ranged(text: str, metadata: Iterable[Any]) -> str:
+    bounds = dict(_bounds(metadata))
     low, high = bounds.get("low"), bounds.get("high")
     if low and high:
         text = f"{text} in {low}, {high}"
     elif low:
         text = f"{text} {'>' if low[0] == '(' else '≥'} {low[1:]}"
-    return f"{text}{null}{rest}"
+    return text
 
 
 def _bounds(metadata: Iterable[Any]) -> Iterable[tuple[str, str]]:
@@ -113,6 +117,10 @@ _NAMES: Mapping[Any, str] = {
 def _words(annotation: Any) -> str:
     if annotation in _NAMES:
         return _NAMES[annotation]
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        rules = [rule for info in metadata for rule in getattr(info, "metadata", [info])]
+        return _ranged(_words(inner), rules)
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{option}`" for option in get_args(annotation))
     if get_origin(annotation) in (tuple, list):

@@ -23,7 +23,7 @@ from fedbench.bench.nn import Backbone, projector
 
 @register("rotpred")
 class RotPred(Method):
-    """Predict by how many quarter turns an image was rotated.
+    """Predict the rotation of an image: 0, 90, 180 or 270 degrees.
 
     Source: Gidaris et al. 2018, https://arxiv.org/abs/1803.07728; as a federated baseline in Lubana
     et al. 2022, https://arxiv.org/abs/2205.11506 (no other augmentation, one turn per image and

@@ -27,7 +27,7 @@ from fedbench.bench.nn import Backbone, client_cross_entropy, mlp
 
 @register("uv", bases=("simclr", "spectral", "simsiam", "semifed", "cbafed"))
 class UV(AddOn):
-    """Client classification on top of a method: makes its local information bound a global one.
+    """Add client classification, which turns a local mutual-information bound into a global one.
 
     Row k of `uv.weight` stands for client k; a client trains and sends its own row only. Features
     go through a separate projector, parallel to the method's.

@@ -89,7 +89,7 @@ class DataConfig(Strict):
         ge=0,
         le=1,
         description="share of each client's labels that exist, for methods and probes alike;"
-        " 0 = methods see none and probes all",
+        " 0 = methods without labels see none, references such as supervised all, probes all",
     )
 
     held_out: float = Field(
