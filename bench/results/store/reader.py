@@ -1,8 +1,8 @@
 """Reading one-record Parquet files, each once while it does not change.
 
 Opening a Parquet file of sixty columns costs over a millisecond, a row of a large one a twentieth
-of that. `leaderboard.parquet` therefore records a mark (inode, size, time of change) of the file of
-each of its rows, and a row whose file still has that mark is taken from there.
+of that. `leaderboard.parquet` therefore records a mark (size, time of change) of the file of each
+of its rows, and a row whose file still has that mark is taken from there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedbench.bench.results.store.row import Record, Row
-from fedbench.bench.results.store.schema import decode, encode, read_table
+from fedbench.bench.results.store.schema import decode, decode_table, encode, read_table
 from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
 Mark = tuple[int, int, int]
-"""Inode, size, and time of change in nanoseconds of a file."""
+"""Size, time of change in nanoseconds, and inode of a file; the first two are written."""
 
 _MARKS = b"fedbench.marks"
 _MANY = 64  # files from which threads and marks pay
@@ -82,20 +82,20 @@ class Reader:
     def _load_marked(self, paths: Sequence[Path], all_rows: Path) -> None:
         """Take the rows of unchanged files from the file of all rows."""
         with suppress(OSError, StoreError, ValueError):  # it only saves time
-            data = all_rows.read_bytes()
-            marks = json.loads((read_table(data).schema.metadata or {}).get(_MARKS, b"[]"))
-            rows = zip(marks, decode(data, Row) if marks else [], strict=True)
+            table = read_table(all_rows.read_bytes())
+            marks = json.loads((table.schema.metadata or {}).get(_MARKS, b"[]"))
+            rows = zip(marks, decode_table(table, Row) if marks else [], strict=True)
             marked = {row.row_id: (tuple(mark), row) for mark, row in rows}
             for path in paths:
-                if path.stem in marked and marked[path.stem][0] == _mark(path):
-                    self._cache[path] = marked[path.stem]
+                if path.stem in marked and marked[path.stem][0] == (mark := _mark(path))[:2]:
+                    self._cache[path] = mark, marked[path.stem][1]
 
     def encode_all(self, rows: Sequence[Row], folder: Path) -> bytes:
         """Return rows that were loaded as Parquet bytes, with marks where the rows are many."""
         if len(rows) < _MANY:
             return encode(rows, Row)
         paths = [folder / f"{row.row_id}.parquet" for row in rows]
-        marks = [self._cache[path][0] if path in self._cache else () for path in paths]
+        marks = [self._cache[path][0][:2] if path in self._cache else () for path in paths]
         return encode(rows, Row, {_MARKS: json.dumps(marks).encode()})
 
     def load(self, path: Path, model: type[R]) -> R | str | None:
@@ -116,7 +116,23 @@ class Reader:
 
 def _mark(path: Path) -> Mark:
     state = path.stat()
-    return state.st_ino, state.st_size, state.st_mtime_ns
+    return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+def same_rows(old: bytes, new: bytes) -> bool:
+    """Return True if two files of all rows are equal, or have marks and differ only in them.
+
+    Marks differ between copies of a store and between nodes that share one: if that were a reason
+    to write, they would overwrite each other's file for ever.
+    """
+    if old == new:
+        return True
+    with suppress(StoreError):  # a torn file has no rows
+        tables = [read_table(data) for data in (old, new)]
+        if all(_MARKS in (table.schema.metadata or {}) for table in tables):
+            left, right = (table.replace_schema_metadata() for table in tables)
+            return bool(left.equals(right, check_metadata=True))
+    return False
 
 
 def _parse(path: Path, data: bytes, model: type[Record]) -> Record | str:

@@ -135,7 +135,11 @@ def decode(data: bytes, model: type[R]) -> list[R]:
     Raises:
         StoreError: torn bytes, a newer schema, unknown columns, or values the model refuses.
     """
-    table = read_table(data)
+    return decode_table(read_table(data), model)
+
+
+def decode_table(table: pa.Table, model: type[R]) -> list[R]:
+    """Return the records in a table that was read; see `decode`."""
     schema = _SCHEMAS[model]
     try:
         pylist = table.to_pylist()

@@ -25,7 +25,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedbench.bench.results.store.reader import Reader, list_folder, read_error, tables_in
+from fedbench.bench.results.store.reader import (
+    Reader,
+    list_folder,
+    read_error,
+    same_rows,
+    tables_in,
+)
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -156,7 +162,7 @@ class Store:
         while (rows := self.rows()) and rows != written:
             data = self._reader.encode_all(rows, self.root / "rows")
             try:
-                if path.exists() and path.read_bytes() == data:
+                if path.exists() and same_rows(path.read_bytes(), data):
                     return path
             except OSError as cause:
                 raise read_error(path, cause) from cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,34 @@ def test_many_rows_are_read_from_one_file(
         assert len(opened) == 70
 
 
-def test_the_marks_of_a_copied_store_are_renewed(
+@pytest.mark.parametrize("copy", [shutil.copy2, shutil.copyfile], ids=["times", "no-times"])
+def test_the_file_of_a_copied_store_is_not_written_again(
+    store: Store, make_row: MakeRow, tmp_path: Path, copy: Callable[..., Any]
+) -> None:
+    folder = store.root / "rows"
+    folder.mkdir(parents=True)
+    rows = [make_row(RunConfig(seed=seed)) for seed in range(70)]
+    for row in rows:
+        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
+        os.utime(folder / f"{row.row_id}.parquet", ns=(0, 10**18))  # not the time of the copy
+    path = store.refresh()
+    assert path is not None
+    data = path.read_bytes()
+    copied = Store(shutil.copytree(store.root, tmp_path / "copy", copy_function=copy))
+    path = copied.refresh()
+    assert path is not None
+    assert path.read_bytes() == data
+    # A changed row, or a file without marks, is a reason to write.
+    changed = rows[3].model_copy(update={"tuned": True})
+    (copied.root / "rows" / f"{changed.row_id}.parquet").write_bytes(encode([changed], Row))
+    copied.refresh()
+    assert changed in decode(path.read_bytes(), Row)
+    path.write_bytes(encode(copied.rows(), Row))
+    copied.refresh()
+    assert b"fedbench.marks" in path.read_bytes()
+
+
+def test_the_marks_of_a_copied_store_hold(
     store: Store, make_row: MakeRow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.root / "rows"
@@ -75,7 +103,6 @@ def test_the_marks_of_a_copied_store_are_renewed(
         (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
     store.refresh()
     copied = shutil.copytree(store.root, tmp_path / "copy")
-    Store(copied).refresh()
     monkeypatch.setattr(reader, "_parse", lambda *_: "read again")
     assert len(Store(copied).rows()) == 64
 
