@@ -45,8 +45,7 @@ class CellJob:
         config: configuration of the run.
         origin: origin for the row.
         store: root of the store.
-        data_dir: cache of data sets; None = the default one.
-        dataset: cache folder of the data set, of `revision`; None = look it up by name.
+        dataset: cache folder of the data set, of `revision`.
         revision: revision of the data set.
         checkpoints: root of another folder for `cells/`; None = the store.
         workers: processes that train its clients on a CPU.
@@ -62,8 +61,7 @@ class CellJob:
     config: RunConfig
     origin: Origin
     store: Path
-    data_dir: Path | None = None
-    dataset: Path | None = None
+    dataset: Path
     revision: str = ""
     checkpoints: Path | None = None
     workers: int = 1
@@ -93,7 +91,7 @@ class CellJob:
         record = json.loads(text)
         record["config"] = RunConfig.model_validate(record["config"])
         record["origin"] = Origin(**record["origin"])
-        for name in ("store", "data_dir", "dataset", "checkpoints"):
+        for name in ("store", "dataset", "checkpoints"):
             record[name] = None if record[name] is None else Path(record[name])
         return cls(**record)
 
@@ -176,12 +174,13 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
                 break
             time.sleep(_POLL_SECONDS)
     except (StoreError, ResourceError) as err:
-        message = _abort(err)
+        message = abort_report(err)
     report(message)
     return str(message["status"])
 
 
-def _abort(err: FedbenchError) -> dict[str, Any]:
+def abort_report(err: FedbenchError) -> dict[str, Any]:
+    """Return the report of an error because of which no cell can be run here."""
     return {"status": "abort", "kind": type(err).__name__, "error": _one_line(err)}
 
 
@@ -213,14 +212,14 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         if job.stop_collapsed:
             _check_collapse(folder)  # an earlier process may have died when the run collapsed
         workers = job.workers if job.device == "cpu" else 1
-        dataset = None if job.dataset is None else reopen(job.dataset)
-        place = Place(folder, job.data_dir, workers, job.device, dataset)
+        dataset = reopen(job.dataset)
+        place = Place(folder, workers=workers, device=job.device, dataset=dataset)
         row = execute(job.config, job.origin, place, on_round)
     except _Stopped:
         cost = sum(record.bytes_up + record.bytes_down for record in History(folder).read())
         return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
     except (StoreError, ResourceError) as err:
-        return _abort(err)
+        return abort_report(err)
     except Exception as err:
         with suppress(StoreError):  # the report has the message in one line
             atomic_write_text(folder / "error.txt", traceback.format_exc())

@@ -170,7 +170,6 @@ def tune(
         watched=WATCHED if watch_labels else None,
         store=places.open_store(),
         dataset=open_dataset(base.config, places.cache),
-        data_dir=None if places.cache is None else places.cache.resolve(),
         checkpoints=cluster.checkpoints,
         workers=share.cpus,
     )

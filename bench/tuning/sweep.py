@@ -132,7 +132,6 @@ def sweep(
             config=cell.config,
             origin=Origin(cell.preset, cell.study, grid.grid, argv),
             store=store.root.resolve(),
-            data_dir=None if places.cache is None else places.cache.resolve(),
             dataset=datasets(cell.config).path,
             revision=datasets(cell.config).revision,
             checkpoints=cluster.checkpoints,

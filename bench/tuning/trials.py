@@ -46,7 +46,6 @@ class StudyPlan:
         watched: a metric that is recorded and hidden from the search.
         store: store of the trials.
         dataset: the data set.
-        data_dir: cache of data sets; None = the default one.
         checkpoints: root of another folder for runs; None = the store.
         workers: processes that train the clients of one run on CPUs.
     """
@@ -64,7 +63,6 @@ class StudyPlan:
     watched: str | None
     store: Store
     dataset: Dataset
-    data_dir: Path | None
     checkpoints: Path | None
     workers: int
 
@@ -209,7 +207,6 @@ class TrialSource:
                     config=config,
                     origin=Origin(plan.base.preset, plan.study_id, None, argv),
                     store=plan.store.root.resolve(),
-                    data_dir=plan.data_dir,
                     dataset=plan.dataset.path,
                     revision=plan.dataset.revision,
                     checkpoints=plan.checkpoints,

@@ -25,7 +25,7 @@ from fedbench.bench.data.cache import ARRAYS, CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import file_lock
-from fedbench.bench.tuning.cell import CellJob, _abort, work
+from fedbench.bench.tuning.cell import CellJob, abort_report, work
 
 STALE_SECONDS = 7 * 86_400.0
 """Age at which an unused folder of a cell on a node is deleted."""
@@ -55,10 +55,9 @@ def settle(job: CellJob, home: Home) -> tuple[CellJob, bool]:
         ResourceError: if `--checkpoint-dir` is not the driver's folder.
         DataError: if the data set cannot be fetched.
     """
-    if job.dataset is not None:
-        job = replace(
-            job, dataset=_local_dataset(job.dataset, job.revision, job.config.data.name, home)
-        )
+    job = replace(
+        job, dataset=_local_dataset(job.dataset, job.revision, job.config.data.name, home)
+    )
     root = job.checkpoints or job.store
     if (root / "cells" / home.mark).is_file():
         return job, False
@@ -173,7 +172,7 @@ def train(config: dict[str, Any]) -> None:
     try:
         job, local = settle(job, Home(**config["home"]))
     except FedbenchError as err:
-        tune.report(_abort(err))
+        tune.report(abort_report(err))
         return
     if work(job, tune.report, history=local) != "busy" and local:
         shutil.rmtree(job.folder, ignore_errors=True)

@@ -13,7 +13,7 @@ import pytest
 
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.training.history import RoundRecord
@@ -157,7 +157,8 @@ def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
 
 def job(store: Path, **changes: Any) -> CellJob:
     config = build_config("simclr", {**SMALL, **changes})
-    return CellJob("cell", "0" * 20, "label", config, Origin(), store)
+    dataset = open_dataset(config, None).path
+    return CellJob("cell", "0" * 20, "label", config, Origin(), store, dataset)
 
 
 def last(made: CellJob) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def last(made: CellJob) -> dict[str, Any]:
 def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
     row = Row.model_validate_json(last(job(tmp_path))["row"])
     assert row.status == "ok"
-    failed = last(job(tmp_path / "b", **{"data.name": "cifar10"}))
+    failed = last(replace(job(tmp_path / "b"), dataset=tmp_path / "nowhere"))
     assert failed["status"] == "error"
     assert "\n" not in failed["error"]
     with Store(tmp_path).lock("cell"):
@@ -207,7 +208,9 @@ def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path
 
 
 def test_a_job_survives_the_way_to_a_trial_process(tmp_path: Path) -> None:
-    made = replace(job(tmp_path), data_dir=tmp_path / "d", origin=Origin("laptop", "s", "g", "x"))
+    made = replace(
+        job(tmp_path), checkpoints=tmp_path / "d", origin=Origin("laptop", "s", "g", "x")
+    )
     assert CellJob.loads(made.dumps()) == made
 
 

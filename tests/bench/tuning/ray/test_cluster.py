@@ -45,7 +45,10 @@ def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def job(store: Path, **changes: Any) -> CellJob:
     config = build_config("simclr", {**SMALL, **changes})
-    return CellJob("cell", "0" * 20, "label", config, Origin(), store)
+    dataset = open_dataset(config, None)
+    return CellJob(
+        "cell", "0" * 20, "label", config, Origin(), store, dataset.path, dataset.revision
+    )
 
 
 def marked(root: Path) -> Path:

@@ -43,7 +43,10 @@ class Fixed:
 
 def jobs(count: int) -> list[CellJob]:
     names = [f"cell-{index}" for index in range(count)]
-    return [CellJob(name, "0" * 20, name, RunConfig(), Origin(), Path("store")) for name in names]
+    return [
+        CellJob(name, "0" * 20, name, RunConfig(), Origin(), Path("store"), Path("data"))
+        for name in names
+    ]
 
 
 def make(source: Fixed, **changes: Any) -> Driver:
