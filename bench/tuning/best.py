@@ -15,12 +15,12 @@ from fedbench.bench.results.leaderboard.lines import Spent
 from fedbench.bench.results.leaderboard.published import dataset_name
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
+from fedbench.bench.runs.resolve import RESERVED
 from fedbench.bench.system.errors import ConfigError, StoreError, did_you_mean
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
 
 AUTO = "auto"
-_RESERVED = ("spec", "preset", "study")
 
 
 def best_file(store: Store, study_id: str) -> Path:
@@ -119,7 +119,7 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         if not isinstance(content.get("spec"), str):
             raise ConfigError(f"{study}: needs a line 'spec:' to be used with --tuned")
         spec = registry.canonical_spec(content["spec"])
-        values = {key: value for key, value in content.items() if key not in _RESERVED}
+        values = {key: value for key, value in content.items() if key not in RESERVED}
         name = str(content.get("study", Path(study).stem))
         return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
     known = store.studies()

@@ -17,6 +17,7 @@ from fedbench.bench.tuning.space import Dimension, SearchSpace
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.storages import JournalStorage
     from optuna.trial import FrozenTrial
 
 
@@ -57,8 +58,6 @@ def mirror(store: Store, study_id: str | None = None) -> Mirror:
     if not chosen:
         raise StoreError(f"no study in {str(store.root)!r}; `fedbench tune simclr` creates one")
     import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     studies = []
@@ -68,14 +67,12 @@ def mirror(store: Store, study_id: str | None = None) -> Mirror:
     file = store.root / "optuna.journal"
     store.check_writable()
     file.unlink(missing_ok=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # journals are marked as experimental
-        storage = JournalStorage(JournalFileBackend(str(file)))
-        for name, meta, trials in studies:
-            study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-            for key in ("spec", "preset", "sampler"):
-                study.set_user_attr(key, meta.get(key))
-            study.add_trials(trials)
+    storage = _storage(file)
+    for name, meta, trials in studies:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+        for key in ("spec", "preset", "sampler"):
+            study.set_user_attr(key, meta.get(key))
+        study.add_trials(trials)
     return Mirror(file, tuple(chosen), sum(len(trials) for _, _, trials in studies))
 
 
@@ -125,14 +122,19 @@ def _trial(study_id: str, trial: dict[str, Any], space: dict[str, BaseDistributi
 
 def serve(mirrored: Mirror, port: int) -> None:
     """Serve a mirror with optuna-dashboard, on this machine only, until interrupted."""
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
     from optuna_dashboard import run_server
 
+    run_server(_storage(mirrored.file), host="127.0.0.1", port=port)
+
+
+def _storage(file: Path) -> JournalStorage:
+    """Open a journal without the warning that journals are experimental."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as above
-        storage = JournalStorage(JournalFileBackend(str(mirrored.file)))
-    run_server(storage, host="127.0.0.1", port=port)
+        warnings.simplefilter("ignore")
+        return JournalStorage(JournalFileBackend(str(file)))
 
 
 def check_installed(mirrored: Mirror) -> None:

@@ -73,15 +73,8 @@ class Scaled:
         return f"{self.key} {self.base:g} -> {self.value:g}: {self.reason}"
 
 
-def follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
-    """Scale a value at one point of its axis; None if it does not change there.
-
-    Args:
-        key: dotted name of the value.
-        scale: the rule that it follows.
-        plain: the configuration without the axis.
-        new: value of the axis.
-    """
+def _follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
+    """Scale a value of a configuration to a new value of its axis; None if it does not change."""
     base, old = get(plain, key), get(plain, scale.of)
     value = scale.apply(base, float(new) / float(old))
     if value == base:
@@ -91,20 +84,10 @@ def follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
     return Scaled(key, base, value, f"x sqrt({ratio})" if scale.by == "sqrt" else f"x {ratio}")
 
 
-def check_scale(
+def _check_scale(
     key: str, scale: Scale, plain: Any, axes: Sequence[Mapping[str, Sequence[Any]]]
 ) -> None:
-    """Check that a value can follow an axis.
-
-    Args:
-        key: dotted name of the value.
-        scale: the rule that it follows.
-        plain: an example of the value.
-        axes: axes of the grid, and of each of its presets.
-
-    Raises:
-        ConfigError: if one of them is no positive number, or there is no such axis.
-    """
+    """Check that a value, of which `plain` is an example, can follow an axis of the grid."""
     if any(key in lists for lists in axes):
         raise ConfigError(f"scaling: {key} is an axis and cannot follow another")
     points = [value for lists in axes for value in lists.get(scale.of, ())]
@@ -243,7 +226,7 @@ def _check_names(grid: Grid) -> None:
     for key, scale in grid.scaling.items():
         check_key(key, ", ".join(specs), holder)
         plain = get(build_config(holder[key], {}), key)
-        check_scale(key, scale, plain, [axes for axes, _, _ in lists])
+        _check_scale(key, scale, plain, [axes for axes, _, _ in lists])
 
 
 @dataclass(frozen=True)
@@ -425,7 +408,7 @@ def _followers(
         if key in known_keys(spec) and scale.of in point:
             without = {name: value for name, value in overrides.items() if name != scale.of}
             plain = resolve(spec, set=without, **settings).config
-            followers.append(follow(key, scale, plain, point[scale.of]))
+            followers.append(_follow(key, scale, plain, point[scale.of]))
     return tuple(follower for follower in followers if follower is not None)
 
 
