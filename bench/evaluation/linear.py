@@ -49,7 +49,6 @@ class LinearResult(NamedTuple):
     accuracy: float
     train_accuracy: float
     predicted: Tensor  # (M,) class of each test image
-    fit: LogisticFit
 
 
 def linear_probe(
@@ -95,7 +94,6 @@ def linear_probe(
         accuracy=(predicted == truth).double().mean().item(),
         train_accuracy=(fit.predict(train) == train_truth).double().mean().item(),
         predicted=predicted,
-        fit=fit,
     )
 
 

@@ -123,12 +123,6 @@ class Partition:
             raise IndexError(f"client {client_id} is not in 0 … {self.num_clients - 1}")
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
-    def owners(self) -> npt.NDArray[np.int32]:
-        """Return the client of each example, (N,), -1 for unused ones."""
-        owners = np.full(self.num_examples, -1, np.int32)
-        owners[self.indices] = np.repeat(np.arange(self.num_clients, dtype=np.int32), self.sizes)
-        return owners
-
     def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
         """Count the examples of each class at each client, (K, C), from labels (N,)."""
         labels = checked_labels(labels, self.num_classes)

@@ -80,8 +80,9 @@ def test_constant_and_repeated_dimensions_are_harmless() -> None:
 
 def test_collapsed_features_give_the_majority_class() -> None:
     labels = torch.tensor([1, 1, 1, 0, 2] * 20)
+    features = torch.full((100, 8), 0.1)
     result = linear_probe(
-        torch.full((100, 8), 0.1),
+        features,
         labels,
         torch.full((10, 8), 0.1),
         torch.arange(10) % 2,
@@ -89,7 +90,7 @@ def test_collapsed_features_give_the_majority_class() -> None:
     )
     assert result.train_accuracy == pytest.approx(0.6)
     assert result.accuracy == 0.5
-    assert result.fit.converged
+    assert fit_logistic(features, labels, num_classes=3).converged
 
 
 def test_fewer_examples_than_dimensions_and_a_separable_problem() -> None:
@@ -104,8 +105,11 @@ def test_same_bits_twice_and_the_iteration_limit_is_reported() -> None:
     features, labels = mixed(300, 6)
     first, second = (fit_logistic(features, labels, num_classes=3) for _ in range(2))
     assert torch.equal(first.weight, second.weight)
-    stopped = linear_probe(features, labels, features, labels, num_classes=3, max_iterations=2)
-    assert (stopped.fit.iterations, stopped.fit.converged) == (2, False)
+    stopped = fit_logistic(features, labels, num_classes=3, max_iterations=2)
+    assert (stopped.iterations, stopped.converged) == (2, False)
+    probe = linear_probe(features, labels, features, labels, num_classes=3, max_iterations=2)
+    assert torch.equal(probe.predicted, stopped.predict(features))
+    assert not torch.equal(probe.predicted, first.predict(features))
 
 
 def test_errors() -> None:
