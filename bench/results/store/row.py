@@ -29,6 +29,17 @@ SCORE: dict[str, Any] = {"unit": "score"}
 JSON: dict[str, Any] = {"unit": "json"}
 
 
+def _column(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> Any:
+    """Return a column that is null by default.
+
+    Args:
+        meaning: description of the column.
+        unit: one of the units above; None for text, flags and plain numbers.
+        limits: `ge` and `gt` of `Field`.
+    """
+    return Field(None, description=meaning, json_schema_extra=unit, **limits)
+
+
 class Record(BaseModel):
     """Frozen, no unknown fields, no conversions, no NaN or infinity: null means not measured."""
 
@@ -46,16 +57,14 @@ class Row(Record):
     )
     benchmark_version: str = Field(description="rows of two versions are not comparable")
     status: Literal["ok", "error", "diverged"] = Field(description="how the run ended")
-    error: str | None = Field(None, description="what went wrong, where status is error")
+    error: str | None = _column("what went wrong, where status is error")
 
     # Task
     preset: str = Field(description="preset that the configuration started from")
     dataset: str = Field(description="data.name of the configuration")
     dataset_revision: str = Field(description="checksum or revision of the data")
     partition: str = Field(description="partitioner that dealt the data to clients")
-    alpha: float | None = Field(
-        None, gt=0, description="Dirichlet concentration; null where there is none"
-    )
+    alpha: float | None = _column("Dirichlet concentration; null where there is none", gt=0)
     num_clients: int = Field(ge=1, description="data holders", json_schema_extra=COUNT)
     participation: float = Field(
         gt=0, le=1, description="cohort size / number of clients", json_schema_extra=FRACTION
@@ -70,14 +79,12 @@ class Row(Record):
     method: str = Field(description="method spec, name[+addon…]")
     backbone: str = Field(description="architecture of the encoder")
     norm: str = Field(description="normalisation policy")
-    num_parameters: Count | None = Field(
-        None, description="encoder and heads", json_schema_extra=PARAMETERS
-    )
+    num_parameters: Count | None = _column("encoder and heads", PARAMETERS)
     config_json: str = Field(
         description="the whole RunConfig as canonical JSON", json_schema_extra=JSON
     )
     tuned: bool = Field(False, description="hyperparameters come from a study")
-    study_id: str | None = Field(None, description="the study they come from")
+    study_id: str | None = _column("the study they come from")
     selection: Literal["label-free", "paper", "default", "oracle"] = Field(
         "default", description="how hyperparameters were chosen; oracle = with labels, not ranked"
     )
@@ -86,111 +93,66 @@ class Row(Record):
     seed: Count = Field(description="all other seeds derive from it", json_schema_extra=NUMBER)
 
     # Metrics
-    objective: float | None = Field(
-        None, description="label-free score, align + 0.2 unif", json_schema_extra=SCORE
+    objective: float | None = _column("label-free score, align + 0.2 unif", SCORE)
+    align: float | None = _column("alignment", SCORE)
+    unif: float | None = _column("uniformity", SCORE)
+    knn_acc: Fraction | None = _column("k-NN accuracy on the test split", FRACTION)
+    linear_acc: Fraction | None = _column("linear-probe accuracy, cached features", FRACTION)
+    linear_paper_acc: Fraction | None = _column(
+        "linear-probe accuracy, 50-epoch protocol", FRACTION
     )
-    align: float | None = Field(None, description="alignment", json_schema_extra=SCORE)
-    unif: float | None = Field(None, description="uniformity", json_schema_extra=SCORE)
-    knn_acc: Fraction | None = Field(
-        None, description="k-NN accuracy on the test split", json_schema_extra=FRACTION
+    untrained_objective: float | None = _column("objective before training", SCORE)
+    untrained_knn_acc: Fraction | None = _column("k-NN accuracy before training", FRACTION)
+    untrained_linear_acc: Fraction | None = _column(
+        "linear-probe accuracy before training", FRACTION
     )
-    linear_acc: Fraction | None = Field(
-        None, description="linear-probe accuracy, cached features", json_schema_extra=FRACTION
+    std_ratio: float | None = _column(
+        "mean per-dimension std of unit features times sqrt(dim); 1 = isotropic", SCORE, ge=0
     )
-    linear_paper_acc: Fraction | None = Field(
-        None, description="linear-probe accuracy, 50-epoch protocol", json_schema_extra=FRACTION
-    )
-    untrained_objective: float | None = Field(
-        None, description="objective before training", json_schema_extra=SCORE
-    )
-    untrained_knn_acc: Fraction | None = Field(
-        None, description="k-NN accuracy before training", json_schema_extra=FRACTION
-    )
-    untrained_linear_acc: Fraction | None = Field(
-        None, description="linear-probe accuracy before training", json_schema_extra=FRACTION
-    )
-    std_ratio: float | None = Field(
-        None,
-        ge=0,
-        description="mean per-dimension std of unit features times sqrt(dim); 1 = isotropic",
-        json_schema_extra=SCORE,
-    )
-    collapsed: bool | None = Field(
-        None, description="the detector's verdict on std_ratio and effective_rank"
-    )
-    effective_rank: float | None = Field(
-        None, ge=0, description="effective rank of the features", json_schema_extra=SCORE
-    )
-    final_loss: float | None = Field(
-        None, description="mean local loss of the last round", json_schema_extra=SCORE
-    )
-    metrics_json: str | None = Field(
-        None, description="every other metric, name to number", json_schema_extra=JSON
-    )
+    collapsed: bool | None = _column("the detector's verdict on std_ratio and effective_rank")
+    effective_rank: float | None = _column("effective rank of the features", SCORE, ge=0)
+    final_loss: float | None = _column("mean local loss of the last round", SCORE)
+    metrics_json: str | None = _column("every other metric, name to number", JSON)
 
     # Cost
-    wall_seconds: float | None = Field(
-        None, ge=0, description="whole run with evaluation", json_schema_extra=SECONDS
-    )
-    train_seconds: float | None = Field(
-        None, ge=0, description="rounds only", json_schema_extra=SECONDS
-    )
-    bytes_up: Count | None = Field(
-        None, description="client to server, whole run", json_schema_extra=BYTES
-    )
-    bytes_down: Count | None = Field(
-        None, description="server to clients, whole run", json_schema_extra=BYTES
-    )
-    peak_memory_bytes: Count | None = Field(
-        None, description="peak resident memory", json_schema_extra=BYTES
-    )
-    rounds_done: Count | None = Field(None, description="rounds finished", json_schema_extra=COUNT)
-    resumes: Count | None = Field(
-        None, description="times the run was taken up again", json_schema_extra=COUNT
-    )
+    wall_seconds: float | None = _column("whole run with evaluation", SECONDS, ge=0)
+    train_seconds: float | None = _column("rounds only", SECONDS, ge=0)
+    bytes_up: Count | None = _column("client to server, whole run", BYTES)
+    bytes_down: Count | None = _column("server to clients, whole run", BYTES)
+    peak_memory_bytes: Count | None = _column("peak resident memory", BYTES)
+    rounds_done: Count | None = _column("rounds finished", COUNT)
+    resumes: Count | None = _column("times the run was taken up again", COUNT)
 
     # Privacy
-    traffic_json: str | None = Field(
-        None,
-        description="messages, numbers, bytes and what they reveal, by direction and tensor group",
-        json_schema_extra=JSON,
+    traffic_json: str | None = _column(
+        "messages, numbers, bytes and what they reveal, by direction and tensor group", JSON
     )
-    revealing_messages: Count | None = Field(
-        None,
-        description="messages to the server that hold something of a single image",
-        json_schema_extra=COUNT,
+    revealing_messages: Count | None = _column(
+        "messages to the server that hold something of a single image", COUNT
     )
-    smallest_group: Count | None = Field(
-        None,
-        description="images that the smallest part of any message stands for; null = a client's",
-        json_schema_extra=COUNT,
+    smallest_group: Count | None = _column(
+        "images that the smallest part of any message stands for; null = a client's", COUNT
     )
-    secure_sum: bool | None = Field(
-        None, description="the server needs sums over clients only, no single client's update"
+    secure_sum: bool | None = _column(
+        "the server needs sums over clients only, no single client's update"
     )
-    epsilon: float | None = Field(
-        None,
-        ge=0,
-        description="differential privacy of the whole run, all rounds together; null = none",
+    epsilon: float | None = _column(
+        "differential privacy of the whole run, all rounds together; null = none", ge=0
     )
-    delta: float | None = Field(None, ge=0, description="of epsilon")
-    epsilon_of: str | None = Field(None, description="what epsilon protects, and where")
-    privacy_json: str | None = Field(
-        None, description="noise and budget per round behind epsilon", json_schema_extra=JSON
-    )
+    delta: float | None = _column("of epsilon", ge=0)
+    epsilon_of: str | None = _column("what epsilon protects, and where")
+    privacy_json: str | None = _column("noise and budget per round behind epsilon", JSON)
 
     # Provenance
     started_at: datetime = Field(description="start of the run, UTC")
     finished_at: datetime = Field(description="end of the run, UTC")
-    git_sha: str | None = Field(None, description="commit of the code, if known")
+    git_sha: str | None = _column("commit of the code, if known")
     package_version: str = Field(description="version of fedbench")
-    env_json: str | None = Field(
-        None, description="versions of Python and libraries", json_schema_extra=JSON
-    )
-    hardware: str | None = Field(None, description="processor and accelerators")
-    device: str | None = Field(None, description="device that trained")
-    argv: str | None = Field(None, description="command line")
-    grid: str | None = Field(None, description="grid that the cell belongs to")
+    env_json: str | None = _column("versions of Python and libraries", JSON)
+    hardware: str | None = _column("processor and accelerators")
+    device: str | None = _column("device that trained")
+    argv: str | None = _column("command line")
+    grid: str | None = _column("grid that the cell belongs to")
 
     @property
     def bytes_up_down(self) -> int | None:
@@ -236,14 +198,12 @@ class Trial(Record):
         default_factory=list, description="seeds that were run", json_schema_extra=NUMBER
     )
     params_json: str = Field("{}", description="suggested values", json_schema_extra=JSON)
-    objective: float | None = Field(
-        None, description="mean label-free score over seeds", json_schema_extra=SCORE
-    )
+    objective: float | None = _column("mean label-free score over seeds", SCORE)
     watched_json: str = Field(
         "{}", description="metrics the search never saw", json_schema_extra=JSON
     )
-    seconds: float | None = Field(None, ge=0, description="wall time", json_schema_extra=SECONDS)
-    error: str | None = Field(None, description="what went wrong")
+    seconds: float | None = _column("wall time", SECONDS, ge=0)
+    error: str | None = _column("what went wrong")
     extra_json: str = Field("{}", description="anything else", json_schema_extra=JSON)
 
 
@@ -289,32 +249,28 @@ class PaperCell(Record):
 
     paper: Literal["orchestra", "mi", "pfedae"] = Field(description="which of the three papers")
     citation: str = Field(description="authors, year, title")
-    url: str | None = Field(None, description="where the paper can be read")
+    url: str | None = _column("where the paper can be read")
     source: str = Field(description="the table, named paper_tableN")
     dataset: str = Field(description="as printed")
     setting: str = Field(description="the table's setting")
     method: str = Field(description="as printed")
-    spec: str | None = Field(None, description="the same method here; null = none here")
+    spec: str | None = _column("the same method here; null = none here")
     metric: str = Field(description="the table's column")
     value: float = Field(description="fraction, or a number of classes", json_schema_extra=FRACTION)
     unit: Literal["fraction", "classes"] = Field(description="unit of value and spread")
     printed: str = Field(description="the number as printed; accuracies in percent")
-    spread: float | None = Field(None, ge=0, description="printed spread, in the unit of value")
-    spread_kind: Literal["standard deviation", "standard error"] | None = Field(
-        None, description="what the spread is"
+    spread: float | None = _column("printed spread, in the unit of value", ge=0)
+    spread_kind: Literal["standard deviation", "standard error"] | None = _column(
+        "what the spread is"
     )
-    n_seeds: Count | None = Field(None, description="seeds of the mean", json_schema_extra=COUNT)
-    partition: str | None = Field(None, description="how data is dealt to clients")
-    alpha: float | None = Field(None, gt=0, description="Dirichlet concentration")
-    num_clients: Count | None = Field(None, description="data holders", json_schema_extra=COUNT)
-    participation: Fraction | None = Field(
-        None, description="cohort size / number of clients", json_schema_extra=FRACTION
-    )
-    num_rounds: Count | None = Field(None, description="rounds", json_schema_extra=COUNT)
-    local_epochs: Count | None = Field(
-        None, description="passes over a client's data per round", json_schema_extra=COUNT
-    )
-    backbone: str | None = Field(None, description="architecture of the encoder")
-    norm: str | None = Field(None, description="normalisation of the encoder")
-    probe: str | None = Field(None, description="how the number was measured")
+    n_seeds: Count | None = _column("seeds of the mean", COUNT)
+    partition: str | None = _column("how data is dealt to clients")
+    alpha: float | None = _column("Dirichlet concentration", gt=0)
+    num_clients: Count | None = _column("data holders", COUNT)
+    participation: Fraction | None = _column("cohort size / number of clients", FRACTION)
+    num_rounds: Count | None = _column("rounds", COUNT)
+    local_epochs: Count | None = _column("passes over a client's data per round", COUNT)
+    backbone: str | None = _column("architecture of the encoder")
+    norm: str | None = _column("normalisation of the encoder")
+    probe: str | None = _column("how the number was measured")
     note: str = Field("", description="what to know before comparing")
