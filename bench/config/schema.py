@@ -33,7 +33,7 @@ def fitting(value: Any) -> Any:
     return value
 
 
-BENCHMARK_VERSION = "3"
+BENCHMARK_VERSION = "4"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
 
 Partitioner = Literal[
@@ -122,6 +122,11 @@ class ModelConfig(Strict):
         "group", description="batch norm averaged, batch norm kept by each client, or group norm"
     )
     norm_groups: int = Field(2, ge=1, description="groups of a group norm")
+    init: Literal["torch", "he-fan-out", "cct"] = Field(
+        "torch",
+        description="first weights of the encoder: torch's defaults, Kaiming normal (fan-out, ReLU)"
+        " for convolutions, or for cct backbones those of CCT's release",
+    )
 
 
 class ClientConfig(Strict):

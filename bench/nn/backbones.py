@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -57,6 +57,28 @@ into that order at every pass. With 8 channels or fewer oneDNN writes past its b
 backward pass of a 1x1 convolution of stride 2 (torch 2.14: below 8 on AVX2, up to 8 on AVX-512)."""
 
 
+def _he_fan_out(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _cct(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight)
+    elif isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+_INITS: Mapping[str, Callable[[nn.Module], None] | None] = {
+    "torch": None,
+    "he-fan-out": _he_fan_out,
+    "cct": _cct,
+}
+"""Per value of `model.init`, a function that draws the weights of a layer anew; None = as made."""
+
+
 @dataclass(frozen=True)
 class Backbone:
     """Maker of encoders, and of norms that match them; `Method.build` gets one.
@@ -70,6 +92,7 @@ class Backbone:
             of these in the heads on top of it.
         norm_groups: groups of a group norm.
         image_size: (H, W); a transformer takes images of this size only.
+        init: `torch`, `he-fan-out` or, for a transformer, `cct`.
         seed: the run's: encoders draw their weights from it alone, so that all methods start from
             the same one; None = from the global generator, like the rest of a net.
     """
@@ -81,6 +104,7 @@ class Backbone:
     norm_name: str
     norm_groups: int
     image_size: tuple[int, int]
+    init: str = "torch"
     seed: int | None = None
 
     @property
@@ -96,11 +120,16 @@ class Backbone:
         return self.norm_name != "group"
 
     def make(self) -> nn.Module:
-        """Make a new encoder, (B, C, H, W) -> (B, D)."""
+        """Make a new encoder, (B, C, H, W) -> (B, D).
+
+        Its layers draw in the order in which they are made, and then once more in this order if
+        `init` is not torch's. No draw depends on norms and strides, which draw nothing.
+        """
         with nullcontext() if self.seed is None else scope(self.seed, "encoder"):
-            if isinstance(self.shape, CCTShape):
-                return CCT(self, self.shape)
-            return ResNet(self, self.shape)
+            shape = self.shape
+            made = CCT(self, shape) if isinstance(shape, CCTShape) else ResNet(self, shape)
+            redraw = _INITS[self.init]
+            return made if redraw is None else made.apply(redraw)
 
     def norm(self, channels: int) -> nn.Module:
         """Make a norm layer for (B, channels, …)."""
@@ -137,7 +166,7 @@ def make_backbone(
     Raises:
         UnknownNameError: if there is no backbone of this name.
         ConfigError: if the channels cannot be divided into `norm_groups` groups, or a transformer's
-            width among its heads.
+            width among its heads, or the first weights are those of another kind of encoder.
     """
     if config.backbone not in BACKBONES:
         raise UnknownNameError("backbone", config.backbone, BACKBONES)
@@ -154,6 +183,10 @@ def make_backbone(
             f"model.norm_groups: must divide the width (got {config.norm_groups} groups for"
             f" {width} channels)"
         )
+    if config.init == "cct" and not isinstance(shape, CCTShape):
+        raise ConfigError(
+            f"model.init: cct is for cct backbones (got {config.backbone}); use torch or he-fan-out"
+        )
     return Backbone(
         shape,
         width,
@@ -162,6 +195,7 @@ def make_backbone(
         config.norm,
         config.norm_groups,
         image_size,
+        config.init,
     )
 
 
@@ -184,9 +218,6 @@ class ResNet(nn.Module):
                 blocks.append(_Block(channels, out, 2 if stage and not index else 1, backbone))
                 channels = out
         self.blocks = nn.Sequential(*blocks)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         self._channels_last = backbone.width in _CHANNELS_LAST
 
     def forward(self, x: Tensor) -> Tensor:
@@ -256,14 +287,7 @@ class CCT(nn.Module):
         self.layers = nn.Sequential(*(_Layer(width, shape.heads) for _ in range(shape.layers)))
         self.norm = nn.LayerNorm(width)
         self.pool = nn.Linear(width, 1, bias=False)
-        nn.init.trunc_normal_(self.positions, std=0.2)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight)
-            elif isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        nn.init.trunc_normal_(self.positions, std=0.2)  # torch has no default for them
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode images, (B, C, H, W) -> (B, width).
