@@ -11,6 +11,8 @@ from fedbench.bench.config.schema import (
     Strict,
     config_id,
     row_id,
+    training_id,
+    training_settings,
 )
 
 __all__ = [
@@ -24,4 +26,6 @@ __all__ = [
     "Strict",
     "config_id",
     "row_id",
+    "training_id",
+    "training_settings",
 ]

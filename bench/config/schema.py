@@ -6,6 +6,7 @@ in the columns of the leaderboard.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -239,26 +240,46 @@ class RunConfig(Strict):
 def row_id(config: RunConfig, data_revision: str) -> str:
     """Identity of a run: configuration with seed, data revision, benchmark version.
 
-    It depends neither on time, host and the folder of a data set nor on fields that the
-    partitioner does not read.
+    It depends neither on time, host and the name of a data set nor on fields that the partitioner
+    does not read.
     """
-    return content_id({**_identity(config, data_revision), "seed": config.seed})
+    body = config.model_dump(mode="json")
+    measured = {**training_settings(body), "evaluation": body["evaluation"], "seed": config.seed}
+    return _identity(measured, data_revision)
+
+
+def training_id(config: RunConfig, data_revision: str) -> str:
+    """Identity of trained weights: as `row_id`, but however the encoder is evaluated."""
+    settings = training_settings(config.model_dump(mode="json"))
+    return _identity({**settings, "seed": config.seed}, data_revision)
 
 
 def config_id(config: RunConfig, data_revision: str) -> str:
-    """Identity of a configuration without its seed: rows of one leaderboard line share it."""
-    return content_id(_identity(config, data_revision))
+    """Identity of a training configuration: as `training_id`, but without the seed."""
+    return _identity(training_settings(config.model_dump(mode="json")), data_revision)
 
 
-def _identity(config: RunConfig, data_revision: str) -> dict[str, Any]:
-    body = config.model_dump(mode="json", exclude={"seed"})
-    data = body["data"]
-    data["name"] = config.data.name.split(":", 1)[0]  # the revision says which images
-    if config.privacy.clip is None:
-        del body["privacy"]
-    if config.client.precision == "fp32":  # rows from before there was a choice keep their id
-        del body["client"]["precision"]
-    for field, readers in _READ_BY.items():
-        if config.data.partition not in readers:
-            del data[field]
-    return {"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": body}
+def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a configuration that training depends on, but for its seed.
+
+    Left out are the evaluation, the name of the data set, since its revision says which images
+    they are, fields that the partitioner does not read, and privacy and precision where they are
+    off.
+
+    Args:
+        config: nested plain values, as `RunConfig.model_dump(mode="json")` or the `config_json` of
+            a row has them; one of an older version may lack fields.
+    """
+    body = {key: value for key, value in config.items() if key not in ("seed", "evaluation")}
+    partitioner = body["data"]["partition"]
+    unread = {field for field, readers in _READ_BY.items() if partitioner not in readers}
+    body["data"] = {k: v for k, v in body["data"].items() if k != "name" and k not in unread}
+    if body.get("privacy", {}).get("clip") is None:
+        body.pop("privacy", None)
+    if body["client"].get("precision") == "fp32":  # rows from before there was a choice lack it
+        body["client"] = {k: v for k, v in body["client"].items() if k != "precision"}
+    return body
+
+
+def _identity(config: Mapping[str, Any], data_revision: str) -> str:
+    return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": config})

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
@@ -21,7 +21,13 @@ from typing import Any
 import psutil
 import torch
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id, row_id
+from fedbench.bench.config import (
+    BENCHMARK_VERSION,
+    RunConfig,
+    config_id,
+    row_id,
+    training_id,
+)
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
@@ -75,12 +81,23 @@ class Place:
 
 @dataclass(frozen=True)
 class Origin:
-    """Preset, study, grid and command line of a run; recorded, but not part of its identity."""
+    """Circumstances of a run; recorded, but not part of its identity.
+
+    Attributes:
+        preset: the preset that its configuration started from.
+        study_id: the tuning study that values come from.
+        grid: the grid that it is a cell of.
+        argv: the command line.
+        measured_from: row id of a run with the same training.
+        scaled: fields that a rule of the grid changed, and their values without it.
+    """
 
     preset: str = "demo"
     study_id: str | None = None
     grid: str | None = None
     argv: str | None = None
+    measured_from: str | None = None
+    scaled: Mapping[str, float] = field(default_factory=dict)
 
 
 def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
@@ -301,6 +318,8 @@ def facts(
     return {
         "row_id": row_id(config, dataset_revision),
         "config_id": config_id(config, dataset_revision),
+        "training_id": training_id(config, dataset_revision),
+        "measured_from": origin.measured_from,
         "benchmark_version": BENCHMARK_VERSION,
         "preset": origin.preset,
         "dataset": data.public_name,
@@ -323,6 +342,7 @@ def facts(
         "started_at": started_at,
         "device": device,
         "grid": origin.grid,
+        "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
         "argv": origin.argv,
         **_provenance(),
     }

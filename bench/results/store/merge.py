@@ -35,6 +35,8 @@ CIRCUMSTANCES = frozenset(
         "device",
         "argv",
         "grid",
+        "scaled_json",
+        "measured_from",
         "dataset",  # the name of its folder; the revision identifies the images
         "config_json",  # has that name too; the ids cover the rest of it
     }

@@ -13,7 +13,7 @@ from fedbench.bench.results.metrics import FINAL_METRICS
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised with every new column; new columns are nullable, no column ever changes its type."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -51,7 +51,13 @@ class Row(Record):
 
     # Identity
     row_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="hash of configuration with seed")
-    config_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="the same without the seed")
+    config_id: str = Field(
+        pattern=r"^[0-9a-f]{20}$", description="the same without seed and evaluation"
+    )
+    training_id: str | None = _column("the same with seed and without evaluation")
+    measured_from: str | None = _column(
+        "row_id of a run with the same training; its weights were evaluated where they were there"
+    )
     schema_version: int = Field(
         SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
     )
@@ -153,6 +159,9 @@ class Row(Record):
     device: str | None = _column("device that trained")
     argv: str | None = _column("command line")
     grid: str | None = _column("grid that the cell belongs to")
+    scaled_json: str | None = _column(
+        "fields that the grid's rules changed: name to value without them", JSON
+    )
 
     @property
     def bytes_up_down(self) -> int | None:

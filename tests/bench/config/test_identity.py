@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from fedbench.bench.config import DataConfig, RunConfig, config_id, row_id
+from fedbench.bench.config import (
+    DataConfig,
+    EvaluationConfig,
+    RunConfig,
+    config_id,
+    row_id,
+    training_id,
+    training_settings,
+)
 
 REVISION = "f" * 64
 
@@ -59,3 +69,37 @@ def test_privacy_that_is_off_does_not_count() -> None:
     off = RunConfig.model_validate({"privacy": {"delta": 1e-3}})
     on = RunConfig.model_validate({"privacy": {"clip": 1.0}})
     assert row_id(plain, "r") == row_id(off, "r") != row_id(on, "r")
+
+
+def test_measuring_differently_is_another_run_of_the_same_training() -> None:
+    """Every field of the evaluation counts in the row alone."""
+    plain = RunConfig(seed=3)
+    other = {
+        "protocols": ["knn"],
+        "labels_from": "held-out",
+        "objective_on": "encoder",
+        "objective_view": "simclr-strong",
+        "probe_fractions": [0.1],
+        "untrained": False,
+    }
+    for name, info in EvaluationConfig.model_fields.items():
+        value = other.get(name, info.default)
+        changed = value if name in other else value + 1
+        config = RunConfig.model_validate({"seed": 3, "evaluation": {name: changed}})
+        assert row_id(config, REVISION) != row_id(plain, REVISION), name
+        assert training_id(config, REVISION) == training_id(plain, REVISION), name
+        assert config_id(config, REVISION) == config_id(plain, REVISION), name
+    reseeded = RunConfig(seed=4)
+    assert training_id(reseeded, REVISION) != training_id(plain, REVISION)
+    slower = RunConfig.model_validate({"seed": 3, "client": {"lr": 0.01}})
+    assert training_id(slower, REVISION) != training_id(plain, REVISION)
+
+
+def test_settings_of_an_older_version_lack_fields_and_stay_comparable() -> None:
+    """Before version 4 there was no `client.precision`, no `privacy` and no `model.init`."""
+    now = RunConfig().model_dump(mode="json")
+    then = json.loads(json.dumps(now))
+    del then["client"]["precision"], then["privacy"]
+    assert training_settings(then) == training_settings(now)
+    assert "name" not in training_settings(now)["data"]
+    assert {"seed", "evaluation"} & set(training_settings(now)) == set()

@@ -21,10 +21,11 @@ from fedbench.bench.results.store.schema import (
 )
 from fedbench.bench.system.errors import StoreError
 
-# What version 2 is, written out by hand: `!` marks columns that are never null. A change here is a
+# What version 3 is, written out by hand: `!` marks columns that are never null. A change here is a
 # change of every store on earth: add nullable columns only, and raise SCHEMA_VERSION.
 GOLDEN_ROW = """
-row_id string ! | config_id string ! | schema_version int32 ! number | benchmark_version string !
+row_id string ! | config_id string ! | training_id string | measured_from string
+schema_version int32 ! number | benchmark_version string !
 status string ! | error string
 preset string ! | dataset string ! | dataset_revision string ! | partition string ! | alpha double
 num_clients int32 ! count | participation double ! fraction | num_rounds int32 ! count
@@ -44,7 +45,7 @@ traffic_json string json | revealing_messages int32 count | smallest_group int32
 secure_sum bool | epsilon double | delta double | epsilon_of string | privacy_json string json
 started_at timestamp[us, tz=UTC] ! | finished_at timestamp[us, tz=UTC] ! | git_sha string
 package_version string ! | env_json string json | hardware string | device string | argv string
-grid string
+grid string | scaled_json string json
 """
 GOLDEN_TRIAL = """
 study_id string ! | number int32 ! number | schema_version int32 ! number | status string !
@@ -68,7 +69,7 @@ def golden(text: str) -> list[str]:
 
 
 def test_the_schema_is_the_golden_one() -> None:
-    assert SCHEMA_VERSION == 2
+    assert SCHEMA_VERSION == 3
     assert spelled(ROW_SCHEMA) == golden(GOLDEN_ROW)
     assert spelled(TRIAL_SCHEMA) == golden(GOLDEN_TRIAL)
 
@@ -90,7 +91,7 @@ def test_a_row_survives_the_round_trip_to_the_microsecond(make_row: Callable[...
 def test_units_are_in_the_files(make_row: Callable[..., Row]) -> None:
     table = read_table(encode([make_row()], Row))
     assert (table.schema.field("bytes_up").metadata or {})[b"unit"] == b"bytes"
-    assert (table.schema.metadata or {})[b"fedbench.schema_version"] == b"2"
+    assert (table.schema.metadata or {})[b"fedbench.schema_version"] == b"3"
 
 
 def test_times_are_stored_in_utc(make_row: Callable[..., Row]) -> None:
@@ -134,8 +135,8 @@ def test_a_newer_or_foreign_file_is_refused_not_truncated(make_row: Callable[...
     with pytest.raises(StoreError, match="unknown columns future"):
         decode(table_bytes(more), Row)
     index = table.schema.names.index("schema_version")
-    newer = more.set_column(index, "schema_version", pa.array([3], pa.int32()))
-    with pytest.raises(StoreError, match=r"newer fedbench \(schema 3, this one knows 2"):
+    newer = more.set_column(index, "schema_version", pa.array([4], pa.int32()))
+    with pytest.raises(StoreError, match=r"newer fedbench \(schema 4, this one knows 3"):
         decode(table_bytes(newer), Row)
     with pytest.raises(StoreError, match="config_id: Field required"):
         decode(table_bytes(table.select(["row_id"])), Row)
