@@ -45,8 +45,8 @@ def test_presets_decide_what_makes_results_comparable(name: str) -> None:
     sections = ("client.", "federation.")
     needed = {key for key in known_keys("simclr") if key.startswith(sections)} | {
         "data.name", "data.train_subset", "data.test_subset", "data.num_clients", "data.partition",
-        "data.alpha", "model.backbone", "model.width", "model.norm", "server.optimizer",
-        "server.lr", "server.weighting", "evaluation.protocols",
+        "data.alpha", "model.backbone", "model.width", "model.norm", "model.init",
+        "server.optimizer", "server.lr", "server.weighting", "evaluation.protocols",
     }  # fmt: skip
     assert needed <= decided
 
@@ -124,6 +124,9 @@ def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
     assert (config.model.backbone, config.model.width) == ("cct-4-3x2", None)
     assert (config.data.num_clients, config.cohort_size) == (100, 10)
     assert config.federation.num_rounds == 50_000
+    assert config.model.init == "cct"
+    other = settle("simclr", "mi", data__name=data, model__backbone="resnet18")
+    assert other.model.init == "torch"
 
 
 def test_laptop_trains_on_150_000_images() -> None:
@@ -137,6 +140,10 @@ def test_sources_tell_paper_from_decision() -> None:
     resolved = resolve("simclr", preset="mi", environ={})
     assert resolved.sources["client.batch_size"] == "preset mi (paper)"
     assert resolved.sources["model.norm_groups"] == "preset mi (ours)"
+    assert resolved.sources["model.init"] == "preset mi (ours)"
+    released = resolve("simclr", preset="cross-silo", environ={})
+    assert released.config.model.init == "torch"
+    assert released.sources["model.init"] == "preset cross-silo (code)"
     assert resolved.sources["method.hidden_dim"] == "preset mi (paper)"
     assert resolved.sources["evaluation.every"] == "default"
 
