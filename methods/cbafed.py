@@ -14,6 +14,7 @@ from fedbench.bench.method import (
     Batch,
     Client,
     ClientData,
+    ConfigError,
     DataSpec,
     Extra,
     Labels,
@@ -42,7 +43,9 @@ class CBAFed(Method):
     Louizos et al. 2024, https://arxiv.org/abs/2405.02081. There clients have all labels or none and
     take part in every round. Deviations for clients with some labels that take part now and then:
     labelled and accepted images are one shuffled set; the server adds up the newest counts of every
-    client seen so far; the first rounds use labels alone. Training draws new views.
+    client seen so far; the first rounds use labels alone. Training draws new views. The release
+    clips gradients and keeps momentum between rounds, its encoder is torchvision's ResNet-18 (He
+    fan-out weights, stem for large images); here both are the configuration's.
     """
 
     relabels: ClassVar[bool] = True
@@ -69,7 +72,16 @@ class CBAFed(Method):
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Make encoder and linear classifier, the server's counts, and the shares that it sends."""
+        """Make encoder and linear classifier, the server's counts, and the shares that it sends.
+
+        Raises:
+            ConfigError: for data of one class, whose share has no deviation.
+        """
+        if data.num_classes < 2:
+            raise ConfigError(
+                f"spec: {self.name} needs data of at least 2 classes (got {data.num_classes});"
+                " its thresholds follow the deviation of their shares"
+            )
         classifier = nn.Linear(backbone.dim, data.num_classes)
         net = Net({"encoder": backbone.make(), "classifier": classifier})
         net.register_buffer("class_counts", torch.zeros(data.num_clients, data.num_classes))

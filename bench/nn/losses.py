@@ -253,17 +253,18 @@ def confident_cross_entropy(guesses: Tensor, logits: Tensor, threshold: float) -
 def balanced_thresholds(share: Tensor, base: float, highest: float) -> Tensor:
     """Confidence that a pseudo-label of each class needs, (C,): frequent classes need more.
 
-    min(share_c + base - std(share), highest), with the deviation of the population of classes.
+    min(share_c + base - std(share), highest), where the variance is the sum of squares over C - 1.
 
     Source: Li et al. 2023 (CBAFed), the class-balanced adaptive threshold of its release,
     https://github.com/minglllli/CBAFed.
 
     Args:
-        share: (C,), share of each class among the images trained on, times C / 10.
+        share: (C,), C at least 2, share of each class among the images trained on, times C / 10.
+            One class has no deviation: its threshold is NaN, and torch warns.
         base: threshold of a class whose share equals the deviation.
         highest: upper bound of every threshold.
     """
-    return (share + base - share.std(correction=0)).clamp(max=highest)
+    return (share + base - share.std()).clamp(max=highest)
 
 
 def accept(probabilities: Tensor, thresholds: Tensor, rare: Tensor) -> tuple[Tensor, Tensor]:

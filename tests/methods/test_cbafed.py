@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, Net, Server, Upload
+from fedbench.bench.method import Client, ConfigError, DataSpec, Net, Server, Upload
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.ledger import Ledger
@@ -50,14 +50,15 @@ def test_warm_up_keeps_the_labelled_images() -> None:
         # Shares of 0.1 have deviation 0, so every threshold is 0.1 + 0.84 = 0.94.
         (0.95, [0.1] * 10, True, 2),
         (0.93, [0.1] * 10, False, 2),
-        # Deviation sqrt(2 * 0.08^2 / 10) = 0.036, so class 2 needs 0.904; class 3 is rare, below
-        # 0.03: the second guess is taken.
-        (0.90, [0.1, 0.1, 0.1, 0.02, 0.1, 0.1, 0.1, 0.1, 0.1, 0.18], True, 3),
-        # Class 2 has share 1, deviation 0.3: 1 + 0.84 - 0.3 is capped at 0.95.
+        # Deviation sqrt(2 * 0.08^2 / 9) = 0.0377, so class 2 needs 0.9023 (0.9042 if divided by
+        # 10); class 3 is rare, below 0.03: otherwise the second guess is taken.
+        (0.903, [0.1, 0.1, 0.1, 0.02, 0.1, 0.1, 0.1, 0.1, 0.1, 0.18], True, 2),
+        (0.902, [0.1, 0.1, 0.1, 0.02, 0.1, 0.1, 0.1, 0.1, 0.1, 0.18], True, 3),
+        # Class 2 has share 1, deviation 0.315: 1 + 0.84 - 0.315 is capped at 0.95.
         (0.951, [0.0, 0.0, 1.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], True, 2),
         (0.949, [0.0, 0.0, 1.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], False, 2),
-        # Class 2 has share 0: 0.84 - 0.3 = 0.54 is enough.
-        (0.56, [0.0, 0.0, 0.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], True, 2),
+        # Class 2 has share 0 and needs 0.84 - 0.3153 = 0.5247 (0.5409 if divided by 10).
+        (0.53, [0.0, 0.0, 0.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], True, 2),
     ],
 )
 def test_pseudo_labels_follow_the_thresholds(
@@ -77,6 +78,13 @@ def test_pseudo_labels_follow_the_thresholds(
     counts = setup.method.after_local(net, selected, client(1))["class_counts"]
     assert counts.sum() == len(selected)
     assert torch.equal(counts.long(), torch.bincount(selected.labels, minlength=10))
+
+
+def test_one_class_is_refused() -> None:
+    setup = setup_of()
+    spec = DataSpec((1, 8, 8), 1, 4, labelled=True)
+    with pytest.raises(ConfigError, match=r"cbafed needs data of at least 2 classes \(got 1\)"):
+        setup.method.build(setup.backbone, spec)
 
 
 def test_the_server_adds_up_the_newest_counts_of_every_client() -> None:

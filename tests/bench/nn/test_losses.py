@@ -325,11 +325,20 @@ def test_only_confident_guesses_count_and_all_are_divided_by() -> None:
 
 
 def test_thresholds_by_hand() -> None:
-    # Mean 0.1, squares of deviations 0.04, 0, 0.0025, 0.0225: deviation sqrt(0.065 / 4) = 0.12748.
-    share = torch.tensor([0.3, 0.1, 0.05, -0.05])
-    expected = [0.95, 0.81252, 0.76252, 0.66252]  # the first would be 1.01252
+    """The deviation divides by n - 1, as the release's does.
+
+    Shares 0.4, 0.3, 0.2, 0.1: mean 0.25, squares 0.0225 + 0.0025 + 0.0025 + 0.0225 = 0.05, over 3
+    the root of 0.016667, 0.129099 (over 4 it would be 0.111803).
+    """
+    share = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    expected = [0.95, 0.95, 0.910901, 0.810901]  # the first two would be 1.1109 and 1.0109
     thresholds = balanced_thresholds(share, 0.84, 0.95)
     torch.testing.assert_close(thresholds, torch.tensor(expected), atol=1e-5, rtol=0)
+    # Two classes: deviations 0.3 and -0.3, over 1 the root of 0.18, 0.424264.
+    two = balanced_thresholds(torch.tensor([0.8, 0.2]), 0.84, 2.0)
+    torch.testing.assert_close(two, torch.tensor([1.215736, 0.615736]), atol=1e-6, rtol=0)
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        assert bool(balanced_thresholds(torch.tensor([0.1]), 0.84, 0.95).isnan())
     even = balanced_thresholds(torch.full((10,), 0.1), 0.84, 0.95)
     torch.testing.assert_close(even, torch.full((10,), 0.94))
 
