@@ -1,7 +1,9 @@
 """The cache of decoded images: one folder per data set, read through memory maps by all processes.
 
 A folder holds `train_images.npy`, `train_labels.npy`, `test_images.npy`, `test_labels.npy` and
-`meta.json`. It appears under its name in one rename, complete or not at all. `meta.json` carries a
+`meta.json`. It appears under its name in one rename, complete or not at all. The images of a split
+lie in the order of their SHA-256, so the arrays, their revision and every run on them depend on the
+images and not on the order in which a source lists them. `meta.json` carries a
 SHA-256 of each array and of itself, and the stamp (size, mtime, ctime) that each file had when its
 content was last verified: hashing 180 MB at every start takes too long, so the content is hashed
 again only where a stamp differs.
@@ -15,7 +17,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +30,7 @@ from fedbench.bench.system.files import atomic_write_text, lock_file, release_lo
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 IMAGES: np.dtype[Any] = np.dtype("|u1")
 LABELS: np.dtype[Any] = np.dtype("<i8")
 ARRAYS = {
@@ -39,16 +41,29 @@ ARRAYS = {
 }
 
 Verify = Literal["sizes", "stamps", "content"]
+_SPLITS = ("train", "test")
+_BLOCK = 512  # images that are copied at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """An opened cache folder."""
+    """An opened cache folder.
+
+    Attributes:
+        path: the folder.
+        name: of the data set, with an absolute path where it has one.
+        source: identity of the data from which it was made.
+        revision: SHA-256 over the arrays and the number of classes.
+        whole: revision of the set that it is a subset of; its own where it is no subset.
+        class_names: by label.
+        arrays: by the keys of `ARRAYS`; the images of a split in the order of their SHA-256.
+    """
 
     path: Path
     name: str
     source: str
     revision: str
+    whole: str
     class_names: tuple[str, ...]
     arrays: Mapping[str, npt.NDArray[Any]]
 
@@ -131,6 +146,7 @@ def ensure(
     *,
     require: Callable[[], None] = lambda: None,
     verify: Verify = "stamps",
+    whole: str | None = None,
 ) -> Cache:
     """Open the cache at `path`; build it when it is absent, torn, altered or of another source.
 
@@ -144,6 +160,7 @@ def ensure(
         write: writes the arrays.
         require: raises `DataError` when building cannot succeed; called before anything is written.
         verify: "stamps" hashes files whose stamp changed, "content" hashes all.
+        whole: revision of the set that a subset is taken from; None = not a subset.
 
     Raises:
         DataError: the source cannot be read, or the cache cannot be written.
@@ -154,7 +171,7 @@ def ensure(
         if cache is not None:
             return cache
         require()
-        return _build_locked(path, name, source or "", write, verify)
+        return _build_locked(path, name, source or "", write, verify, whole)
     except DataError as err:
         if reason:
             raise DataError(f"{err}; and its cache cannot be used: {reason}") from err
@@ -197,8 +214,9 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
         arrays[name] = array
     if verify != "sizes" and any(stamps[n] != meta["arrays"][n]["stamp"] for n in ARRAYS):
         _renew_stamps(path, meta, stamps)
+    class_names = tuple(meta["class_names"])
     return Cache(
-        path, meta["name"], meta["source"], meta["revision"], tuple(meta["class_names"]), arrays
+        path, meta["name"], meta["source"], meta["revision"], meta["whole"], class_names, arrays
     )
 
 
@@ -209,7 +227,7 @@ def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | Non
     try:
         cache = open_cache(path, verify=verify)
     except DataError as err:
-        LOGGER.warning("data cache: %s", err)
+        LOGGER.warning("data cache: %s; it must be built again", err)
         return None, str(err)
     if source is None:
         LOGGER.warning("%s is gone; its cache %s is used", cache.name, path)
@@ -219,7 +237,9 @@ def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | Non
     return cache, ""
 
 
-def _build_locked(path: Path, name: str, source: str, write: Write, verify: Verify) -> Cache:
+def _build_locked(
+    path: Path, name: str, source: str, write: Write, verify: Verify, whole: str | None
+) -> Cache:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.parent / f".{path.name}.lock"
     held = lock_file(lock)
@@ -228,34 +248,36 @@ def _build_locked(path: Path, name: str, source: str, write: Write, verify: Veri
         held = lock_file(lock, wait=True)
     try:
         cache, _ = _usable(path, source, verify)  # another process may have been faster
-        return cache or _build(path, name, source, write)
+        return cache or _build(path, name, source, write, whole)
     finally:
         release_lock(held)
 
 
-def _build(path: Path, name: str, source: str, write: Write) -> Cache:
+def _build(path: Path, name: str, source: str, write: Write, whole: str | None) -> Cache:
     """Build in a temporary folder beside `path`, then rename; the caller holds the lock."""
     for stale in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
         shutil.rmtree(stale)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
     try:
         LOGGER.info("building the data cache %s from %s", path, name)
-        fresh = folder / "new"
+        given, fresh = folder / "given", folder / "new"
+        given.mkdir()
         fresh.mkdir()
-        writer = CacheWriter(fresh)
-        class_names = write(writer)
-        entries = writer.entries
-        digests = "\n".join(entries[n]["sha256"] for n in ARRAYS)
+        class_names = write(CacheWriter(given))
+        _check_consistent(name, given, len(class_names))
+        entries = _write_in_order(given, fresh)
+        digests = "\n".join([*(entries[n]["sha256"] for n in ARRAYS), str(len(class_names))])
+        revision = hashlib.sha256(digests.encode()).hexdigest()
         meta = {
             "format": FORMAT_VERSION,
             "name": name,
             "source": source,
             "class_names": list(class_names),
-            "revision": hashlib.sha256(digests.encode()).hexdigest(),
+            "revision": revision,
+            "whole": whole or revision,
             "arrays": {n: {**entries[n], "stamp": stamp_of(fresh / f"{n}.npy")} for n in ARRAYS},
         }
         write_meta(fresh, meta)
-        _check_consistent(open_cache(fresh, verify="sizes"))
         if path.is_dir():  # stays in the temporary folder until the new one is in place
             path.rename(folder / "old")
         elif path.exists():
@@ -266,25 +288,62 @@ def _build(path: Path, name: str, source: str, write: Write) -> Cache:
     return open_cache(path, verify="sizes")
 
 
-def _check_consistent(cache: Cache) -> None:
-    """Raise `DataError` unless images and labels fit together."""
-    train, test = cache.arrays["train_images"], cache.arrays["test_images"]
-    for split in ("train", "test"):
-        images, labels = cache.arrays[f"{split}_images"], cache.arrays[f"{split}_labels"]
+def _write_in_order(given: Path, fresh: Path) -> dict[str, dict[str, Any]]:
+    """Copy the arrays of one folder into another, the images of each split sorted by SHA-256.
+
+    Memory stays at one block of images. Images with the same hash are the same, labels included, so
+    their order does not matter.
+    """
+    writer = CacheWriter(fresh)
+    for split in _SPLITS:
+        images, labels = _given(given, split)
+        hashes = [_image_sha256(*pair) for pair in zip(images, labels, strict=True)]
+        order = np.array(sorted(range(len(labels)), key=hashes.__getitem__))
+
+        def blocks(
+            images: npt.NDArray[Any] = images, order: npt.NDArray[Any] = order
+        ) -> Iterator[npt.NDArray[Any]]:
+            for start in range(0, len(order), _BLOCK):
+                yield images[order[start : start + _BLOCK]]
+
+        writer.put_blocks(f"{split}_images", images.shape, blocks())
+        writer.put(f"{split}_labels", labels[order])
+    return writer.entries
+
+
+def _given(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Map the images and read the labels of a split as the source wrote them."""
+    images = np.load(folder / f"{split}_images.npy", mmap_mode="r", allow_pickle=False)
+    return images, np.load(folder / f"{split}_labels.npy", allow_pickle=False)
+
+
+def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
+    """SHA-256 over the shape of an image, its label and its pixels."""
+    digest = hashlib.sha256(f"{list(image.shape)} {int(label)} ".encode())
+    digest.update(np.ascontiguousarray(image).data)
+    return digest.digest()
+
+
+def _check_consistent(name: str, folder: Path, num_classes: int) -> None:
+    """Raise `DataError` unless images and labels that a source wrote fit together."""
+    shapes = {}
+    for split in _SPLITS:
+        images, labels = _given(folder, split)
+        shapes[split] = list(images.shape[1:])
         if len(images) == 0 or images.ndim != 4 or labels.shape != (len(images),):
             raise DataError(
-                f"{cache.name}: {split} has images {list(images.shape)} and labels"
+                f"{name}: {split} has images {list(images.shape)} and labels"
                 f" {list(labels.shape)}; needed: (N, C, H, W) and (N,) with N >= 1"
             )
-        if labels.min() < 0 or labels.max() >= len(cache.class_names):
+        if labels.min() < 0 or labels.max() >= num_classes:
             raise DataError(
-                f"{cache.name}: {split} labels span {labels.min()}..{labels.max()};"
-                f" allowed: 0..{len(cache.class_names) - 1}"
+                f"{name}: {split} labels span {labels.min()}..{labels.max()};"
+                f" allowed: 0..{num_classes - 1}"
             )
-    if train.shape[1:] != test.shape[1:]:
+    if shapes["train"] != shapes["test"]:
         raise DataError(
-            f"{cache.name}: training images are {list(train.shape[1:])} (C, H, W) but test images"
-            f" {list(test.shape[1:])}; they must agree"
+            f"{name}: training images are {shapes['train']} (C, H, W) but test images"
+            f" {shapes['test']}; they must agree"
         )
 
 
@@ -314,7 +373,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     if not intact:
         raise DataError(f"{file} was altered: its checksum differs")
     if meta.get("format") != FORMAT_VERSION:
-        raise DataError(f"{path} has cache format {meta.get('format')}, not {FORMAT_VERSION}")
+        raise DataError(
+            f"{path} has cache format {meta.get('format')}, this fedbench reads {FORMAT_VERSION}"
+        )
     return meta
 
 

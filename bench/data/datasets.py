@@ -5,13 +5,19 @@ loaded; `tiny-imagenet` from its unzipped folder in `data_dir`/raw, or at `tiny-
 torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` has its
 labelled images (5,000 and 8,000) without the unlabelled ones, `svhn` comes without its "extra"
 images.
+
+A data set is what it contains: its revision identifies it. A set whose content is known
+(`fedbench.bench.data.known`) has its name wherever it lies; any other is called by its folder,
+`hub:FOLDER`, and that name says nothing about its content.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +25,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.data.cache import Cache, CacheWriter, Verify, ensure, open_cache
+from fedbench.bench.data.cache import (
+    Cache,
+    CacheWriter,
+    Verify,
+    ensure,
+    open_cache,
+    read_meta,
+)
+from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.sources.base import (
     Digits,
@@ -27,12 +41,15 @@ from fedbench.bench.data.sources.base import (
     PathSource,
     Source,
     TorchvisionSet,
+    is_utf8,
     prepare_command,
 )
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.data.sources.hub import HubParquet
 from fedbench.bench.data.sources.tiny_imagenet import FOLDER, TinyImageNet
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+
+LOGGER = logging.getLogger(__name__)
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
@@ -52,6 +69,12 @@ FROM_PATH: dict[str, type[PathSource]] = {
     source.kind: source for source in (HubParquet, ImageFolders, TinyImageNet)
 }
 KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH))
+_SIZES = {
+    record.key: (record.num_classes, record.image_shape, record.num_train, record.num_test)
+    for record in TORCHVISION.values()
+}
+_SIZES[TINY] = (200, (3, 64, 64), 100_000, 10_000)
+"""Classes, image shape and numbers of images of the sets that are known by their source."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +82,11 @@ class Dataset:
     """Images and labels of one data set; a pickle holds the cache folder instead of the arrays."""
 
     name: str
+    """Name of the whole set's content, such as `cifar10`; `hub:FOLDER` if it is not known."""
     revision: str
-    """SHA-256 over shapes, pixels and labels of both splits, subsets taken."""
+    """SHA-256 over shapes, pixels and labels of both splits, subsets taken, and the classes."""
+    whole: str
+    """Revision of the set without subsets."""
     train_images: npt.NDArray[np.uint8] = field(repr=False)  # (N, C, H, W), memory-mapped
     train_labels: npt.NDArray[np.int64] = field(repr=False)  # (N,)
     test_images: npt.NDArray[np.uint8] = field(repr=False)  # (M, C, H, W), memory-mapped
@@ -92,6 +118,8 @@ class PreparedDataset:
     path: Path
     sha256: str
     """The revision of the data set."""
+    name: str
+    """Its name by content, such as `cifar10`; `hub:FOLDER` if the content is not known."""
     num_train: int
     num_test: int
 
@@ -120,7 +148,8 @@ def load_dataset(
         DataError: the data set is missing or torn; the message says what to do.
     """
     whole = _load(name, data_dir, progress=progress)
-    dataset = _dataset(name, whole)
+    content = _name_of(whole.name, whole.whole, _sizes(whole), _root(data_dir))
+    dataset = _dataset(content, whole)
     train, test = len(dataset.train_labels), len(dataset.test_labels)
     for which, size, total in (("train", train_subset, train), ("test", test_subset, test)):
         if size is not None and not 1 <= size <= total:
@@ -142,7 +171,7 @@ def load_dataset(
 
     path = whole.path.with_name(f"{whole.path.name}-train{sizes['train']}-test{sizes['test']}")
     source = f"subset/{whole.revision}/{sizes['train']}/{sizes['test']}"
-    return _dataset(name, ensure(path, whole.name, source, write))
+    return _dataset(content, ensure(path, whole.name, source, write, whole=whole.revision))
 
 
 def prepare(
@@ -167,8 +196,9 @@ def prepare(
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
     cache = _load(name, data_dir, download=download, verify="content", progress=progress)
-    sizes = (len(cache.arrays["train_labels"]), len(cache.arrays["test_labels"]))
-    return PreparedDataset(cache.path, cache.revision, *sizes)
+    sizes = _sizes(cache)
+    content = _name_of(cache.name, cache.whole, sizes, _root(data_dir))
+    return PreparedDataset(cache.path, cache.revision, content, *sizes[2:])
 
 
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
@@ -178,7 +208,7 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
         path: `Dataset.path`.
         revision: the expected `Dataset.revision`; a cache that was rebuilt from a changed source
             in the meantime is refused.
-        name: `Dataset.name`; default: the name in the cache.
+        name: `Dataset.name`; default: the cache's name, which has the folder of a `hub:` set.
 
     Raises:
         DataError: the folder is gone, torn or of another revision.
@@ -220,6 +250,123 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     return records
 
 
+class Contents:
+    """Names of data sets by their content; each is looked up once.
+
+    Args:
+        data_dir: see `load_dataset`.
+        build: build the caches of data sets that have none. Without it a look-up reads a small file
+            and refuses data sets that are not prepared.
+    """
+
+    def __init__(self, data_dir: Path | None = None, *, build: bool = False) -> None:
+        self._data_dir, self._build = data_dir, build
+        self._names: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        """Return the name of a data set's content; `hub:FOLDER` if the content is not known.
+
+        A name without a path is returned as it is. A folder that has the name of a known set but
+        not its content is logged as a warning.
+
+        Args:
+            name: `data.name` of a configuration.
+
+        Raises:
+            DataError: the data set is missing, torn or, without `build`, not prepared.
+        """
+        if ":" not in name:
+            return name
+        if name not in self._names:
+            self._names[name] = self._look_up(name)
+        return self._names[name]
+
+    def _look_up(self, name: str) -> str:
+        root = _root(self._data_dir)
+        if self._build:
+            cache = _load(name, self._data_dir)
+            full_name, revision, sizes = cache.name, cache.whole, _sizes(cache)
+        else:
+            meta = self._prepared(name, root)
+            full_name, revision, sizes = meta["name"], meta["revision"], _recorded_sizes(meta)
+        content = _name_of(full_name, revision, sizes, root)
+        folder = Path(full_name.partition(":")[2]).name.lower().replace("_", "-")
+        for known in ("digits", *_SIZES):
+            if content != known and folder.replace("-", "") == known.replace("-", ""):
+                there = known in REVISIONS.values() or known in _references(root).values()
+                LOGGER.warning(
+                    "%s is called %s, but its content (revision %s) %s; it counts as %s",
+                    name,
+                    known,
+                    revision[:8],
+                    "is another"
+                    if there
+                    else f"is not known; `{prepare_command(known, self._data_dir)}` gets {known} to"
+                    " compare with",
+                    content,
+                )
+        return content
+
+    def _prepared(self, name: str, root: Path) -> dict[str, Any]:
+        """Return the description of a cache that is there and up to date."""
+        source, _ = _source(name, root, self._data_dir, download=False)
+        identity = _identity(name, source)
+        with suppress(DataError):
+            meta = read_meta(root / source.key)
+            if identity is None or meta["source"] == identity:
+                return meta
+        source.require()
+        raise DataError(
+            f"{name} is not in the data cache, so that its content is not known yet; run:"
+            f" {prepare_command(name, self._data_dir)}"
+        )
+
+
+def _name_of(
+    full_name: str, revision: str, sizes: tuple[int, tuple[int, ...], int, int], root: Path
+) -> str:
+    """Return the name of a whole data set by its content, else one that has its folder."""
+    kind, colon, path = full_name.partition(":")
+    if revision in REVISIONS:
+        return REVISIONS[revision]
+    if _is_reference(full_name, sizes):
+        return kind
+    references = _references(root)
+    if revision in references:
+        return references[revision]
+    return f"{kind}:{Path(path).name}" if colon else f"raw:{kind}"
+
+
+def _is_reference(full_name: str, sizes: tuple[int, tuple[int, ...], int, int]) -> bool:
+    """True for a set that is known by its source: its official files, all of them."""
+    kind = full_name.partition(":")[0]
+    return _SIZES.get(kind) == sizes and kind not in REVISIONS.values()
+
+
+def _references(root: Path) -> dict[str, str]:
+    """Map revisions to names for the sets in a data folder that are known by their source."""
+    keys = [*TORCHVISION, TinyImageNet(root / "raw" / FOLDER).key]
+    references = {}
+    for key in keys:
+        with suppress(DataError):
+            meta = read_meta(root / key)
+            if _is_reference(meta["name"], _recorded_sizes(meta)):
+                references[meta["revision"]] = meta["name"].partition(":")[0]
+    return references
+
+
+def _sizes(cache: Cache) -> tuple[int, tuple[int, ...], int, int]:
+    """Classes, image shape and numbers of training and test images."""
+    train, test = cache.arrays["train_images"], cache.arrays["test_images"]
+    return len(cache.class_names), tuple(train.shape[1:]), len(train), len(test)
+
+
+def _recorded_sizes(meta: Mapping[str, Any]) -> tuple[int, tuple[int, ...], int, int]:
+    """Return the same from the description of a cache."""
+    train, test = (meta["arrays"][f"{split}_images"]["shape"] for split in ("train", "test"))
+    return len(meta["class_names"]), tuple(train[1:]), train[0], test[0]
+
+
 def _load(
     name: str,
     data_dir: Path | None,
@@ -230,18 +377,21 @@ def _load(
 ) -> Cache:
     root = _root(data_dir)
     source, full_name = _source(name, root, data_dir, download=download)
-    try:
-        identity = source.identity()
-    except OSError as err:
-        raise DataError(f"{name} cannot be read: {err.strerror or err} ({err.filename})") from err
     return ensure(
         root / source.key,
         full_name,
-        identity,
+        _identity(name, source),
         lambda writer: source.write(writer, progress),
         require=source.require,
         verify=verify,
     )
+
+
+def _identity(name: str, source: Source) -> str | None:
+    try:
+        return source.identity()
+    except OSError as err:
+        raise DataError(f"{name} cannot be read: {err.strerror or err} ({err.filename})") from err
 
 
 def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> tuple[Source, str]:
@@ -258,6 +408,11 @@ def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> 
     if not text:
         raise ConfigError(f"data set {name!r} lacks its path; write {kind}:PATH")
     path = Path(text).expanduser().resolve()
+    if not is_utf8(str(path)):
+        raise DataError(
+            f"{kind}:{os.fsencode(path)!r}: the path is not UTF-8 text, and results could not name"
+            " it; rename the folder"
+        )
     return FROM_PATH[kind](path), f"{kind}:{path}"
 
 
@@ -280,5 +435,10 @@ def _root(data_dir: Path | None) -> Path:
 
 def _dataset(name: str, cache: Cache) -> Dataset:
     return Dataset(
-        name, cache.revision, **cache.arrays, class_names=cache.class_names, path=cache.path
+        name,
+        cache.revision,
+        cache.whole,
+        **cache.arrays,
+        class_names=cache.class_names,
+        path=cache.path,
     )

@@ -10,10 +10,11 @@ import pickle
 import re
 import shlex
 import socket
+import stat
 import sys
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -74,6 +75,8 @@ class PathSource(ABC):
         digest = hashlib.sha256()
         for file in self.files():
             status = file.stat()
+            if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+                raise DataError(f"{file} is a pipe, a socket or a device, not a file; remove it")
             line = f"{file.relative_to(self.path)}\0{status.st_size}\0{status.st_mtime_ns}\n"
             digest.update(os.fsencode(line))
         return f"{self.kind}/{digest.hexdigest()}"
@@ -259,14 +262,45 @@ def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
 
 
 def _class_folders(folder: Path) -> list[str]:
-    return sorted(f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
+    names = [f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith(".")]
+    for name in names:
+        if not is_utf8(name):
+            raise DataError(
+                f"{folder}: the name of class folder {os.fsencode(name)!r} is not UTF-8 text;"
+                " rename it"
+            )
+    return sorted(names)
 
 
 def images_in(folder: Path) -> list[Path]:
-    """List the image files at any depth below a folder, sorted; skips names with a leading dot."""
-    return [
-        Path(place, name)
-        for place, _, names in sorted(os.walk(folder, followlinks=True))
-        for name in sorted(names)
-        if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
-    ]
+    """List the image files at any depth below a folder, sorted; none without the folder.
+
+    Links to folders are followed; names with a leading dot are skipped.
+
+    Raises:
+        DataError: a link leads back to a folder that it lies in.
+    """
+    return sorted(_images_below(folder, ())) if folder.is_dir() else []
+
+
+def _images_below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    """Yield the images below a folder whose parents have the given devices and inodes."""
+    status = folder.stat()
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
+        raise DataError(f"{folder} is a link to a folder that it lies in; remove it")
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _images_below(folder / entry.name, (*above, identity))
+            elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES and entry.name[0] != ".":
+                yield folder / entry.name
+
+
+def is_utf8(name: str) -> bool:
+    """True unless a name from the file system has bytes that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

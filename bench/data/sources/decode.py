@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,8 +26,11 @@ Progress = Callable[[int, int], None]
 BLOCK = 512  # images decoded before they are written
 GREY_MODES = frozenset({"1", "L", "LA"})
 COLOUR_MODES = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"})
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
-"""Errors that Pillow raises for damaged images."""
+BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
+)
+"""Errors that Pillow raises for damaged images, and for some that would fill the memory."""
 
 
 class Picture(NamedTuple):
@@ -95,10 +99,13 @@ def write_splits(
     Raises:
         DataError: a picture is torn, sizes differ, a label is out of range, or a split is empty.
     """
-    layouts = {"train": _scan(train, class_names), "test": _scan(test, class_names)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        layouts = {"train": _scan(train, class_names), "test": _scan(test, class_names)}
     for split, layout in layouts.items():
         if not len(layout.labels):
             raise DataError(f"the {split} split has no images")
+    class_names = class_names or _numbered(layouts)
     sizes = layouts["train"].sizes + layouts["test"].sizes
     if len(sizes) > 1:
         listed = ", ".join(f"{w}x{h} ({n} images)" for (w, h), n in sizes.most_common(5))
@@ -125,10 +132,26 @@ def write_splits(
         shape = (len(labels), len(mode), height, width)
         writer.put_blocks(f"{split}_images", shape, decode(pictures))
         writer.put(f"{split}_labels", labels)
-    if class_names is not None:
-        return class_names
-    num_classes = 1 + max(int(layout.labels.max()) for layout in layouts.values())
-    return tuple(str(c) for c in range(num_classes))
+    return class_names
+
+
+def _numbered(layouts: Mapping[str, Layout]) -> tuple[str, ...]:
+    """Return names "0", "1", … for classes that have none.
+
+    Raises:
+        DataError: a class below the largest has no image, as if labels were no class numbers.
+    """
+    used = np.unique(np.concatenate([layout.labels for layout in layouts.values()]))
+    num_classes = int(used[-1]) + 1
+    missing = np.setdiff1d(np.arange(num_classes), used)
+    if len(missing):
+        listed = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+        raise DataError(
+            f"the largest label is {num_classes - 1:,}, but {len(missing):,} of the classes below"
+            f" it have no image ({listed}); number the labels 0, 1, 2, … without gaps, or name the"
+            " classes in the Parquet metadata"
+        )
+    return tuple(map(str, range(num_classes)))
 
 
 def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> Layout:

@@ -44,7 +44,8 @@ class TinyImageNet(PathSource):
                 " tiny-imagenet:PATH"
             )
         for name in ("wnids.txt", "val/val_annotations.txt", "train", "val/images"):
-            if not (self.path / name).exists():
+            place = self.path / name
+            if not (place.is_file() if name.endswith(".txt") else place.is_dir()):
                 raise DataError(
                     f"tiny-imagenet:{self.path} has no {name}; it must be the unzipped {FOLDER}"
                 )

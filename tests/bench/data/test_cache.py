@@ -17,7 +17,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from fedbench.bench.data.cache import CacheWriter, content_sha256, ensure, open_cache
+from fedbench.bench.data.cache import (
+    CacheWriter,
+    content_sha256,
+    ensure,
+    open_cache,
+    read_meta,
+    write_meta,
+)
 from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.system.errors import DataError
 
@@ -33,6 +40,46 @@ def write(writer: CacheWriter, value: int = 7) -> tuple[str, ...]:
 
 def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_order_of_a_source_does_not_matter(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 2, (1200, 1, 2, 2), dtype=np.uint8)  # three blocks, many equal images
+    labels = rng.integers(0, 3, 1200)
+    order = np.random.default_rng(seed).permutation(1200)
+
+    def written(order: npt.NDArray[np.int64]) -> Callable[[CacheWriter], tuple[str, ...]]:
+        def write(writer: CacheWriter) -> tuple[str, ...]:
+            for split in ("train", "test"):
+                writer.put(f"{split}_images", images[order])
+                writer.put(f"{split}_labels", labels[order])
+            return ("a", "b", "c")
+
+        return write
+
+    first = ensure(tmp_path / "first", "set", "1", written(np.arange(1200)))
+    second = ensure(tmp_path / "second", "set", "1", written(order))
+    assert first.revision == second.revision
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, second.arrays[name])
+    pairs = {(i.tobytes(), int(y)) for i, y in zip(images, labels, strict=True)}
+    kept = zip(first.arrays["train_images"], first.arrays["train_labels"], strict=True)
+    assert {(image.tobytes(), int(label)) for image, label in kept} == pairs
+    assert not np.array_equal(first.arrays["train_labels"], labels)
+
+
+def test_a_cache_of_the_format_before_is_built_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "set"
+    ensure(path, "set", "1", write)
+    meta = read_meta(path)
+    write_meta(path, {**meta, "format": 1})
+    with caplog.at_level(logging.WARNING):
+        ensure(path, "set", "1", write)
+    assert "has cache format 1, this fedbench reads 2; it must be built again" in caplog.text
+    assert read_meta(path) == {**meta, "arrays": read_meta(path)["arrays"]}
 
 
 def never(_: CacheWriter) -> tuple[str, ...]:
@@ -96,7 +143,7 @@ def test_a_copied_cache_is_hashed_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(hashed) == 8
 
 
-def test_revision_sees_pixels_labels_shapes_and_nothing_else(tmp_path: Path) -> None:
+def test_revision_sees_pixels_labels_shapes_classes_and_nothing_else(tmp_path: Path) -> None:
     def with_shape(writer: CacheWriter) -> tuple[str, ...]:
         for split in ("train", "test"):
             writer.put(f"{split}_images", np.full((4, 1, 1, 4), 7, dtype=np.uint8))
@@ -114,10 +161,14 @@ def test_revision_sees_pixels_labels_shapes_and_nothing_else(tmp_path: Path) -> 
             writer.put(f"{split}_labels", np.array([0, 1, 0, 1], dtype=np.int64))
         return ("a", "b")
 
-    writes = (write, with_names, in_blocks, with_shape, lambda w: write(w, 8))
+    def with_more_classes(writer: CacheWriter) -> tuple[str, ...]:
+        write(writer)
+        return ("a", "b", "no image")
+
+    writes = (write, with_names, in_blocks, with_shape, lambda w: write(w, 8), with_more_classes)
     revisions = [ensure(tmp_path / str(i), "set", "1", w).revision for i, w in enumerate(writes)]
     assert revisions[0] == revisions[1] == revisions[2]
-    assert len(set(revisions)) == 3
+    assert len(set(revisions)) == 4
 
 
 def test_a_changed_source_is_built_again(tmp_path: Path) -> None:

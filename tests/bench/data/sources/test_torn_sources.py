@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,97 @@ def test_folders(change: Callable[[Path], object], message: str, tmp_path: Path)
     change(root)
     with pytest.raises(DataError, match=message):
         load_dataset(f"folder:{root}", tmp_path / "data")
+
+
+def image_folder(root: Path) -> Path:
+    for split in ("train", "test"):
+        for name, side in (("a", 0), ("b", 1)):
+            file = root / split / name / "x.png"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(png(mode="RGB" if side else "L"))
+    return root
+
+
+def refused(name: str, data_dir: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        load_dataset(name, data_dir)
+    assert caught.value.exit_code == 5
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("place", ["train/a/pipe.png", "test/b/deep/pipe.PNG"])
+def test_a_pipe_among_the_images(place: str, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "set")
+    (folder / place).parent.mkdir(exist_ok=True)
+    os.mkfifo(folder / place)
+    message = refused(f"folder:{folder}", tmp_path / "data")
+    assert message.startswith(f"{folder / place} is a pipe")
+
+
+def test_a_pipe_in_place_of_a_shard(tmp_path: Path) -> None:
+    pq.write_table(table([GOOD], [0]), tmp_path / "train-0.parquet")
+    os.mkfifo(tmp_path / "test-0.parquet")
+    assert "test-0.parquet is a pipe" in refused(f"hub:{tmp_path}", tmp_path / "data")
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "../../.."])
+def test_a_link_to_a_parent(target: str, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "set")
+    (folder / "train/a/again").symlink_to(target)
+    message = refused(f"folder:{folder}", tmp_path / "data")
+    assert "train/a/again" in message
+    assert message.endswith("is a link to a folder that it lies in; remove it")
+
+
+def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "set")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/y.png").write_bytes(GOOD)
+    (folder / "train/a/more").symlink_to(tmp_path / "more")
+    (folder / "train/b/more").symlink_to(tmp_path / "more")
+    dataset = load_dataset(f"folder:{folder}", tmp_path / "data")
+    assert sorted(dataset.train_labels) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("side", [10_000, 15_000])  # Pillow warns above 89 and refuses 179 Mpixels
+def test_a_huge_image_is_named_with_its_row(side: int, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("1", (side, side)).save(buffer, "png")
+    data = table([GOOD, GOOD, buffer.getvalue(), GOOD], [0, 1, 0, 1])
+    pq.write_table(data, tmp_path / "train-0.parquet")
+    pq.write_table(table([GOOD], [0]), tmp_path / "test-0.parquet")
+    message = refused(f"hub:{tmp_path}", tmp_path / "data")
+    assert "train-0.parquet, row 2: not a readable image (Image size" in message
+
+
+def test_labels_that_are_no_class_numbers(tmp_path: Path) -> None:
+    pq.write_table(table([GOOD, GOOD], [0, 65_535]), tmp_path / "train-0.parquet")
+    pq.write_table(table([GOOD], [2]), tmp_path / "test-0.parquet")
+    message = refused(f"hub:{tmp_path}", tmp_path / "data")
+    # 65,536 classes, of which 0, 2 and 65,535 have an image.
+    assert "largest label is 65,535, but 65,533 of the classes" in message
+    assert "(1, 3, 4, 5, 6 …)" in message
+    # A class that only the test split has is there.
+    pq.write_table(table([GOOD, GOOD], [0, 1]), tmp_path / "train-0.parquet")
+    assert load_dataset(f"hub:{tmp_path}", tmp_path / "data").num_classes == 3
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    folder = image_folder(tmp_path / "set")
+    (folder / "train/a" / f"{odd}.png").write_bytes(GOOD)
+    # The name of an image is nowhere recorded.
+    assert len(load_dataset(f"folder:{folder}", tmp_path / "data").train_labels) == 3
+    (folder / "train/a" / f"{odd}.png").write_bytes(TORN)
+    message = refused(f"folder:{folder}", tmp_path / "data")
+    assert "not a readable image" in message
+    (folder / "train/a" / f"{odd}.png").unlink()
+    for split in ("train", "test"):
+        (folder / split / "a").rename(folder / split / odd)
+    message = refused(f"folder:{folder}", tmp_path / "data")
+    assert r"class folder b'caf\xe9' is not UTF-8" in message
+    (tmp_path / odd).mkdir()
+    message = refused(f"folder:{tmp_path / odd}", tmp_path / "data")
+    assert r"caf\xe9': the path is not UTF-8" in message

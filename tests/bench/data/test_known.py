@@ -1,0 +1,151 @@
+"""Names of data sets by their content."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedbench.bench.data import datasets
+from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.datasets import Contents, load_dataset, prepare
+from fedbench.bench.data.known import REVISIONS
+from fedbench.bench.system.errors import DataError
+
+
+def write_folder(root: Path, shade: int = 0, *, turned: bool = False) -> Path:
+    """Write 12 training and 4 test images in 2 classes; `turned` reverses the files."""
+    rng = np.random.default_rng(0)
+    for split, number in (("train", 6), ("test", 2)):
+        for name in "ab":
+            for index in range(number):
+                pixels = rng.integers(shade, 200, (4, 4, 3), dtype=np.uint8)
+                place = number - index if turned else index
+                file = root / split / name / f"{place}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(file)
+    return root
+
+
+def know(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
+    """Add revisions by name to the table."""
+    table = {**REVISIONS, **{revision: name for name, revision in names.items()}}
+    monkeypatch.setattr(datasets, "REVISIONS", table)
+
+
+def test_digits_are_known_by_their_revision(tmp_path: Path) -> None:
+    dataset = load_dataset("digits", tmp_path)
+    assert REVISIONS[dataset.revision] == "digits"
+    assert dataset.whole == dataset.revision
+    assert dataset.name == prepare("digits", tmp_path).name == "digits"
+    part = load_dataset("digits", tmp_path, train_subset=100)
+    assert (part.name, part.whole) == ("digits", dataset.revision)
+    assert part.revision != part.whole
+
+
+def test_every_entry_is_a_revision_of_a_listed_set() -> None:
+    assert set(REVISIONS.values()) <= {"digits", *datasets.TORCHVISION, datasets.TINY}
+    assert all(len(revision) == 64 and int(revision, 16) for revision in REVISIONS)
+
+
+def test_content_and_not_the_folder_gives_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    first = write_folder(tmp_path / "cifar100x")
+    second = write_folder(tmp_path / "snapshot123", turned=True)
+    other = write_folder(tmp_path / "cifar100", shade=100)
+    one, two = (load_dataset(f"folder:{path}", data) for path in (first, second))
+    assert one.revision == two.revision
+    np.testing.assert_array_equal(one.train_images, two.train_images)
+    assert (one.name, two.name) == ("folder:cifar100x", "folder:snapshot123")
+    know(monkeypatch, cifar100=one.revision)
+    names = [load_dataset(f"folder:{path}", data).name for path in (first, second, other)]
+    assert names == ["cifar100", "cifar100", "folder:cifar100"]
+    part = load_dataset(f"folder:{second}", data, train_subset=4, test_subset=2)
+    assert (part.name, part.whole) == ("cifar100", one.revision)
+
+
+def test_subsets_do_not_depend_on_the_source(tmp_path: Path) -> None:
+    parts = [
+        load_dataset(f"folder:{folder}", tmp_path / "data", train_subset=5, test_subset=2)
+        for folder in (
+            write_folder(tmp_path / "one"),
+            write_folder(tmp_path / "two", turned=True),
+        )
+    ]
+    assert parts[0].revision == parts[1].revision
+    assert parts[0].path != parts[1].path
+
+
+def test_looking_up_neither_builds_nor_guesses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, folder = tmp_path / "data", write_folder(tmp_path / "cifar100")
+    name = f"folder:{folder}"
+    with pytest.raises(
+        DataError, match=r"not known yet; run: fedbench data prepare folder:.* --da"
+    ):
+        Contents(data)(name)
+    assert not data.exists()
+    assert Contents(data)("cifar100") == "cifar100"  # is a name already
+    revision = prepare(name, data).sha256
+    assert Contents(data)(name) == "folder:cifar100"
+    know(monkeypatch, cifar100=revision)
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("a prepared set is not opened")
+
+    monkeypatch.setattr(datasets, "_load", refuse)
+    assert Contents(data)(name) == "cifar100"
+    os.utime(folder / "train/a/0.png", (1, 1))  # the folder has changed since
+    with pytest.raises(DataError, match="not known yet"):
+        Contents(data)(name)
+    shutil.rmtree(folder)  # the cache is all that is left
+    assert Contents(data)(name) == "cifar100"
+    with pytest.raises(DataError, match="the path does not exist"):
+        Contents(data)(f"hub:{tmp_path}/nowhere")
+
+
+def test_looking_up_builds_where_the_data_are_needed_anyway(tmp_path: Path) -> None:
+    data, folder = tmp_path / "data", write_folder(tmp_path / "mine")
+    contents = Contents(data, build=True)
+    assert contents(f"folder:{folder}") == "folder:mine"
+    shutil.rmtree(data)
+    assert contents(f"folder:{folder}") == "folder:mine"  # once per object
+    assert not data.exists()
+
+
+def test_a_set_of_torchvision_in_the_data_folder_names_its_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, folder = tmp_path / "data", write_folder(tmp_path / "CIFAR_100")
+    other = write_folder(tmp_path / "cifar-100", shade=50)
+    copy = load_dataset(f"folder:{folder}", data)
+    with caplog.at_level(logging.WARNING):
+        assert Contents(data)(f"folder:{folder}") == "folder:CIFAR_100"
+    assert "its content (revision" in caplog.text
+    assert "`fedbench data prepare cifar100 --data-dir" in caplog.text
+
+    def write(writer: CacheWriter) -> tuple[str, ...]:
+        for split in ("train", "test"):
+            writer.put(f"{split}_images", getattr(copy, f"{split}_images"))
+            writer.put(f"{split}_labels", getattr(copy, f"{split}_labels"))
+        return copy.class_names
+
+    datasets.ensure(data / "cifar100", "cifar100", "torchvision/CIFAR100", write)
+    assert Contents(data)(f"folder:{folder}") == "folder:CIFAR_100"  # not all of CIFAR-100
+    monkeypatch.setitem(datasets._SIZES, "cifar100", (2, (3, 4, 4), 12, 4))
+    assert Contents(data)(f"folder:{folder}") == "cifar100"
+    assert load_dataset(f"folder:{folder}", data, train_subset=2).name == "cifar100"
+    prepare(f"folder:{other}", data)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert Contents(data)(f"folder:{other}") == "folder:cifar-100"
+    assert "is another; it counts as folder:cifar-100" in caplog.text
