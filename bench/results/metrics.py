@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 METRICS = (
     "objective",
     "align",
@@ -58,3 +60,47 @@ def is_accuracy(metric: str) -> bool:
 def score(metric: str, value: float) -> float:
     """Return the value with its sign turned where lower is better."""
     return -value if metric in LOWER_IS_BETTER else value
+
+
+_ENCODERS = ("num_clients",)
+"""Read where encoders differ between clients: a metric is then a mean over some of them."""
+_PROBES = ("labels_from", *_ENCODERS)
+_SHARE = r"(_[\w.+-]+pct)?(_local|_train)?"
+_READS = {
+    r"final_loss|relative_movement|idle_clients": (),
+    r"(projection_)?std_ratio|effective_rank|collapsed|angle\w*": _ENCODERS,
+    r"align": ("objective_on", "objective_view", "objective_max_examples", *_ENCODERS),
+    r"unif\w*": ("objective_on", "objective_temperature", "objective_max_examples", *_ENCODERS),
+    r"objective": (
+        "objective_on",
+        "objective_view",
+        "objective_temperature",
+        "objective_weight",
+        "objective_max_examples",
+        *_ENCODERS,
+    ),
+    r"(\w+_)?knn_acc": ("knn_neighbours", "knn_temperature", *_PROBES),
+    rf"(\w+_)?linear{_SHARE}_acc": ("linear_l2", *_PROBES),
+    rf"(\w+_)?mlp{_SHARE}_acc": ("mlp_hidden_dim", "mlp_epochs", "mlp_lr", *_PROBES),
+    r"linear_paper_acc|finetune_\w+_acc": _PROBES,
+}
+"""Fields of the evaluation that change what a metric means, by a pattern of the metric's name."""
+
+NEVER_READ = frozenset({"protocols", "probe_fractions", "every", "untrained"})
+"""Fields of the evaluation that say only which metrics are measured, and when."""
+
+ALL_READ = frozenset(field for fields in _READS.values() for field in fields)
+"""Fields of the evaluation that change what some metric means."""
+
+
+def evaluation_fields(metric: str) -> frozenset[str]:
+    """Return the fields of `evaluation` that change what a metric means; all for unknown ones.
+
+    >>> sorted(evaluation_fields("untrained_knn_acc_std"))
+    ['knn_neighbours', 'knn_temperature', 'labels_from', 'num_clients']
+    """
+    name = metric.removeprefix("untrained_").removesuffix("_std")
+    for pattern, fields in _READS.items():
+        if re.fullmatch(pattern, name):
+            return frozenset(fields)
+    return ALL_READ

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedbench.bench.results.leaderboard.comparability import CLIENTS
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
@@ -110,7 +111,7 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     comparisons = [
         _compare([group.keys[axis] for group in family], family, metric, axis)
         for axis, followers in AXES.items()
-        for family in _families(groups, axis, followers)
+        for family in _all_families(_one_of_each(groups), axis, followers)
     ]
     one_axis = len(comparisons) == 1 and len(comparisons[0].values) == len(groups)
     if len(groups) > 1 and not one_axis:
@@ -118,18 +119,58 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     return tuple(comparison for comparison in comparisons if comparison.entrants)
 
 
-def _families(groups: Sequence[Group], axis: str, followers: Sequence[str]) -> list[list[Group]]:
+_LABELS = ("dataset", CLIENTS)
+"""Keys that do not set the cells of a family apart."""
+
+
+def _one_of_each(groups: Sequence[Group]) -> list[Group]:
+    """Return, of groups that differ in the number of evaluated clients only, that of most lines."""
+    cells: dict[str, Group] = {}
+    for group in sorted(groups, key=lambda group: len(group.lines)):
+        cells[canonical_json({k: v for k, v in group.keys.items() if k not in _LABELS})] = group
+    return [group for group in groups if group in cells.values()]
+
+
+def _all_families(
+    groups: Sequence[Group], axis: str, followers: Sequence[str]
+) -> list[list[Group]]:
+    """Return groups that differ in the axis and in what follows it only.
+
+    A grid's rules may scale other keys of the class with the axis; groups that such a rule holds
+    together are one family, whatever part of them has equal keys by chance.
+    """
+    as_run = _families(groups, axis, followers, {})
+    unscaled = {group.class_id: group.unscaled for group in groups}
+    if not any(unscaled.values()):
+        return as_run
+    by_rule = _families(groups, axis, followers, unscaled)
+    whole = [{group.class_id for group in family} for family in by_rule]
+    rest = [f for f in as_run if not any({g.class_id for g in f} <= ids for ids in whole)]
+    return [*by_rule, *rest]
+
+
+def _families(
+    groups: Sequence[Group],
+    axis: str,
+    followers: Sequence[str],
+    unscaled: Mapping[str, Mapping[str, Any]],
+) -> list[list[Group]]:
     """Return groups that differ in the axis (and its followers) only, at two or more values."""
     alike: dict[str, list[Group]] = {}
     for group in groups:
         if group.keys[axis] is not None:
-            others = {k: v for k, v in group.keys.items() if k not in (axis, *followers)}
+            before = {k: v for k, v in unscaled.get(group.class_id, {}).items() if k != axis}
+            others = {
+                k: v
+                for k, v in {**group.keys, **before}.items()
+                if k not in (axis, *_LABELS, *followers)
+            }
             alike.setdefault(canonical_json(others), []).append(group)
     families = []
     for family in alike.values():
         values = [group.keys[axis] for group in family]
         if len(set(values)) < len(values) and followers:
-            families += _families(family, axis, ())
+            families += _families(family, axis, (), unscaled)
         elif len(set(values)) > 1:
             families.append(sorted(family, key=lambda group: group.keys[axis]))
     return families

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
+from fedbench.bench.config import training_settings
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.results.metrics import ALL_READ, NEVER_READ, evaluation_fields
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.system.identity import content_id
+from fedbench.bench.system.identity import canonical_json, content_id
 
 SETTING = (
     "partition",
@@ -25,26 +28,23 @@ SETTING = (
 """Columns that rows and published numbers have in common."""
 
 KEYS = ("dataset", "dataset_revision", *SETTING, "benchmark_version")
-"""Columns of the comparability class; settings of data, model and probe are added to them."""
+"""Columns of the comparability class; settings of data, model and metric are added to them."""
 
-_IN_COLUMNS = frozenset(
-    {
-        "data.name",
-        "data.partition",
-        "data.alpha",
-        "data.num_clients",
-        "model.backbone",
-        "model.norm",
-    }
-)
-_SECTIONS = ("data.", "model.", "evaluation.")
-_NO_CLASS = frozenset({"evaluation.protocols", "evaluation.every", "evaluation.untrained"})
-_CLASS_SETTINGS = (
-    "client.local_epochs",
-    "client.precision",
-    "federation.num_rounds",
-    "federation.participation",
-)
+COLUMN_OF = {
+    "data.partition": "partition",
+    "data.alpha": "alpha",
+    "data.num_clients": "num_clients",
+    "model.backbone": "backbone",
+    "model.norm": "norm",
+    "client.local_epochs": "local_epochs",
+    "federation.num_rounds": "num_rounds",
+    "federation.participation": "participation",
+}
+"""Fields whose values are columns of the class."""
+_PRECISION = "client.precision"
+_SECTIONS = ("data.", "model.")
+CLIENTS = "evaluation.num_clients"
+"""In the class where encoders differ between clients, and for whoever is ranked with them."""
 
 _ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
 _WORDS: Mapping[str, Callable[[Any], str]] = {
@@ -68,31 +68,149 @@ def settings_of(config_json: str) -> Mapping[str, Any]:
     return flatten(json.loads(config_json))
 
 
-def class_keys(row: Row) -> dict[str, Any]:
-    """Return everything that two rows must share to be ranked together, by name."""
-    config = settings_of(row.config_json)
+@lru_cache(maxsize=1 << 14)
+def training_of(config_json: str) -> Mapping[str, Any]:
+    """Return a row's training settings by dotted name; shared, so not to be changed."""
+    return flatten(training_settings(json.loads(config_json)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _contender(config_json: str, benchmark: str, data_revision: str) -> str:
+    config = training_settings(json.loads(config_json))
+    return content_id({"benchmark": benchmark, "data": data_revision, "config": config})
+
+
+def contender(row: Row) -> str:
+    """Return the identity of a row's training configuration, without its seed.
+
+    It is `config_id` as this version makes it, so that rows of older ones are told apart by their
+    training, too.
+    """
+    return _contender(row.config_json, row.benchmark_version, row.dataset_revision)
+
+
+def measured_by(row: Row, metric: str) -> dict[str, Any]:
+    """Return the settings that give a metric of a row its meaning, by dotted name.
+
+    The number of evaluated clients is left out where all clients have one encoder, since all of
+    them count then. Fields of older versions that are not known any more count for every metric.
+    """
+    read = evaluation_fields(metric)
+    settings = {}
+    for name, value in settings_of(row.config_json).items():
+        section, _, field = name.partition(".")
+        if section == "evaluation" and (field in read or field not in ALL_READ | NEVER_READ):
+            settings[name] = value
+    if CLIENTS in settings:
+        if '"objective_std"' in (row.metrics_json or ""):  # a mean over encoders
+            settings[CLIENTS] = min(settings[CLIENTS], row.num_clients)
+        else:
+            del settings[CLIENTS]
+    return settings
+
+
+def class_keys(row: Row, metric: str) -> dict[str, Any]:
+    """Return everything that two rows must share to be ranked together by a metric, by name.
+
+    `dataset` is the exception: it is a label, and the revision says which images they are.
+    """
+    training = training_of(row.config_json)
     further = {
-        key: config[key]
-        for key in sorted(config)
-        if key.startswith(_SECTIONS) and key not in _IN_COLUMNS | _NO_CLASS
+        key: training[key]
+        for key in sorted(training)
+        if key.startswith(_SECTIONS) and key not in COLUMN_OF
     }
-    further["client.precision"] = config.get("client.precision", "fp32")
-    return {key: getattr(row, key) for key in KEYS} | further
+    further[_PRECISION] = training.get(_PRECISION, "fp32")
+    measured = measured_by(row, metric)
+    return {key: getattr(row, key) for key in KEYS} | further | dict(sorted(measured.items()))
+
+
+def class_id(keys: Mapping[str, Any]) -> str:
+    """Return the identity of a comparability class."""
+    return content_id({key: value for key, value in keys.items() if key != "dataset"})
+
+
+def classes(rows: Sequence[Row], metric: str) -> list[tuple[dict[str, Any], list[Row]]]:
+    """Divide rows into comparability classes: the keys of each, and its rows.
+
+    Methods with one encoder are compared with those that are evaluated on some clients' encoders;
+    if these were evaluated on different numbers of clients, with the larger class.
+    """
+    keys: dict[str, dict[str, Any]] = {}
+    members: dict[str, list[Row]] = {}
+    for row in rows:
+        row_keys = class_keys(row, metric)
+        identity = class_id(row_keys)
+        names = [keys[identity]["dataset"]] if identity in keys else []
+        keys[identity] = row_keys | {"dataset": min([*names, row.dataset])}
+        members.setdefault(identity, []).append(row)
+    larger: dict[str, str] = {}
+    for identity in sorted(keys, key=lambda i: (len(members[i]), i)):
+        if CLIENTS in keys[identity]:
+            rest = {key: value for key, value in keys[identity].items() if key != CLIENTS}
+            larger[class_id(rest)] = identity
+    for identity in set(larger) & set(keys):
+        joined = larger[identity]
+        keys[joined]["dataset"] = min(keys[joined]["dataset"], keys[identity]["dataset"])
+        members[joined] += members.pop(identity)
+        del keys[identity]
+    return [(keys[identity], members[identity]) for identity in keys]
+
+
+class Meaning:
+    """The settings of a metric that most lines of a table share.
+
+    Args:
+        lines: rows of each line of a table, those that measured the metric.
+        metric: the metric.
+    """
+
+    def __init__(self, lines: Iterable[Sequence[Row]], metric: str) -> None:
+        self._metric = metric
+        settings, clients = Counter[str](), Counter[int]()
+        for rows in lines:
+            parts = [self._parts(row) for row in rows]
+            settings.update({part[0] for part in parts})
+            clients.update({part[1] for part in parts if part[1] is not None})
+        self._settings = max(sorted(settings), key=settings.__getitem__, default="")
+        self._clients = max(sorted(clients), key=clients.__getitem__, default=None)
+
+    def __contains__(self, row: Row) -> bool:
+        """Return True if a row measured the metric by these settings."""
+        settings, clients = self._parts(row)
+        return settings == self._settings and clients in (None, self._clients)
+
+    def _parts(self, row: Row) -> tuple[str, int | None]:
+        settings = measured_by(row, self._metric)
+        clients = settings.pop(CLIENTS, None)
+        return canonical_json(settings), clients
+
+
+def unscaled_keys(rows: Iterable[Row], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a class that a grid's rules scaled, with their values without that.
+
+    Args:
+        rows: of the class; where they disagree, the most count.
+        keys: of the class.
+    """
+    records = Counter(row.scaled_json for row in rows if row.scaled_json is not None)
+    most = max(sorted(records), key=records.__getitem__, default="{}")
+    fields = {COLUMN_OF.get(name, name): value for name, value in json.loads(most).items()}
+    return {key: value for key, value in fields.items() if key in keys}
 
 
 def settings_id(row: Row) -> str:
     """Return an identity of the hyperparameters, the same for every class and seed.
 
-    Class and identity together tell any two configurations apart: settings that are in no class
-    count here.
+    Class and identity together tell any two training configurations apart: settings that are in no
+    class count here. A value that a grid's rule scaled counts as it was before.
     """
-    config = settings_of(row.config_json)
+    training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
     return content_id(
         {
             key: value
-            for key, value in config.items()
-            if key in _NO_CLASS
-            or (key != "seed" and key not in _CLASS_SETTINGS and not key.startswith(_SECTIONS))
+            for key, value in training.items()
+            if key not in COLUMN_OF and key != _PRECISION and not key.startswith(_SECTIONS)
         }
     )
 
@@ -198,14 +316,14 @@ def _in_words(name: str, value: Any) -> str:
 def variants(rows: Mapping[str, Row]) -> dict[str, str]:
     """Return, by configuration, the hyperparameters that tell it from others of its method.
 
+    The evaluation is none of them.
+
     Args:
-        rows: one row of each configuration of one class, by configuration id.
+        rows: one row of each training configuration of one class, by its id.
     """
-    by_method: dict[str, dict[str, dict[str, Any]]] = {}
+    by_method: dict[str, dict[str, Mapping[str, Any]]] = {}
     for config_id, row in rows.items():
-        config = {**settings_of(row.config_json)}
-        config.pop("seed", None)
-        by_method.setdefault(row.method, {})[config_id] = config
+        by_method.setdefault(row.method, {})[config_id] = training_of(row.config_json)
     texts = {}
     for configs in by_method.values():
         names = sorted({name for config in configs.values() for name in config})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +32,39 @@ class Curve:
     num_bytes: tuple[int, ...]
     knn_acc: tuple[float | None, ...]
     linear_acc: tuple[float | None, ...]
+
+    def at(self, rounds: Collection[int]) -> Curve:
+        """Return the evaluations after some rounds; -1 is the last one."""
+        last = len(self.rounds) - 1
+        chosen = [i for i, r in enumerate(self.rounds) if (-1 if i == last else r) in rounds]
+        return Curve(
+            rounds=tuple(self.rounds[i] for i in chosen),
+            num_bytes=tuple(self.num_bytes[i] for i in chosen),
+            knn_acc=tuple(self.knn_acc[i] for i in chosen),
+            linear_acc=tuple(self.linear_acc[i] for i in chosen),
+        )
+
+
+def common_rounds(curves: Sequence[Curve]) -> tuple[int, ...]:
+    """Return the rounds after which all curves have a k-NN accuracy, ascending but for -1: the end.
+
+    Methods with preparatory rounds end later than others; the end is therefore no number.
+    """
+    measured = [
+        {
+            -1 if place == len(curve.rounds) - 1 else done
+            for place, (done, value) in enumerate(zip(curve.rounds, curve.knn_acc, strict=True))
+            if value is not None
+        }
+        for curve in curves
+    ]
+    return tuple(sorted(set.intersection(*measured))) if measured else ()
+
+
+def longest(curve: Curve) -> tuple[int, int]:
+    """Return a key that is largest for the curve with the most evaluations, k-NN first."""
+    knn = sum(value is not None for value in curve.knn_acc)
+    return knn, sum(value is not None for value in curve.linear_acc)
 
 
 def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
@@ -74,7 +107,11 @@ def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], li
         except StoreError as error:
             return str(error)
 
-    done = [row for row in rows if row.status == "ok"]
+    first: dict[str, Row] = {}  # replicas share a curve's file
+    for row in sorted(rows, key=lambda row: row.finished_at):
+        if row.status == "ok":
+            first.setdefault(row.row_id, row)
+    done = [*first.values()]
     with ThreadPoolExecutor(_THREADS) as threads:
         loaded = list(zip((row.row_id for row in done), threads.map(load, done), strict=True))
     curves = {row_id: curve for row_id, curve in loaded if isinstance(curve, Curve)}

@@ -46,6 +46,10 @@ _LATEX = {
 
 UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
 
+UNEVEN_CURVES = (
+    "area and rounds are at the evaluations that most curves have; empty where a curve lacks some"
+)
+
 _EMPTY = ("rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds")
 """Columns of machine formats without any line."""
 _PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
@@ -206,7 +210,7 @@ def _count(value: float | None, line: Line) -> str:
 
 
 def _notes(line: Line) -> list[str]:
-    """Caveats of a line: divergence, failures, collapse, tuning, labels, privacy, few seeds."""
+    """Caveats of a line: divergence, failures, collapse, tuning, privacy, replicas, few seeds."""
     notes = []
     if line.num_diverged:
         notes.append(f"{line.num_diverged} diverged")
@@ -224,6 +228,10 @@ def _notes(line: Line) -> list[str]:
         notes.append(f"ε {line.epsilon:.3g} for {line.epsilon_of}")
     if line.revealing_messages:
         notes.append("shows single images")
+    if line.replica_spread is not None:
+        spread = number(line.replica_spread, is_accuracy(line.metric))
+        runs = "replica" if line.num_replicas == 1 else "replicas"
+        notes.append(f"{line.num_replicas} {runs}, spread {spread}")
     if 0 < line.n_seeds < 3:
         notes.append("descriptive")
     return notes
@@ -306,7 +314,9 @@ def group_table(group: Group) -> TextTable:
         rows=[[row[name] for name in header] for row in rows],
         best=[bool(line.best) for line in group.lines],
         column=header.index(metric) if metric in header else header.index("method"),
-        footer=UNEQUAL_BUDGETS if group.unequal_budgets else "",
+        footer="; ".join(
+            [UNEQUAL_BUDGETS] * group.unequal_budgets + [UNEVEN_CURVES] * group.uneven_curves
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows to ranks: one table per comparability class, one line per configuration, means over seeds.
+"""Rows to ranks: one table per comparability class, one line per training configuration.
 
 Only rows of one class are ranked together: same data and revision, same partition, same budget,
 same encoder, same probe. The differences between classes become the titles of their tables.
@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
-from fedbench.bench.results.leaderboard.comparability import class_keys, order, titles
+from fedbench.bench.results.leaderboard.comparability import (
+    class_id,
+    classes,
+    order,
+    titles,
+    unscaled_keys,
+)
 from fedbench.bench.results.leaderboard.curves import Curve
+from fedbench.bench.results.leaderboard.data_names import dataset_name, is_on, named_by_content
 from fedbench.bench.results.leaderboard.lines import (
     Group,
     Line,
     Spent,
     lines_of,
-    over_rounds,
     ranked,
 )
-from fedbench.bench.results.leaderboard.published import dataset_name
 from fedbench.bench.results.metrics import FINAL_METRICS, FULL_NAMES
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError, did_you_mean
-from fedbench.bench.system.identity import content_id
 
 
 @dataclass(frozen=True)
@@ -84,25 +88,20 @@ def leaderboard(
     """
     chosen = [
         row
-        for row in rows
-        if (dataset is None or dataset_name(row.dataset) == dataset_name(dataset))
-        and (row_ids is None or row.row_id in row_ids)
+        for row in named_by_content(rows)
+        if (dataset is None or is_on(row, dataset)) and (row_ids is None or row.row_id in row_ids)
     ]
     metric = _checked_metric(metric, chosen)
-    keys: dict[str, dict[str, Any]] = {}
-    members: dict[str, list[Row]] = {}
-    for row in chosen:
-        row_keys = class_keys(row)
-        class_id = content_id(row_keys)
-        keys[class_id] = row_keys
-        members.setdefault(class_id, []).append(row)
-    title_of = titles(keys, {i: {row.preset for row in rows} for i, rows in members.items()})
+    divided = {class_id(keys): (keys, members) for keys, members in classes(chosen, metric)}
+    title_of = titles(
+        {i: keys for i, (keys, _) in divided.items()},
+        {i: {row.preset for row in members} for i, (_, members) in divided.items()},
+    )
     groups = []
-    for class_id, class_rows in members.items():
-        lines = lines_of(class_rows, metric, keys[class_id], published, studies or {})
-        if curves is not None:
-            lines = [over_rounds(line, curves, reach) for line in lines]
-        groups.append(Group(title_of[class_id], keys[class_id], ranked(lines)))
+    for identity, (keys, members) in divided.items():
+        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach)
+        unscaled = unscaled_keys(members, keys)
+        groups.append(Group(title_of[identity], keys, ranked(lines), unscaled))
     groups.sort(key=lambda group: order(group.keys))
     return Leaderboard(metric, tuple(groups), reach)
 
@@ -132,8 +131,9 @@ def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> 
     run = f"fedbench sweep --grid {shlex.quote(grid)}" if grid else "fedbench run simclr"
     if not rows:
         return f"nothing to rank yet; try {run}"
+    rows = named_by_content(rows)
     held = sorted({row.dataset for row in rows})
-    if dataset is not None and dataset_name(dataset) not in map(dataset_name, held):
+    if dataset is not None and not any(is_on(row, dataset) for row in rows):
         if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, KNOWN):
             raise UnknownNameError("data set", dataset, held, "; known = in the store")
         hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")

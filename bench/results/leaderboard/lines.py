@@ -1,35 +1,51 @@
-"""Lines of a leaderboard: one configuration over its seeds, ranked within its class."""
+"""Lines of a leaderboard: one training configuration over its seeds, ranked within its class.
+
+A configuration may have several rows of one seed: runs that were measured again, and replicas from
+other machines. For each metric the row counts that has it and finished first.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fedbench.bench.results.leaderboard.comparability import KEYS, settings_id, variants
-from fedbench.bench.results.leaderboard.curves import Curve, area, reached
-from fedbench.bench.results.leaderboard.published import (
-    Published,
-    dataset_name,
-    published_number,
+from fedbench.bench.results.leaderboard.comparability import (
+    KEYS,
+    Meaning,
+    class_id,
+    contender,
+    settings_id,
+    variants,
 )
+from fedbench.bench.results.leaderboard.curves import (
+    CURVE_METRICS,
+    Curve,
+    area,
+    common_rounds,
+    longest,
+    reached,
+)
+from fedbench.bench.results.leaderboard.data_names import is_on
+from fedbench.bench.results.leaderboard.published import Published, published_number
 from fedbench.bench.results.leaderboard.statistics import LEVEL, holm, mean, paired_p, summarize
 from fedbench.bench.results.metrics import score
 from fedbench.bench.results.store.row import Row, per_gigabyte
-from fedbench.bench.system.identity import content_id
 
 
 class Spent(NamedTuple):
-    """Cost of a tuning study: the number of its runs, and the data set that they were on."""
+    """Cost of a tuning study: the number of its runs, and name and revision of its data set."""
 
     runs: int
     dataset: str
+    revision: str = ""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One configuration over its seeds.
+    """One training configuration over its seeds.
 
     Attributes:
         rank: 1 is best, ties share a rank; None if not ranked: nothing measured, or hyperparameters
@@ -37,9 +53,11 @@ class Line:
         variant: the hyperparameters in which configurations of one method differ; else empty.
         mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
         values, seeds: the metric of each seed, in the order of seeds.
-        row_ids: the runs of those seeds; `fedbench export` takes one.
+        row_ids: the runs that those values are from; `fedbench export` takes one.
         local_acc_mean, local_acc_std: the metric's probe on clients' own test images: mean over
             clients and standard deviation over them, each a mean over seeds.
+        objective_mean, knn_acc_mean, linear_acc_mean: of these metrics over the seeds, from runs
+            that measured them as most lines of the class do; None without any.
         gain: mean over seeds of (trained - untrained encoder).
         mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
         minutes: wall time of one run; mean over seeds.
@@ -52,7 +70,8 @@ class Line:
         best: True for the first line of its class and for those that a paired t-test over common
             seeds (Holm) cannot tell from it; None with fewer than 3 common seeds.
         p_best: p-value of that test, adjusted.
-        area: mean of k-NN accuracy over the rounds; needs curves, as do the next three.
+        area: mean of k-NN accuracy over the rounds; needs curves that were evaluated after the
+            same rounds as those of most lines, as do the next three.
         rounds_to_reach: first evaluated round with the k-NN accuracy asked for, mean over seeds.
         gb_to_reach: the same in bytes of both directions, in units of 1e9.
         num_reached: seeds that got there; the two means are null unless all did.
@@ -62,6 +81,10 @@ class Line:
             protects; None unless every run has it.
         revealing_messages: messages to the server that hold something of a single image, the most
             of any seed.
+        num_replicas: further runs of these seeds that got another value, as on another machine.
+        replica_spread: largest minus smallest value of one seed, the most of any seed; None
+            without replicas.
+        curve_ids: the runs of the seeds whose curves have the most evaluations.
     """
 
     rank: int | None
@@ -111,32 +134,49 @@ class Line:
     epsilon: float | None = None
     epsilon_of: str | None = None
     revealing_messages: int | None = None
+    num_replicas: int = 0
+    replica_spread: float | None = None
+    curve_ids: tuple[str, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
         """Plain values for JSON: the fields, with the columns of the class beside them."""
         flat = asdict(self)
-        keys = flat.pop("keys")
+        keys, _ = flat.pop("keys"), flat.pop("curve_ids")
         flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
         return flat | {key: keys[key] for key in KEYS}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Lines of one comparability class, best first; the title names what sets the class apart."""
+    """Lines of one comparability class, best first.
+
+    Attributes:
+        title: names what sets the class apart.
+        keys: of the class.
+        lines: of the class.
+        unscaled: the keys that a grid's rules scaled, and their values without that.
+    """
 
     title: str
     keys: Mapping[str, Any]
     lines: tuple[Line, ...]
+    unscaled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def class_id(self) -> str:
         """Identity of the comparability class."""
-        return content_id(self.keys)
+        return class_id(self.keys)
 
     @property
     def unequal_budgets(self) -> bool:
         """True if hyperparameters of its tuned lines come from studies of different sizes."""
         return len({line.tune_runs for line in self.lines if line.tuned}) > 1
+
+    @property
+    def uneven_curves(self) -> bool:
+        """True if curves of some lines lack rounds after which others were evaluated."""
+        with_area = [line for line in self.lines if line.area is not None]
+        return bool(with_area) and any(line.curve_ids for line in self.lines if line.area is None)
 
 
 def metric_value(row: Row, metric: str) -> float | None:
@@ -154,6 +194,8 @@ def lines_of(
     keys: Mapping[str, Any],
     look_up: bool,
     studies: Mapping[str, Spent],
+    curves: Mapping[str, Curve] | None = None,
+    reach: float | None = None,
 ) -> list[Line]:
     """Return the lines of one class, not ranked yet.
 
@@ -163,80 +205,191 @@ def lines_of(
         keys: of the class.
         look_up: look for the published numbers.
         studies: cost of each tuning study, by its id.
+        curves: by row id; None = leave the fields out that come from them.
+        reach: k-NN accuracy to look for in the curves.
     """
     configs: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row.config_id, row.seed, row.row_id)):
-        configs.setdefault(row.config_id, []).append(row)
+    for row in sorted(rows, key=lambda row: (contender(row), row.seed, *_first_finished(row))):
+        configs.setdefault(contender(row), []).append(row)
     variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
-    return [
+    meanings = {
+        name: Meaning([_having(runs, name) for runs in configs.values()], name)
+        for name in {*SECONDARY, _local(metric)}
+    }
+    lines = [
         _line(
-            runs,
-            metric,
+            config_id,
+            _Runs(runs, metric, meanings, curves or {}),
             variant_of[config_id],
             keys,
             published_number(runs[0], metric) if look_up else None,
-            studies.get(runs[0].study_id or ""),
+            next(filter(None, (studies.get(row.study_id or "") for row in runs)), None),
         )
         for config_id, runs in configs.items()
     ]
+    return lines if curves is None else over_rounds(lines, curves, reach)
+
+
+SECONDARY = ("objective", "knn_acc", "linear_acc")
+"""Metrics that a table has beside the one it is ranked by."""
+
+
+def _local(metric: str) -> str:
+    """Return the metric of the same probe on clients' own test images."""
+    return metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
+
+
+def _having(rows: Sequence[Row], metric: str) -> list[Row]:
+    """Return the finished rows that measured a metric."""
+    return [row for row in rows if row.status == "ok" and metric_value(row, metric) is not None]
+
+
+def _first_finished(row: Row) -> tuple[Any, ...]:
+    """Return a key that sorts runs by their end, and those of the same moment by content."""
+    scores = (row.objective, row.knn_acc, row.linear_acc, row.metrics_json)
+    return row.finished_at, row.row_id, str(scores)
+
+
+class _Runs:
+    """The rows of a line.
+
+    Attributes:
+        rows: all of them, by seed and end.
+        measured: for each seed the row that the metric is from, and its value.
+        done: for each seed that row, or one that lacks the metric.
+        num_diverged, num_failed: seeds that ended so.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        metric: str,
+        meanings: Mapping[str, Meaning],
+        curves: Mapping[str, Curve],
+    ) -> None:
+        self.rows, self.metric, self._meanings = rows, metric, meanings
+        by_seed: dict[int, list[Row]] = {}
+        for row in rows:
+            by_seed.setdefault(row.seed, []).append(row)
+        ended = [[row for row in runs if row.status != "error"] for runs in by_seed.values()]
+        self.num_failed = sum(not runs for runs in ended)
+        self.num_diverged = sum(runs[0].status == "diverged" for runs in ended if runs)
+        self._seeds = [
+            [row for row in runs if row.status == "ok"]
+            for runs in ended
+            if runs and runs[0].status == "ok"
+        ]
+        self.measured = [(row, v) for runs in self._seeds for row, v in _values(runs, metric)[:1]]
+        counted = {row.seed: row for row, _ in self.measured}
+        self.done = [counted.get(runs[0].seed, runs[0]) for runs in self._seeds]
+        with_curves = [self._with_curve(runs, curves) for runs in self._seeds]
+        self.curve_ids = tuple(row.row_id for row in with_curves if row is not None)
+
+    def of(self, metric: str, beside: str | None = None) -> list[tuple[Row, float]]:
+        """Return for each seed the row that a metric of the table is from, and its value.
+
+        Args:
+            metric: the metric.
+            beside: the metric whose settings count, if it is another one.
+        """
+        if metric == self.metric:
+            return self.measured
+        meaning = self._meanings[beside or metric]
+        chosen = [_values([r for r in runs if r in meaning], metric)[:1] for runs in self._seeds]
+        return [pair for pairs in chosen for pair in pairs]
+
+    def mean(self, metric: str, beside: str | None = None) -> float | None:
+        """Return the mean of a metric of the table over the seeds."""
+        return mean([value for _, value in self.of(metric, beside)])
+
+    def gains(self) -> list[tuple[float, float]]:
+        """Return the metric of each seed after and before training."""
+        pairs = []
+        runs_of = {runs[0].seed: runs for runs in self._seeds}
+        for row, value in self.measured:
+            before = _values([row, *runs_of[row.seed]], f"untrained_{self.metric}")
+            pairs += [(value, start) for _, start in before[:1]]
+        return pairs
+
+    def replicas(self) -> tuple[int, float | None]:
+        """Return the number of replicas, and the largest spread of one seed."""
+        values = [{value for _, value in _values(runs, self.metric)} for runs in self._seeds]
+        several = [each for each in values if len(each) > 1]
+        spread = max((max(each) - min(each) for each in several), default=None)
+        return sum(len(each) - 1 for each in several), spread
+
+    def _with_curve(self, runs: Sequence[Row], curves: Mapping[str, Curve]) -> Row | None:
+        alike = [
+            row
+            for row in runs
+            if row.row_id in curves
+            and all(
+                row in self._meanings[name]
+                for name in CURVE_METRICS
+                if name != self.metric and metric_value(row, name) is not None
+            )
+        ]
+        return max(alike, key=lambda row: longest(curves[row.row_id]), default=None)
+
+
+def _values(rows: Sequence[Row], metric: str) -> list[tuple[Row, float]]:
+    return [(row, v) for row in rows if (v := metric_value(row, metric)) is not None]
 
 
 def _line(
-    runs: Sequence[Row],
-    metric: str,
+    config_id: str,
+    runs: _Runs,
     variant: str,
     keys: Mapping[str, Any],
     published: Published | None,
     study: Spent | None,
 ) -> Line:
-    first = runs[0]
-    done = [row for row in runs if row.status == "ok"]
-    measured = [(row, v) for row in done if (v := metric_value(row, metric)) is not None]
-    values = [value for _, value in measured]
-    before = [(value, metric_value(row, f"untrained_{metric}")) for row, value in measured]
-    pairs = [(after, start) for after, start in before if start is not None]
+    first, done, metric = runs.rows[0], runs.done, runs.metric
+    values = [value for _, value in runs.measured]
+    gains = runs.gains()
     summary = summarize(values)
-    local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
+    local = _local(metric)
     difference = None
     if published is not None and summary.mean is not None:
         difference = summary.mean - published.value
     tuned_on = None
-    if study is not None and dataset_name(study.dataset) != dataset_name(first.dataset):
-        tuned_on = study.dataset
+    if study is not None and study.revision != first.dataset_revision:
+        tuned_on = None if is_on(first, study.dataset) else study.dataset
     epsilons = [row.epsilon for row in done if row.epsilon is not None]
     private = bool(done) and len(epsilons) == len(done)
+    num_replicas, replica_spread = runs.replicas()
     return Line(
         rank=None,
         method=first.method,
         variant=variant,
-        config_id=first.config_id,
+        config_id=config_id,
         metric=metric,
         mean=summary.mean,
         std=summary.std,
         ci95_low=summary.ci95_low,
         ci95_high=summary.ci95_high,
         n_seeds=len(values),
-        seeds=tuple(row.seed for row, _ in measured),
+        seeds=tuple(row.seed for row, _ in runs.measured),
         values=tuple(values),
-        row_ids=tuple(row.row_id for row, _ in measured),
-        objective_mean=_mean(row.objective for row in done),
-        knn_acc_mean=_mean(row.knn_acc for row in done),
-        linear_acc_mean=_mean(row.linear_acc for row in done),
-        local_acc_mean=_mean(metric_value(row, local) for row in done),
-        local_acc_std=_mean(metric_value(row, f"{local}_std") for row in done),
-        untrained_mean=mean([start for _, start in pairs]),
-        gain=mean([after - start for after, start in pairs]),
+        row_ids=tuple(row.row_id for row, _ in runs.measured),
+        objective_mean=runs.mean("objective"),
+        knn_acc_mean=runs.mean("knn_acc"),
+        linear_acc_mean=runs.mean("linear_acc"),
+        local_acc_mean=runs.mean(local),
+        local_acc_std=runs.mean(f"{local}_std", beside=local),
+        untrained_mean=mean([start for _, start in gains]),
+        gain=mean([after - start for after, start in gains]),
         mb_up_down=_mean((row.bytes_up_down for row in done), unit=1e6),
         minutes=_mean((row.wall_seconds for row in done), unit=60),
         collapsed=any(row.collapsed for row in done),
-        num_diverged=sum(row.status == "diverged" for row in runs),
-        num_failed=sum(row.status == "error" for row in runs),
-        tuned=any(row.tuned for row in runs),
+        num_diverged=runs.num_diverged,
+        num_failed=runs.num_failed,
+        tuned=any(row.tuned for row in runs.rows),
         selection=first.selection,
         preset=first.preset,
         published=published,
         difference=difference,
-        class_id=content_id(keys),
+        class_id=class_id(keys),
         keys=keys,
         settings_id=settings_id(first),
         tune_runs=None if study is None else study.runs,
@@ -247,6 +400,9 @@ def _line(
         epsilon=max(epsilons) if private else None,
         epsilon_of=done[0].epsilon_of if private else None,
         revealing_messages=max((row.revealing_messages or 0 for row in done), default=None),
+        num_replicas=num_replicas,
+        replica_spread=replica_spread,
+        curve_ids=runs.curve_ids,
     )
 
 
@@ -254,15 +410,32 @@ def _mean(values: Iterable[float | None], unit: float = 1) -> float | None:
     return mean([value / unit for value in values if value is not None])
 
 
-def over_rounds(line: Line, curves: Mapping[str, Curve], reach: float | None) -> Line:
-    """Return the line with the fields that come from the curves of its runs.
+def over_rounds(
+    lines: Sequence[Line], curves: Mapping[str, Curve], reach: float | None
+) -> list[Line]:
+    """Return the lines of a class with the fields that come from the curves of their runs.
+
+    Curves are compared at the evaluations that most lines have; lines that lack some of these have
+    no such fields. Lines without any evaluation between first and last count only if all are so.
 
     Args:
-        line: without them.
+        lines: without them.
         curves: by row id; runs without one are left out.
         reach: k-NN accuracy to look for.
     """
-    known = [curves[row_id] for row_id in line.row_ids if row_id in curves]
+    known = [[curves[row_id] for row_id in line.curve_ids] for line in lines]
+    shared = [common_rounds(of_line) for of_line in known]
+    counts = Counter(rounds for rounds in shared if len(rounds) > 2) or Counter(shared)
+    at = max(sorted(counts), key=lambda rounds: (counts[rounds], len(rounds)), default=())
+    return [
+        _with_curves(line, [curve.at(at) for curve in of_line], reach)
+        if of_line and {*at} <= {*rounds}
+        else line
+        for line, of_line, rounds in zip(lines, known, shared, strict=True)
+    ]
+
+
+def _with_curves(line: Line, known: Sequence[Curve], reach: float | None) -> Line:
     there = [] if reach is None else [at for curve in known if (at := reached(curve, reach))]
     all_there = len(there) == len(known)
     return replace(

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedbench.bench.results.leaderboard.comparability import class_keys
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
@@ -20,13 +19,13 @@ from fedbench.bench.results.metrics import is_accuracy, metric_title
 from fedbench.bench.results.report.series import columns, curves_of, scatter, sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.identity import content_id
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
 _FIRST = ("linear_acc", "knn_acc", "linear_paper_acc", "objective")
 _RUN_COLUMNS = (
     "row_id",
+    "measured_from",
     "status",
     "method",
     "preset",
@@ -147,18 +146,18 @@ def content(
         metric: leaderboard(rows, metric=metric, curves=curves, studies=spent) for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
-    class_of = {row.row_id: content_id(class_keys(row)) for row in rows}
+    titles = {group.class_id: group.title for b in boards.values() for group in b.groups}
     return {
         "title": title,
         "problems": list(problems),
         "metrics": [
             {"name": m, "title": metric_title(m), "percent": is_accuracy(m)} for m in metrics
         ],
-        "classes": {group.class_id: group.title for group in groups},
+        "classes": {group.class_id: group.title for group in groups} | titles,
         "boards": {metric: _board(board) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
         "curves": {group.class_id: curves_of(group, curves) for group in groups},
-        "scatter": scatter(rows, class_of, [m for m in metrics if m != "objective"]),
+        "scatter": scatter(rows, [m for m in metrics if m != "objective"]),
         "geometry": list(geometry),
         "runs": columns(
             [

@@ -6,6 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedbench.bench.results.leaderboard.comparability import (
+    Meaning,
+    class_id,
+    classes,
+    contender,
+)
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve
 from fedbench.bench.results.leaderboard.formats import method_title
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
@@ -57,7 +63,7 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
     """Return the mean of each line over its seeds at every evaluation, with the interval."""
     points: list[dict[str, Any]] = []
     for line in group.lines:
-        of_line = [curves[row_id] for row_id in line.row_ids if row_id in curves]
+        of_line = [curves[row_id] for row_id in line.curve_ids]
         for metric in CURVE_METRICS:
             at: dict[int, list[tuple[float, int]]] = {}
             for curve in of_line:
@@ -83,23 +89,30 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
     return columns(points, points[0] if points else ())
 
 
-def scatter(
-    rows: Sequence[Row], class_of: Mapping[str, str], metrics: Sequence[str]
-) -> dict[str, Any]:
-    """Return objective against every other metric by class, with correlations by method."""
+def scatter(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, Any]:
+    """Return objective against every other metric by class, with correlations by method.
+
+    Only rows that measured the objective as most of their class did are shown, and of rows with the
+    same training and the same two values one.
+    """
     by_metric: dict[str, Any] = {}
     for metric in metrics:
         by_class: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        for row in rows:
-            value = metric_value(row, metric)
-            if row.objective is not None and value is not None:
-                methods = by_class.setdefault(class_of[row.row_id], {})
-                methods.setdefault(row.method, []).append((row.objective, value))
+        for keys, members in classes(rows, metric):
+            scored = [row for row in members if row.objective is not None]
+            meaning, seen = Meaning([[row] for row in scored], "objective"), set()
+            for row in scored:
+                value = metric_value(row, metric)
+                point = (contender(row), row.seed, row.objective, value)
+                if value is not None and row in meaning and point not in seen:
+                    seen.add(point)
+                    methods = by_class.setdefault(class_id(keys), {})
+                    methods.setdefault(row.method, []).append((row.objective or 0.0, value))
         by_metric[metric] = {
-            class_id: [
+            identity: [
                 {"name": method, "points": pairs, **asdict(correlate(metric, pairs))}
                 for method, pairs in sorted(methods.items())
             ]
-            for class_id, methods in by_class.items()
+            for identity, methods in by_class.items()
         }
     return by_metric

@@ -24,7 +24,7 @@
     const facts = [
       [runs.length, "run", "runs"],
       [count("method"), "method", "methods"],
-      [Object.keys(data.classes).length, "comparability class", "comparability classes"],
+      [data.metrics.length ? data.boards[data.metrics[0].name].groups.length : 0, "comparability class", "comparability classes"],
       [data.studies.length, "tuning study", "tuning studies"],
       [(sum("wall_seconds") / 3600).toFixed(2), "hours of runs"],
       [((sum("bytes_up") + sum("bytes_down")) / 1e9).toFixed(2), "GB between clients and servers"],
@@ -72,7 +72,7 @@
   const asNumber = (cell) => (cell !== "" && !Number.isNaN(Number(cell)) ? [cell, Number(cell)] : cell);
 
   const SHOWN = {
-    row_id: ["run", "code"], status: ["status"], method: ["method"], preset: ["preset"], dataset: ["data"], partition: ["partition"],
+    row_id: ["run", "code"], measured_from: ["measured from", "code"], status: ["status"], method: ["method"], preset: ["preset"], dataset: ["data"], partition: ["partition"],
     alpha: ["alpha", String], num_clients: ["clients", String], participation: ["participation", String], num_rounds: ["rounds", String],
     local_epochs: ["epochs", String], seed: ["seed", String], linear_acc: ["linear %", percent], knn_acc: ["k-NN %", percent],
     objective: ["objective", plain], untrained_linear_acc: ["untrained linear %", percent], untrained_knn_acc: ["untrained k-NN %", percent],

@@ -208,16 +208,16 @@ def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
 def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: MakeRow) -> None:
     rows = [
         make_row(
-            RunConfig(data=DataConfig(alpha=alpha), evaluation=EvaluationConfig(every=every)),
+            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr)),
             linear_acc=acc,
         )
         for alpha in (0.1, 1.0)
-        for every, acc in ((2, 0.5), (4, 0.4))
+        for lr, acc in ((0.2, 0.5), (0.4, 0.4))
     ]
     (comparison,) = leaderboard(rows).across()
     assert {(e.variant, e.means) for e in comparison.entrants} == {
-        ("evaluation.every=2", (0.5, 0.5)),
-        ("evaluation.every=4", (0.4, 0.4)),
+        ("client.lr=0.2", (0.5, 0.5)),
+        ("client.lr=0.4", (0.4, 0.4)),
     }
 
 

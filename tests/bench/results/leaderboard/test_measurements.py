@@ -1,0 +1,295 @@
+"""Runs measured in several ways are one contender, and each metric keeps one meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import BENCHMARK_VERSION, EvaluationConfig, RunConfig, config_id
+from fedbench.bench.results.leaderboard.curves import Curve
+from fedbench.bench.results.leaderboard.formats import (
+    UNEVEN_CURVES,
+    group_table,
+    plain_cells,
+    to_csv,
+)
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.metrics import (
+    ALL_READ,
+    METRICS,
+    NEVER_READ,
+    evaluation_fields,
+)
+from fedbench.bench.results.report.series import scatter
+from fedbench.bench.results.store.row import Row
+
+MakeRow = Callable[..., Row]
+
+
+def configured(seed: int = 0, **sections: Any) -> RunConfig:
+    return RunConfig.model_validate({"seed": seed, **sections})
+
+
+def later(row: Row, minutes: int) -> Row:
+    return row.model_copy(update={"finished_at": row.finished_at + timedelta(minutes=minutes)})
+
+
+def only_line(rows: list[Row], **options: Any) -> Line:
+    (line,) = leaderboard(rows, **options).lines
+    return line
+
+
+def test_every_field_of_the_evaluation_has_a_metric_or_never_matters() -> None:
+    assert frozenset(EvaluationConfig.model_fields) == ALL_READ | NEVER_READ
+    assert not ALL_READ & NEVER_READ
+
+
+@pytest.mark.parametrize(
+    ("metric", "fields"),
+    [
+        ("knn_acc", "knn_neighbours knn_temperature labels_from num_clients"),
+        ("target_knn_acc", "knn_neighbours knn_temperature labels_from num_clients"),
+        ("linear_acc", "linear_l2 labels_from num_clients"),
+        ("untrained_linear_acc", "linear_l2 labels_from num_clients"),
+        ("linear_10pct_train_acc", "linear_l2 labels_from num_clients"),
+        ("target_linear_0.1pct_acc", "linear_l2 labels_from num_clients"),
+        ("linear_local_acc_std", "linear_l2 labels_from num_clients"),
+        ("linear_paper_acc", "labels_from num_clients"),
+        ("finetune_1pct_acc", "labels_from num_clients"),
+        ("mlp_1pct_local_acc", "mlp_hidden_dim mlp_epochs mlp_lr labels_from num_clients"),
+        ("align", "objective_on objective_view objective_max_examples num_clients"),
+        ("unif", "objective_on objective_temperature objective_max_examples num_clients"),
+        ("projection_std_ratio", "num_clients"),
+        ("angle_centred_median", "num_clients"),
+        ("relative_movement", ""),
+        ("final_loss", ""),
+    ],
+)
+def test_fields_that_change_the_meaning_of_a_metric(metric: str, fields: str) -> None:
+    assert evaluation_fields(metric) == {*fields.split()}
+
+
+def test_every_column_is_known_and_an_unknown_metric_reads_everything() -> None:
+    assert all(evaluation_fields(name) is not ALL_READ for name in METRICS)
+    assert evaluation_fields("a_metric_of_a_plugin") is ALL_READ
+
+
+def measured_three_ways(make_row: MakeRow) -> list[Row]:
+    """Three seeds, of which the first two were measured with more protocols, the last two more."""
+    values = [0.30, 0.32, 0.34]
+    rows = [make_row(configured(s), linear_acc=v, knn_acc=v) for s, v in enumerate(values)]
+    for s, v in enumerate(values[:2]):
+        config = configured(s, evaluation={"protocols": ["knn", "linear", "mlp"]})
+        metrics = json.dumps({"mlp_acc": v + 0.1})
+        row = make_row(config, linear_acc=v, knn_acc=v, metrics_json=metrics)
+        rows.append(later(row, 5))
+    for s in (1, 2):
+        config = configured(s, evaluation={"every": 1, "untrained": False})
+        rows.append(later(make_row(config, linear_acc=values[s], knn_acc=values[s]), 9))
+    return rows
+
+
+def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
+    rows = measured_three_ways(make_row)
+    line = only_line(rows)
+    assert (line.method, line.variant, line.n_seeds, line.seeds) == ("simclr", "", 3, (0, 1, 2))
+    assert line.mean == pytest.approx(0.32)
+    assert line.knn_acc_mean == pytest.approx(0.32)
+    assert line.row_ids == tuple(row.row_id for row in rows[:3])
+    now = make_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
+    assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
+    assert (line.num_replicas, line.replica_spread) == (0, None)
+    assert "replica" not in plain_cells(line)["notes"]
+    mlp = only_line(rows, metric="mlp")
+    assert mlp.values == pytest.approx((0.4, 0.42))
+    assert mlp.seeds == (0, 1)
+    assert mlp.row_ids == tuple(row.row_id for row in rows[3:5])
+
+
+def test_rows_of_older_versions_with_ids_by_evaluation_are_one_line(make_row: MakeRow) -> None:
+    rows = [
+        row.model_copy(update={"config_id": f"{number:020x}"})
+        for number, row in enumerate(measured_three_ways(make_row))
+    ]
+    assert only_line(rows).n_seeds == 3
+
+
+def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) -> None:
+    wide = {"evaluation": {"knn_neighbours": 5}}
+    rows = [
+        make_row(configured(), linear_acc=0.5, knn_acc=0.4),
+        make_row(configured(spec="byol"), linear_acc=0.6, knn_acc=0.3),
+        make_row(configured(spec="simsiam", **wide), linear_acc=0.7, knn_acc=0.9),
+    ]
+    (linear,) = leaderboard(rows).groups
+    assert [line.method for line in linear.lines] == ["simsiam", "byol", "simclr"]
+    assert [line.knn_acc_mean for line in linear.lines] == [None, 0.3, 0.4]
+    knn = leaderboard(rows, metric="knn").groups
+    assert [[line.method for line in group.lines] for group in knn] == [
+        ["simsiam"],
+        ["simclr", "byol"],
+    ]
+    assert "knn neighbours 5" in knn[0].title
+
+
+def test_what_the_loss_means_depends_on_no_evaluation(make_row: MakeRow) -> None:
+    other = {name: 3 for name in ("knn_neighbours", "num_clients", "objective_max_examples")}
+    rows = [
+        make_row(configured(), final_loss=1.0),
+        make_row(configured(spec="byol", evaluation=other), final_loss=2.0),
+    ]
+    (group,) = leaderboard(rows, metric="final_loss").groups
+    assert [line.rank for line in group.lines] == [1, 2]
+
+
+def test_the_number_of_evaluated_clients_counts_where_encoders_differ(make_row: MakeRow) -> None:
+    """`objective_std` is over clients' encoders; of 8 clients, 10 and 20 at most are all."""
+
+    def run(spec: str, num: int, *, personal: bool, seed: int = 0) -> Row:
+        metrics = '{"objective_std":0.1}' if personal else "{}"
+        config = configured(seed, spec=spec, evaluation={"num_clients": num})
+        return make_row(config, linear_acc=0.5, objective=0.1, metrics_json=metrics)
+
+    few = run("pfedae", 2, personal=True)
+    many = [run("pfedae", n, personal=True, seed=n) for n in (10, 20)]
+    shared = [run("simclr", n, personal=False, seed=n) for n in (2, 10)]
+    groups = leaderboard([few, *many, *shared]).groups
+    assert [[(line.method, line.n_seeds) for line in group.lines] for group in groups] == [
+        [("pfedae", 1)],
+        [("pfedae", 2), ("simclr", 2)],
+    ]
+    (alone,) = leaderboard(shared).groups
+    assert "evaluation.num_clients" not in alone.keys
+    board = leaderboard([few, *many, *shared])
+    assert {line.class_id for line in board.lines} == {group.class_id for group in board.groups}
+
+
+def test_replicas_are_stated_and_the_first_counts(make_row: MakeRow) -> None:
+    """Of one seed 95.2 and 96.1, of another 90.0 and 90.4: the spread is 0.9."""
+    first = [make_row(configured(s), linear_acc=v) for s, v in enumerate([0.952, 0.900])]
+    second = [
+        later(row, 1).model_copy(update={"linear_acc": v})
+        for row, v in zip(first, [0.961, 0.904], strict=True)
+    ]
+    for rows in ([*first, *second], [*second, *first]):
+        line = only_line(rows)
+        assert line.values == (0.952, 0.900)
+        assert line.num_replicas == 2
+        assert line.replica_spread == pytest.approx(0.009)
+    assert "2 replicas, spread 0.9" in plain_cells(line)["notes"]
+    record = leaderboard([*first, *second]).to_dict()["rows"][0]
+    assert (record["num_replicas"], record["n_seeds"]) == (2, 2)
+    assert "num_replicas" in to_csv(leaderboard(first)).splitlines()[0]
+
+
+def test_a_seed_failed_only_if_no_measurement_of_it_ended(make_row: MakeRow) -> None:
+    broken = make_row(
+        configured(evaluation={"protocols": ["mlp"]}), status="error", error="out of memory"
+    )
+    line = only_line([broken, later(make_row(configured(), linear_acc=0.5), 1)])
+    assert (line.num_failed, line.mean) == (0, 0.5)
+    assert only_line([broken]).num_failed == 1
+
+
+def curve(rounds: list[int], accuracies: list[float]) -> Curve:
+    return Curve(tuple(rounds), tuple(rounds), tuple(accuracies), (None,) * len(rounds))
+
+
+def test_areas_are_over_the_same_rounds(make_row: MakeRow) -> None:
+    """Of 0, 4 and the end all but one have an accuracy; 0.5 at 4 of 8 gives (0.2 + 0.4) / 2."""
+    specs = ("a", "b", "later", "c")
+    rows = {spec: make_row(configured(spec=spec), linear_acc=0.5) for spec in specs}
+    curves = {
+        rows["a"].row_id: curve([0, 2, 4, 8], [0.0, 0.9, 0.4, 0.4]),
+        rows["b"].row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
+        rows["later"].row_id: curve([0, 4, 9], [0.0, 0.4, 0.4]),  # with a preparatory round
+        rows["c"].row_id: curve([0, 8], [0.0, 0.8]),
+    }
+    board = leaderboard(rows.values(), curves=curves, reach=0.3)
+    lines = {line.method: line for line in board.lines}
+    assert lines["a"].area == lines["b"].area == pytest.approx(0.5 * 0.2 + 0.5 * 0.4)
+    assert lines["later"].area == pytest.approx((4 * 0.2 + 5 * 0.4) / 9)
+    assert (lines["c"].area, lines["c"].rounds_to_reach, lines["c"].num_reached) == (None,) * 3
+    assert lines["a"].rounds_to_reach == 4  # round 2 is one that the others lack
+    assert group_table(board.groups[0]).footer == UNEVEN_CURVES
+    only_ends = {rows["c"].row_id: curves[rows["c"].row_id]}
+    alone = leaderboard([rows["c"]], curves=only_ends)
+    assert alone.lines[0].area == pytest.approx(0.4)
+    assert group_table(alone.groups[0]).footer == ""
+
+
+def test_a_seed_is_drawn_by_its_longest_curve(make_row: MakeRow) -> None:
+    plain = make_row(configured(), linear_acc=0.5, knn_acc=0.4)
+    closer = later(make_row(configured(evaluation={"every": 4}), linear_acc=0.5, knn_acc=0.4), 1)
+    curves = {
+        plain.row_id: curve([0, 8], [0.0, 0.4]),
+        closer.row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
+    }
+    line = only_line([plain, closer], curves=curves)
+    assert line.row_ids == (plain.row_id,)
+    assert line.curve_ids == (closer.row_id,)
+    assert line.area == pytest.approx(0.3)
+
+
+def test_values_that_a_rule_scales_split_no_contender(make_row: MakeRow) -> None:
+    """Two variants of a method at two shares; at the half, learning rates are times sqrt(1/2)."""
+    rows = []
+    for share, factor in ((1.0, 1.0), (0.5, 0.5**0.5)):
+        for lr, accuracy in ((0.1, 0.5), (0.2, 0.6)):
+            config = configured(client={"lr": lr * factor}, federation={"participation": share})
+            scaled = None if factor == 1 else json.dumps({"client.lr": lr})
+            rows.append(make_row(config, linear_acc=accuracy - share / 10, scaled_json=scaled))
+    (comparison,) = leaderboard(rows).across()
+    assert comparison.axis == "participation"
+    low, high = sorted(entrant.means for entrant in comparison.entrants)
+    assert low == pytest.approx((0.45, 0.4))
+    assert high == pytest.approx((0.55, 0.5))
+    unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
+    (split,) = leaderboard(unrecorded).across()
+    assert len(split.entrants) == 4
+
+
+def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
+    """At one budget of steps: 12 rounds of 1 epoch, 6 of 2, 4 of 3."""
+    rows = [
+        make_row(
+            configured(federation={"num_rounds": 12 // epochs}, client={"local_epochs": epochs}),
+            linear_acc=0.5 - epochs / 10,
+            scaled_json=None if epochs == 1 else '{"federation.num_rounds":12}',
+        )
+        for epochs in (1, 2, 3)
+    ]
+    (comparison,) = leaderboard(rows).across()
+    assert (comparison.axis, comparison.values) == ("local_epochs", (1, 2, 3))
+    (entrant,) = comparison.entrants
+    assert entrant.means == pytest.approx((0.4, 0.3, 0.2))
+
+
+def test_a_point_of_the_scatter_is_one_training(make_row: MakeRow) -> None:
+    """Three measurements, one of them of another objective, are one point."""
+    common = {"objective": 0.8, "linear_acc": 0.5}
+    rows = [
+        make_row(configured(), **common),
+        make_row(configured(evaluation={"protocols": ["linear"]}), **common),
+        make_row(configured(spec="byol"), **common),
+        make_row(configured(evaluation={"objective_weight": 0.9}), objective=2.0, linear_acc=0.5),
+    ]
+    (methods,) = scatter(rows, ["linear_acc"])["linear_acc"].values()
+    assert {each["name"]: each["points"] for each in methods} == {
+        "byol": [(0.8, 0.5)],
+        "simclr": [(0.8, 0.5)],
+    }
+
+
+def test_the_label_of_a_data_set_is_in_no_class(make_row: MakeRow) -> None:
+    rows = [
+        make_row(configured(s), linear_acc=0.5, dataset=name)
+        for s, name in enumerate(("hub:cifar100x", "hub:snapshot123"))
+    ]
+    assert only_line(rows).n_seeds == 2
+    assert leaderboard(rows).groups[0].keys["dataset"] == "hub:cifar100x"
