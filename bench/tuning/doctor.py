@@ -63,6 +63,7 @@ def checkup(store: Store, data_dir: Path | None = None, address: str | None = No
         ("methods", _methods),
         ("processor", _processor),
         ("gpu", _gpus),
+        ("numeric platform", _numerics),
         ("store", lambda: _store(store)),
         ("data", lambda: _data(data_dir)),
         ("ray", lambda: _ray(address)),
@@ -110,6 +111,16 @@ def _processor() -> Iterator[Check]:
         " memory free",
         "lower --workers or --concurrency" if little else "",
     )
+
+
+def _numerics() -> Iterator[Check]:
+    import torch
+
+    from fedbench.bench.system.numerics import measure
+
+    measured = measure("cuda" if torch.cuda.is_available() else "cpu")
+    detail = f"{measured} ({measured.numpy_blas}; {measured.torch_blas}; {measured.precision})"
+    yield Check("numeric platform", "ok", detail)
 
 
 def _gpus() -> Iterator[Check]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.system.numerics import measure
 from fedbench.bench.tuning import doctor
 from fedbench.bench.tuning.doctor import Check
 from fedbench.bench.tuning.ray import nodes
@@ -37,10 +38,12 @@ def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
         "methods",
         "processor",
         "gpu",
+        "numeric platform",
         "store",
         "data",
         "ray",
     }
+    assert str(measure()) in checks["numeric platform"]["detail"]
     assert "simclr" in checks["methods"]["detail"]
     assert f"{store}: 0 rows" in checks["store"]["detail"]
     assert not store.exists()

@@ -1,0 +1,252 @@
+"""Numeric platform: everything outside of a run's configuration that decides how sums are rounded.
+
+Two processes on one platform compute the same bits; on two platforms rounding differs, and grows
+over the rounds of a run. Names alone cannot tell platforms apart, since libraries also choose
+their code by processor, so a record has a fingerprint besides: a hash of the bits that a few fixed
+operations give.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedbench.bench.system.identity import content_id
+from fedbench.bench.system.seeding import generator, single_thread
+
+_PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Names and fingerprint of a numeric platform.
+
+    Attributes:
+        architecture: of the processor, `x86_64` or `arm64`.
+        aten: instruction set of torch's own operations, as `AVX2` or `DEFAULT`.
+        onednn: implementations that oneDNN chose for a few convolutions, as `jit:avx2`; `none` if
+            torch computes them without it.
+        torch_blas: library and version that torch was built with.
+        numpy_blas: libraries of numpy and scipy, with versions and the kernels they chose.
+        torch: version.
+        numpy: version.
+        scipy: version.
+        device: `cpu`, or `cuda` with the GPU, its compute capability, CUDA and cuDNN.
+        precision: of float32 products: `ieee`, `tf32` or `bf16`.
+        fingerprint: SHA-256 of the bits of fixed operations, 64 hexadecimal digits.
+    """
+
+    architecture: str
+    aten: str
+    onednn: str
+    torch_blas: str
+    numpy_blas: str
+    torch: str
+    numpy: str
+    scipy: str
+    device: str
+    precision: str
+    fingerprint: str
+
+    def __str__(self) -> str:
+        """Short text; equal if and only if the records are, by the hash at its end."""
+        names = sorted(set(re.findall(r"sse\d+|avx\w*|sve_?\d*|asimd|acl", self.onednn)))
+        return (
+            f"{self.architecture} {self.aten.lower()}, onednn {'+'.join(names) or self.onednn},"
+            f" torch {self.torch}, {self.device}, {content_id(asdict(self))[:8]}"
+        )
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the record, with its text as `name`, for checkpoints and rows."""
+        return {"name": str(self), **asdict(self)}
+
+
+@cache
+def measure(device: str = "cpu") -> Platform:
+    """Return the platform of this process; takes a tenth of a second, once.
+
+    Args:
+        device: type of the device that trains, `cpu` or `cuda`.
+    """
+    with single_thread(), torch.enable_grad():
+        lines, fingerprint = _with_onednn_log(lambda: _fingerprint(torch.device(device)))
+    return Platform(
+        architecture=platform.machine(),
+        aten=torch.backends.cpu.get_cpu_capability(),
+        onednn=_implementations(lines),
+        torch_blas=_torch_blas(),
+        numpy_blas=_numpy_blas(),
+        torch=torch.__version__,
+        numpy=np.__version__,
+        scipy=scipy.__version__,
+        device=_device_name(device),
+        precision=_precision(device),
+        fingerprint=fingerprint,
+    )
+
+
+def _torch_blas() -> str:
+    text = torch.__config__.show()
+    names = re.search(r"BLAS_INFO=(\w+)", text)
+    version = re.search(r"Math Kernel Library Version (\S+)", text)
+    return " ".join(match[1] for match in (names, version) if match) or "unknown"
+
+
+def _numpy_blas() -> str:
+    """Name the BLAS libraries of numpy and scipy; the kernels come from the loaded libraries."""
+    from threadpoolctl import threadpool_info
+
+    libraries = [entry for entry in threadpool_info() if entry["user_api"] == "blas"]
+    bundled = [entry for entry in libraries if re.search(r"numpy|scipy", entry["filepath"])]
+    texts = {
+        " ".join(str(entry[key]) for key in _BLAS_KEYS if entry.get(key))
+        for entry in bundled or libraries
+    }
+    return ", ".join(sorted(texts)) or "unknown"
+
+
+_BLAS_KEYS = ("internal_api", "version", "architecture")
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return device
+    gpu = torch.cuda.get_device_properties(0)
+    return (
+        f"cuda {gpu.name} (compute {gpu.major}.{gpu.minor}, CUDA {torch.version.cuda}, cuDNN"
+        f" {torch.backends.cudnn.version()})"
+    )
+
+
+def _precision(device: str) -> str:
+    products = _PRECISIONS[torch.get_float32_matmul_precision()]
+    if device == "cpu" or torch.backends.cudnn.allow_tf32 == (products == "tf32"):
+        return products
+    convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    return f"{convolutions} convolutions, {products} products"
+
+
+def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
+    """Return oneDNN's log lines about a computation, and its result.
+
+    torch does not tell which instruction set oneDNN uses, which environment variables may cap; its
+    log does. It goes to the C library's stdout and therefore, for these milliseconds, to a file;
+    text of other threads is passed on.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return [], compute()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    with tempfile.TemporaryFile() as log:
+        stdout = os.dup(1)
+        os.dup2(log.fileno(), 1)
+        try:
+            with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+                result = compute()
+            libc.fflush(None)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+        log.seek(0)
+        lines = log.read().splitlines(keepends=True)
+    others = b"".join(line for line in lines if not line.startswith(b"onednn_verbose"))
+    if others:
+        os.write(1, others)
+    return [line.decode() for line in lines if line.startswith(b"onednn_verbose")], result
+
+
+def _implementations(lines: list[str]) -> str:
+    """Return the implementations of convolutions in oneDNN's log, sorted."""
+    matches = (re.search(r",exec,cpu,convolution,([^,]+),", line) for line in lines)
+    return ", ".join(sorted({match[1] for match in matches if match})) or "none"
+
+
+def _fingerprint(device: torch.device) -> str:
+    digest = hashlib.sha256()
+    for results in (_layers(device), _formulas(device), _on_cpu()):
+        for result in results:
+            digest.update(result.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return fixed numbers in [-0.5, 0.5] with all their mantissa's bits in use.
+
+    Quotients are rounded alike everywhere; short fractions would make sums exact.
+    """
+    count = int(np.prod(shape))
+    return ((torch.arange(count).double() * 7919 % 1009 - 504) / 1009).to(dtype).reshape(shape)
+
+
+def _layers(device: torch.device) -> Iterator[Tensor]:
+    """Layers of encoders, forward and backward, in both memory formats."""
+    shapes = (((4, 3, 12, 12), (16, 3, 3, 3), 1), ((4, 16, 12, 12), (32, 16, 3, 3), 2))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for images_shape, weight_shape, stride in (*shapes, ((4, 16, 8, 8), (32, 16, 1, 1), 2)):
+            images, weight = (
+                _numbers(*shape).to(device).contiguous(memory_format=layout).requires_grad_()
+                for shape in (images_shape, weight_shape)
+            )
+            with torch.backends.cudnn.flags(
+                deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
+            ):
+                maps = F.conv2d(images, weight, stride=stride, padding=weight_shape[-1] // 2)
+                maps = F.relu(F.batch_norm(maps, None, None, training=True))
+                maps = F.group_norm(maps, 4)
+                maps.square().mean().backward()
+            for tensor in (maps, images.grad, weight.grad):
+                if tensor is not None:
+                    yield tensor
+
+
+def _formulas(device: torch.device) -> Iterator[Tensor]:
+    """Products, sums and functions of losses, optimizers and probes."""
+    for dtype in (torch.float32, torch.float64):
+        left, right = (_numbers(*s, dtype=dtype).to(device) for s in ((96, 80), (80, 48)))
+        product = left @ right  # (96, 48)
+        yield product
+        yield F.log_softmax(product, dim=1)
+        yield F.normalize(product, dim=1)
+        yield F.layer_norm(product, (48,))
+        yield F.gelu(product)
+        yield product.exp().sum(dim=0)
+        yield product.add(left[:, :48], alpha=0.9).addcdiv(product, left[:, :48].abs() + 1)
+        yield torch.linalg.eigvalsh(left.T @ left)
+
+
+def _on_cpu() -> Iterator[Tensor]:
+    """Computations that stay on the processor: draws, views of images, the linear probe."""
+    from scipy.optimize import minimize  # imported here: it takes a tenth of a second
+
+    draws = generator(0, "numerics")
+    yield torch.empty(999).normal_(generator=draws)
+    yield torch.empty(999).uniform_(-0.1, 0.3, generator=draws)
+    images, turns = _numbers(2, 3, 9, 9), _numbers(2, 2, 3)
+    yield F.grid_sample(
+        images, F.affine_grid(turns, [2, 3, 9, 9], align_corners=False), align_corners=False
+    )
+    inputs = _numbers(120, 24, dtype=torch.float64)
+    gram = inputs.T @ inputs
+    yield from torch.linalg.eigh(gram)
+    target = np.linspace(-1, 1, 24)
+
+    def loss(weights: Any) -> tuple[float, Any]:
+        rest = gram.numpy() @ weights - target
+        return float(rest @ rest), 2 * gram.numpy() @ rest
+
+    best = minimize(loss, np.zeros(24), jac=True, method="L-BFGS-B", options={"maxiter": 10})
+    yield torch.from_numpy(best.x)

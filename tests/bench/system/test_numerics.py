@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from fedbench.bench.system.numerics import _with_onednn_log, measure
+
+x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86")
+SHOW = """
+import json
+from dataclasses import asdict
+from fedbench.bench.system.numerics import measure
+print("before", flush=True)
+print(json.dumps(asdict(measure())))
+"""
+
+
+def measured_with(**env: str) -> dict[str, str]:
+    """Record of a new process with these environment variables."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW], env={**os.environ, **env}, capture_output=True, check=True
+    )
+    first, second = done.stdout.decode().splitlines()  # none of oneDNN's log
+    assert first == "before"
+    record = json.loads(second)
+    assert isinstance(record, dict)
+    return record
+
+
+def test_the_record_is_stable() -> None:
+    here = measure()
+    assert asdict(here) == measured_with(OMP_NUM_THREADS="3")
+    threads = torch.get_num_threads()
+    keep = [torch.empty(17 * size) for size in range(1, 30)]  # other addresses
+    for _ in range(3):
+        measure.cache_clear()
+        with torch.no_grad():
+            assert measure() == here
+    assert (torch.get_num_threads(), len(keep)) == (threads, 29)
+
+
+def test_the_text_tells_records_apart() -> None:
+    here = measure()
+    assert str(here).startswith(f"{platform.machine()} ")
+    assert f"torch {torch.__version__}, cpu, " in str(here)
+    for name in asdict(here):
+        assert str(replace(here, **{name: "other"})) != str(here)
+
+
+@pytest.mark.slow  # these variables are read once, when a process starts
+@x86
+@pytest.mark.parametrize(
+    ("variable", "value", "field"),
+    [
+        ("ONEDNN_MAX_CPU_ISA", "SSE41", "onednn"),
+        ("ATEN_CPU_CAPABILITY", "default", "aten"),
+        ("OPENBLAS_CORETYPE", "Nehalem", "numpy_blas"),
+    ],
+)
+def test_another_instruction_set_is_another_platform(variable: str, value: str, field: str) -> None:
+    here, capped = asdict(measure()), measured_with(**{variable: value})
+    assert capped[field] != here[field]
+    assert capped["fingerprint"] != here["fingerprint"]
+    others = set(here) - {field, "fingerprint"}
+    assert {name: capped[name] for name in others} == {name: here[name] for name in others}
+
+
+def test_text_of_others_on_stdout_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    os.write(1, b"before\n")
+    lines, result = _with_onednn_log(lambda: str(os.write(1, b"meanwhile\n")))
+    os.write(1, b"after\n")
+    assert (lines, result) == ([], "10")
+    assert capfd.readouterr() == ("before\nmeanwhile\nafter\n", "")
