@@ -154,6 +154,8 @@ def execute(
         **task_columns,
         **outcome,
         num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
+        platform=", then ".join(record["name"] for record in run.trainer.platforms),
+        platform_json=canonical_json(run.trainer.platforms),
         wall_seconds=earlier_seconds + time.perf_counter() - began,
         finished_at=datetime.now(UTC),
     )

@@ -15,9 +15,10 @@ from fedbench.bench.method import RoundPlan, Server, Upload
 from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.files import sweep_temporary
+from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.aggregate import Aggregate, Protection, optimized_size
-from fedbench.bench.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.layout import Binding, Layout
@@ -83,6 +84,7 @@ class Trainer:
         self.rounds_done = 0
         self.rounds_begun = 0
         self.resumes = 0
+        self.platforms = [measure(device.type).as_dict()]
         self.train_seconds = 0.0
         self.history: list[RoundRecord] = []
         sizes = setup.partition.sizes
@@ -290,6 +292,7 @@ class Trainer:
             "ledger": self.ledger.as_dict(),
             "personal_rounds": self.personal_rounds,
             "resumes": self.resumes,
+            "platforms": self.platforms,
             "train_seconds": self.train_seconds,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
@@ -315,4 +318,30 @@ class Trainer:
         self.ledger = Ledger.from_dict(state["ledger"])
         self.personal_rounds = {int(k): index for k, index in state["personal_rounds"].items()}
         self.resumes = state["resumes"] + 1
+        earlier = state["platforms"]
+        self.platforms = earlier if earlier[-1:] == self.platforms else earlier + self.platforms
         self.train_seconds = state["train_seconds"]
+        for client_id, stored in self._personal.rounds().items():
+            older = [r for r in stored if r < self.personal_rounds.get(client_id, 0)]
+            for round_index in older[:-1]:
+                self._personal.drop(client_id, round_index)
+            if older:
+                self._earlier_rounds[client_id] = older[-1]
+
+    def _has_personal(self, checkpoint: Checkpoint) -> bool:
+        """Return False, with a warning, if a client's file of the last round is damaged.
+
+        Going back a round, that client trains again. Older files have no such remedy; the error
+        that names it comes when they are read.
+        """
+        last = checkpoint.rounds_done - 1
+        for client_id, round_index in checkpoint.state["personal_rounds"].items():
+            if round_index == last and not self._personal.intact(int(client_id), last):
+                _log.warning(
+                    "%s: tensors of client %s after round %d are damaged; going back one round",
+                    self.folder,
+                    client_id,
+                    last + 1,
+                )
+                return False
+        return True

@@ -33,6 +33,8 @@ CIRCUMSTANCES = frozenset(
         "env_json",
         "hardware",
         "device",
+        "platform",
+        "platform_json",
         "argv",
         "grid",
         "scaled_json",

@@ -157,6 +157,10 @@ class Row(Record):
     env_json: str | None = _column("versions of Python and libraries", JSON)
     hardware: str | None = _column("processor and accelerators")
     device: str | None = _column("device that trained")
+    platform: str | None = _column("numeric platform that computed the run; equal text, equal bits")
+    platform_json: str | None = _column(
+        "its record with the fingerprint; several if the run was resumed on another platform", JSON
+    )
     argv: str | None = _column("command line")
     grid: str | None = _column("grid that the cell belongs to")
     scaled_json: str | None = _column(

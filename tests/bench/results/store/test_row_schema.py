@@ -44,7 +44,8 @@ peak_memory_bytes int64 bytes | rounds_done int32 count | resumes int32 count
 traffic_json string json | revealing_messages int32 count | smallest_group int32 count
 secure_sum bool | epsilon double | delta double | epsilon_of string | privacy_json string json
 started_at timestamp[us, tz=UTC] ! | finished_at timestamp[us, tz=UTC] ! | git_sha string
-package_version string ! | env_json string json | hardware string | device string | argv string
+package_version string ! | env_json string json | hardware string | device string
+platform string | platform_json string json | argv string
 grid string | scaled_json string json
 """
 GOLDEN_TRIAL = """
