@@ -287,3 +287,7 @@ class PaperCell(Record):
     norm: str | None = _column("normalisation of the encoder")
     probe: str | None = _column("how the number was measured")
     note: str = Field("", description="what to know before comparing")
+    fixed_json: str | None = _column(
+        "fields of a configuration that the paper fixes, as JSON: name -> value, or list of values"
+    )
+    open_json: str | None = _column("all other fields, as a JSON list of names")

@@ -59,7 +59,7 @@ def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
 
 ROW_SCHEMA = _schema(Row)
 TRIAL_SCHEMA = _schema(Trial)
-PAPER_SCHEMA = _schema(PaperCell, version=1)  # shipped files do not change
+PAPER_SCHEMA = _schema(PaperCell, version=2)
 _SCHEMAS: dict[type[Record], pa.Schema] = {
     Row: ROW_SCHEMA,
     Trial: TRIAL_SCHEMA,
