@@ -40,7 +40,8 @@ class DivergenceAware(Method):
     * frozen-predictor: the server restores the initial predictor after every round, which is what
       the release of Lubana et al. 2022 comes to.
 
-    Deviation: the release of FedEMA mixes parameters only; here batch-norm statistics mix too.
+    Deviations: the release of FedEMA mixes parameters only; here batch-norm statistics mix too. In
+    a client's first round its target is the online net itself there, and a copy that follows here.
 
     The three fields belong to the method, and `fedu` and `fedema` are no add-ons: stored rows,
     presets and published rows name them `method.update` and so on.
@@ -149,8 +150,15 @@ class Record(nn.Module):
 
 
 def convolutions(encoder: nn.Module) -> list[Tensor]:
-    """Return the weights of all convolutions."""
-    return [module.weight for module in encoder.modules() if isinstance(module, nn.Conv2d)]
+    """Return the weights of all convolutions but 1x1 ones, the shortcuts.
+
+    Source: the release of FedU and FedEMA, which finds layers by the name `conv`.
+    """
+    return [
+        module.weight
+        for module in encoder.modules()
+        if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1)
+    ]
 
 
 def mean_distance(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import (
     Batch,
     Client,
@@ -21,6 +22,7 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.method.sharing import check_table
 from fedbench.bench.nn import Backbone
+from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.methods.divergence import (
     ONLINE,
@@ -126,6 +128,14 @@ def test_the_rules_cover_exactly_what_is_added(update: Update, record: bool) -> 
     assert bool(added) == bool(rules)
     assert not any(p.requires_grad for n, p in net.named_parameters() if n in added)
     assert len(convolutions(net["encoder"])) == 2
+
+
+def test_shortcuts_do_not_count() -> None:
+    """ResNet-8 has a stem, three blocks of two 3x3 convolutions, and two 1x1 shortcuts."""
+    encoder = make_backbone(ModelConfig(backbone="resnet8", width=4), 3).make()
+    weights = convolutions(encoder)
+    assert [tuple(w.shape[2:]) for w in weights] == [(3, 3)] * 7
+    assert sum(isinstance(module, nn.Conv2d) for module in encoder.modules()) == 9
 
 
 def test_without_a_record_nothing_happens() -> None:
