@@ -49,6 +49,13 @@ def gradients(gradient: str) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
+def test_the_servers_encoder_is_no_copy_of_the_clients() -> None:
+    net = setup_of().make_net()
+    ours, servers = (net[p].get_parameter("stem.weight") for p in ("encoder", "surrogate_encoder"))
+    assert ours.shape == servers.shape
+    assert not torch.equal(ours, servers)
+
+
 def test_split_and_ship_have_the_gradient_of_one_network() -> None:
     """Freezing the server's parts does not change the gradients of the others."""
     setup = setup_of()
