@@ -3,6 +3,10 @@
 The format needs no pickle, any tool can read it, and its tensors lie uncompressed at aligned
 offsets: all workers can map one copy of the offsets of a million clients (an `.npz` can be neither
 mapped nor checked as a whole).
+
+A file carries the SHA-256, type and shape of each tensor, and one SHA-256 over those and all JSON
+values. So a reader of some tensors hashes only them, and nothing that it uses is left out. Files of
+older versions have one checksum over everything, or none.
 """
 
 from __future__ import annotations
@@ -15,13 +19,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from fedbench.bench.system.identity import canonical_json
 
-_CHECKSUM = "sha256"
+_ENTRY = "fedbench"
+_OLD_CHECKSUM = "sha256"
 
 
 def digest(meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
@@ -33,35 +39,32 @@ def digest(meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> s
     return result.hexdigest()
 
 
-def encode(
-    meta: Mapping[str, Any], tensors: Mapping[str, Tensor], *, checksum: bool = False
-) -> bytes:
-    """Return the content of a file; with one entry in `meta`, equal values give equal bytes.
+def encode(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the content of a file, with its checksums; equal values give equal bytes.
 
     Args:
         meta: JSON values.
         tensors: on any device.
-        checksum: whether to add the `digest` of both, which `read` verifies.
     """
     flat = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    text = {name: json.dumps(value, sort_keys=True) for name, value in meta.items()}
-    if checksum:
-        text[_CHECKSUM] = digest(meta, {name: value.numpy() for name, value in flat.items()})
-    return save(flat, text)
+    values = json.loads(json.dumps(dict(meta)))  # keys become text, as they are when read
+    body = {"values": values, "tensors": {name: _entry(flat[name]) for name in flat}}
+    sealed = {"sha256": _envelope(body), **body}
+    # One entry: safetensors writes several in an order that changes from call to call.
+    return save(flat, {_ENTRY: json.dumps(sealed, sort_keys=True)})
 
 
 def read(
-    path: Path, prefix: str = "", *, checksum: bool = False
+    path: Path, prefix: str | tuple[str, ...] = ""
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the JSON values and the tensors of a file.
+    """Return the JSON values and the tensors of a file, after checking them.
 
-    Tensors are private maps of the file: nothing is read before it is used, processes share the
-    memory, and a change to a tensor does not reach the file.
+    Tensors are private maps of the file: processes share the memory, and a change to a tensor does
+    not reach the file.
 
     Args:
         path: the file.
-        prefix: only tensors whose names begin with it.
-        checksum: whether the file must have a checksum that fits its content; needs no prefix.
+        prefix: only tensors whose names begin with it, or with one of several.
 
     Raises:
         OSError: if the file cannot be opened.
@@ -70,12 +73,51 @@ def read(
     try:
         with safe_open(path, "pt") as file:
             text = dict(file.metadata() or {})
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            all_names = set(file.keys())
+            names = [name for name in sorted(all_names) if name.startswith(prefix)]
             tensors = {name: file.get_tensor(name) for name in names}
     except SafetensorError as err:
         raise ValueError(str(err)) from err
-    expected = text.pop(_CHECKSUM, None)
-    meta = {name: json.loads(value) for name, value in text.items()}
-    if checksum and expected != digest(meta, {n: value.numpy() for n, value in tensors.items()}):
-        raise ValueError("its checksum does not fit its content")
-    return meta, tensors
+    if _ENTRY not in text:
+        return _old_values(text, tensors, whole=len(names) == len(all_names)), tensors
+    body = json.loads(text[_ENTRY])
+    if not isinstance(body, dict) or body.pop("sha256", None) != _envelope(body):
+        raise ValueError("the checksum of its header does not fit")
+    entries: dict[str, list[Any]] = body["tensors"]
+    if entries.keys() != all_names:
+        raise ValueError("its tensors are not those of its header")
+    for name, value in tensors.items():
+        if _entry(value) != entries[name]:
+            raise ValueError(f"the checksum of {name!r} does not fit")
+    values: dict[str, Any] = body["values"]
+    return values, tensors
+
+
+def has_checksum(path: Path) -> bool:
+    """Return True for a file that `read` could read and that carries a checksum."""
+    with safe_open(path, "pt") as file:
+        return bool({_ENTRY, _OLD_CHECKSUM} & dict(file.metadata() or {}).keys())
+
+
+def _old_values(
+    text: dict[str, str], tensors: Mapping[str, Tensor], *, whole: bool
+) -> dict[str, Any]:
+    """Return the JSON values of an older file, after checking its checksum if it has one."""
+    if any('"sha256"' in value for value in text.values()):
+        raise ValueError("the name of its header's entry is altered")
+    expected = text.pop(_OLD_CHECKSUM, None)
+    values = {name: json.loads(value) for name, value in text.items()}
+    if expected is not None and whole:  # only partitions had one, and they are read whole
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        if expected != digest(values, arrays):
+            raise ValueError("its checksum does not fit its content")
+    return values
+
+
+def _entry(value: Tensor) -> list[Any]:
+    content = value.reshape(-1).view(torch.uint8).numpy()
+    return [str(value.dtype), list(value.shape), hashlib.sha256(content.data).hexdigest()]
+
+
+def _envelope(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,10 +1,10 @@
-"""Checkpoints of a run: one checksummed file per round, of which the last two are kept."""
+"""Checkpoints of a run: one checked tensor file per round, of which the last two are kept."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,58 +37,69 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, then delete all but the last two.
 
-    The file's name carries the SHA-256 of its content, so a torn or altered file is recognised.
-
     Raises:
         StoreError: if it cannot be written; the earlier ones are then still there.
     """
     data = tensor_files.encode({"state": checkpoint.state}, checkpoint.tensors)
-    written = folder / f"round-{checkpoint.rounds_done:08d}-{_digest(data)}.safetensors"
+    written = folder / f"round-{checkpoint.rounds_done:08d}.safetensors"
     atomic_write_bytes(written, data)
     # Other files of this round or a later one are damaged: the run would have resumed from them.
-    paths = _newest_first(folder)
+    paths = newest_first(folder)
     earlier = [path for path in paths if _round(path) < checkpoint.rounds_done]
     for path in {*paths} - {written, *earlier[: _NUM_KEPT - 1]}:
         path.unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, row_id: str) -> Checkpoint | None:
-    """Return the newest checkpoint that is whole, or None.
+def checkpoints(folder: Path, row_id: str) -> Iterator[Checkpoint]:
+    """Yield the checkpoints that are whole, the newest first.
 
-    A torn one is skipped with a warning: resuming a round earlier gives the same bits, only later.
+    A damaged one is skipped with a warning: resuming a round earlier gives the same bits, only
+    later.
 
     Raises:
-        StoreError: if the checkpoint belongs to another run, or cannot be read at all.
+        StoreError: if a checkpoint belongs to another run, or cannot be read at all.
     """
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         try:
-            digest = _digest(path.read_bytes())
+            checkpoint = read_checkpoint(path)
         except OSError as err:
             raise StoreError(f"cannot read checkpoint {str(path)!r}: {err.strerror}") from err
-        if digest != path.stem.rsplit("-", 1)[1]:
-            _log.warning("checkpoint %s is torn or altered; going back one round", path)
+        except ValueError as err:
+            _log.warning("checkpoint %s: %s; going back one round", path, err)
             continue
-        try:
-            meta, tensors = tensor_files.read(path)
-            state = meta["state"]
-        except (OSError, KeyError, ValueError) as err:
-            raise StoreError(f"checkpoint {str(path)!r} is not one of fedbench's: {err}") from err
-        if state.get("row_id") != row_id:
+        if checkpoint.state.get("row_id") != row_id:
             raise StoreError(
-                f"checkpoint {str(path)!r} belongs to run {state.get('row_id')}, not {row_id};"
-                " remove it or choose another store"
+                f"checkpoint {str(path)!r} belongs to run {checkpoint.state.get('row_id')}, not"
+                f" {row_id}; remove it or choose another store"
             )
-        return Checkpoint(_round(path), tensors, state)
-    return None
+        yield checkpoint
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+def load_checkpoint(folder: Path, row_id: str) -> Checkpoint | None:
+    """Return the first of `checkpoints`, or None."""
+    return next(checkpoints(folder, row_id), None)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint in a file.
+
+    Raises:
+        OSError: if the file cannot be opened.
+        ValueError: if it is torn, altered, or not a checkpoint.
+    """
+    _, round_text, *digest = path.stem.split("-")  # older files have their checksum in their name
+    if digest and hashlib.sha256(path.read_bytes()).hexdigest()[:16] != digest[0]:
+        raise ValueError("it is torn or altered")
+    meta, tensors = tensor_files.read(path)
+    if not isinstance(meta.get("state"), dict):
+        raise ValueError("it is not a checkpoint")
+    return Checkpoint(int(round_text), tensors, meta["state"])
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Return the files of a run's checkpoints, the newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)
 
 
 def _round(path: Path) -> int:
     return int(path.stem.split("-")[1])
-
-
-def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*-*.safetensors"), reverse=True)

@@ -133,10 +133,7 @@ class ClientRunner:
             server: (server_size,), read only.
             out: (upload_size,), overwritten.
         """
-        trained = self._done_before(task, out) or self._train(task, server, out)
-        if trained.stored_personal:
-            self._personal.drop(task.client_id, task.personal_round)
-        return trained
+        return self._done_before(task, out) or self._train(task, server, out)
 
     def _train(self, task: Task, server: Tensor, out: Tensor) -> Trained:
         setup, binding, config = self.setup, self.binding, self.setup.config

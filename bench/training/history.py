@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedbench.bench.system.errors import DataError
-from fedbench.bench.system.files import append_line, atomic_write_text
+from fedbench.bench.system.files import append_line, atomic_write_bytes
+from fedbench.bench.system.sealed_json import seal, unseal
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RoundRecord:
 
 
 class History:
-    """File `history.jsonl` with one JSON object per round; may be ahead of the last checkpoint."""
+    """File `history.jsonl`: a checked line per round; may be ahead of the last checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "history.jsonl"
@@ -66,31 +66,57 @@ class History:
         """Drop the rounds after the checkpoint, torn last line included, and return the others.
 
         Raises:
-            DataError: if rounds of the checkpoint are missing, which no interruption causes.
+            DataError: if rounds of the checkpoint are missing or altered, which no interruption
+                causes.
         """
-        text = self._text()
-        lines = text.split("\n")[:-1][:rounds_done]
-        try:
-            records = [RoundRecord(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError):
-            records = []
-        if len(records) < rounds_done:
-            raise DataError(
-                f"{str(self._path)!r} lacks rounds of its checkpoint, which has {rounds_done}: it"
-                " was altered; delete the folder to run this from the start"
-            )
-        whole = "".join(f"{line}\n" for line in lines)
-        if text != whole:
-            atomic_write_text(self._path, whole)
+        content = self._content()
+        lines = content.split(b"\n")[:-1][:rounds_done]
+        records = self._records(lines, rounds_done)
+        whole = b"".join(line + b"\n" for line in lines)
+        if content != whole:
+            atomic_write_bytes(self._path, whole)
         return records
 
-    def read(self) -> list[RoundRecord]:
-        """Return all rounds but a torn last one, which a killed process may leave."""
-        return [RoundRecord(**json.loads(line)) for line in self._text().split("\n")[:-1]]
+    def read(self, at_least: int = 0) -> list[RoundRecord]:
+        """Return all rounds but a torn last one, which a killed process may leave.
+
+        Args:
+            at_least: number of rounds that must be there.
+
+        Raises:
+            DataError: if a round is altered, or rounds are missing.
+        """
+        return self._records(self._content().split(b"\n")[:-1], at_least)
 
     def append(self, record: RoundRecord) -> None:
         """Append one round."""
-        append_line(self._path, json.dumps(record.as_dict()))
+        append_line(self._path, seal(record.as_dict()))
 
-    def _text(self) -> str:
-        return self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+    def _records(self, lines: Sequence[bytes], at_least: int) -> list[RoundRecord]:
+        records: list[RoundRecord] = []
+        problem = ""
+        for line in lines:
+            try:
+                record = RoundRecord(**unseal(line))
+            except (ValueError, TypeError) as err:
+                problem = f"its line {len(records) + 1} is altered ({err})"
+                break
+            if record.round_index != len(records):
+                problem = f"its line {len(records) + 1} is of round {record.round_index + 1}"
+                break
+            records.append(record)
+        if not problem and len(records) < at_least:
+            problem = f"it has {len(records)} rounds and the run at least {at_least}"
+        if problem:
+            raise DataError(
+                f"{str(self._path)!r}: {problem}; delete the folder to run this from the start"
+            )
+        return records
+
+    def _content(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as err:
+            raise DataError(f"cannot read {str(self._path)!r}: {err.strerror or err}") from err

@@ -1,14 +1,16 @@
-"""Personal tensors of clients on disk: one immutable file per client, that of its last round.
+"""Personal tensors of clients on disk: an immutable file per client and round, the last two kept.
 
 A file holds the client's personal tensors, the optimizer's state for methods that keep it, and what
 the client sent to the server. A round that was cut short therefore resumes after the clients that
-had finished, and their files of the round before are no longer needed. Only the client that trains
-is in memory; the others' files stay in the system's page cache as long as there is room, so that
-many small clients cost no disk access and many large ones no memory.
+had finished. Each of a run's two checkpoints finds the files that it names, so that a run can go
+back a round: a client has two files after a round that it took part in, else one. Only the client
+that trains is in memory; the others' files stay in the system's page cache as long as there is
+room, so that many small clients cost no disk access and many large ones no memory.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes
 
+_log = logging.getLogger(__name__)
 _TENSORS = "personal"
 _SENT = "sent/"
 _REPORT = "report"
@@ -75,13 +78,25 @@ class PersonalStore:
     ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Return the report and the tensors that a client sent in a round; None if it has not.
 
-        Raises:
-            StoreError: if the file is torn.
+        A damaged file counts as none, with a warning: the client then trains again.
         """
-        if not self._path(client_id, round_index).exists():
+        path = self._path(client_id, round_index)
+        if not path.exists():
             return None
-        report, tensors = self._read(client_id, round_index, _SENT)
+        try:
+            report, tensors = self._read(client_id, round_index, _SENT)
+        except StoreError:
+            _log.warning("%s is torn or altered; client %d trains again", path, client_id)
+            return None
         return report, {name.removeprefix(_SENT): value for name, value in tensors.items()}
+
+    def intact(self, client_id: int, round_index: int) -> bool:
+        """Return True if what the client needs to go on after a round can be read."""
+        try:
+            names = self._read(client_id, round_index, "")[1]
+        except StoreError:
+            return False
+        return _TENSORS in names
 
     def latest(self, client_id: int, rounds: Mapping[int, int], first: Tensor) -> Tensor:
         """Return a client's newest personal tensors.
@@ -128,19 +143,23 @@ class PersonalStore:
             ) from err
 
     def drop(self, client_id: int, round_index: int | None) -> None:
-        """Delete the file of a round that a later one replaces; None = there is no such file."""
+        """Delete the file of a round that nothing needs any more; None = there is no such file."""
         if round_index is not None:
             self._path(client_id, round_index).unlink(missing_ok=True)
 
     def keep_latest(self) -> None:
         """Delete all but each client's last file, once a run has ended."""
+        for client_id, stored in self.rounds().items():
+            for round_index in stored[:-1]:
+                self.drop(client_id, round_index)
+
+    def rounds(self) -> dict[int, list[int]]:
+        """Return the rounds of each client that files are there of, ascending."""
         rounds: dict[int, list[int]] = {}
         for path in self._folder.glob("*-*.safetensors"):
             client_id, round_index = map(int, path.stem.split("-"))
             rounds.setdefault(client_id, []).append(round_index)
-        for client_id, stored in rounds.items():
-            for round_index in sorted(stored)[:-1]:
-                self.drop(client_id, round_index)
+        return {client_id: sorted(stored) for client_id, stored in rounds.items()}
 
     def _path(self, client_id: int, round_index: int) -> Path:
         return self._folder / f"{client_id}-{round_index}.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
+
+_log = logging.getLogger(__name__)
 
 Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
 """Measures the net after a round and puts it into eval mode for that.
@@ -79,6 +82,8 @@ class Trainer:
         self._declared = setup.method.needs().extras
         self._per_client = Ledger.of_client(self.layout, self._declared)
         self.personal_rounds: dict[int, int] = {}
+        self._earlier_rounds: dict[int, int] = {}  # files that only the last but one names
+        self._replaced: dict[int, int] = {}  # will be that after the next checkpoint
         self._personal = PersonalStore(folder / "clients")
         self._history = History(folder)
         self.rounds_done = 0
@@ -151,7 +156,7 @@ class Trainer:
                     uploads.append(self._upload(trained, upload))
                     results.append(trained)
                     if trained.stored_personal:
-                        self.personal_rounds[trained.client_id] = index
+                        self._replace_personal(trained.client_id, index)
         finally:  # messages count even if the run ends here
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():
@@ -175,6 +180,13 @@ class Trainer:
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
         seconds = time.perf_counter() - began
         return self._record(index, results, exchanged, server.log, metrics, seconds)
+
+    def _replace_personal(self, client_id: int, index: int) -> None:
+        """Note that a client's file of a round counts; the two before it are enough."""
+        self._personal.drop(client_id, self._earlier_rounds.pop(client_id, None))
+        if client_id in self.personal_rounds:
+            self._replaced[client_id] = self.personal_rounds[client_id]
+        self.personal_rounds[client_id] = index
 
     def _plan(self, index: int) -> RoundPlan:
         default = RoundPlan(self.setup.config.client.local_epochs)
@@ -296,11 +308,15 @@ class Trainer:
             "train_seconds": self.train_seconds,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
+        for client_id, round_index in self._earlier_rounds.items():
+            self._personal.drop(client_id, round_index)
+        self._earlier_rounds, self._replaced = self._replaced, {}
 
     def _resume(self) -> None:
         for folder in (self.folder, self.folder / "clients"):
             sweep_temporary(folder, older_than=0)  # no other process works on this run
-        checkpoint = load_checkpoint(self.folder, self.row_id)
+        usable = filter(self._has_personal, checkpoints(self.folder, self.row_id))
+        checkpoint = next(usable, None)
         self.history = self._history.rewind(checkpoint.rounds_done if checkpoint else 0)
         if checkpoint is None:
             return

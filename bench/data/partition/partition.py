@@ -144,7 +144,7 @@ class Partition:
         """
         meta = {"format": _FORMAT, **self._recipe()}
         tensors = {name: torch.tensor(array) for name, array in self._arrays().items()}
-        atomic_write_bytes(path, tensor_files.encode(meta, tensors, checksum=True))
+        atomic_write_bytes(path, tensor_files.encode(meta, tensors))
 
     @classmethod
     def load(cls, path: Path) -> Partition:
@@ -156,7 +156,7 @@ class Partition:
         if not path.is_file():
             raise DataError(f"no partition file {path}; deal the data again to write it")
         try:
-            meta, tensors = tensor_files.read(path, checksum=True)
+            meta, tensors = tensor_files.read(path)
         except (OSError, ValueError) as err:
             raise DataError(
                 f"partition file {path} is torn or altered: {err}; delete it and deal again"

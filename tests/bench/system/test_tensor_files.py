@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
-from fedbench.bench.system.tensor_files import encode, read
+from fedbench.bench.system.tensor_files import digest, encode, has_checksum, read
 
 TENSORS = {
     "a": torch.arange(5),
@@ -32,19 +33,51 @@ def test_values_and_tensors_come_back_and_can_be_written_again(tmp_path: Path) -
     assert read(path, "b/")[1].keys() == {"b/c", "b/empty"}
 
 
-def test_a_checksum_is_asked_for(tmp_path: Path) -> None:
-    tensors = {name: value for name, value in TENSORS.items() if name != "half"}
-    with_checksum, without = tmp_path / "with", tmp_path / "without"
-    with_checksum.write_bytes(encode({"x": 1}, tensors, checksum=True))
-    without.write_bytes(encode({"x": 1}, tensors))
-    assert read(with_checksum)[0] == read(with_checksum, checksum=True)[0] == {"x": 1}
+def test_equal_values_give_equal_bytes() -> None:
+    meta = {"b": 1, "a": {2: "x", 10: None}}
+    assert encode(meta, TENSORS) == encode(dict(reversed(meta.items())), dict(TENSORS))
+
+
+def test_any_altered_byte_is_refused_or_does_not_matter(tmp_path: Path) -> None:
+    """Every bit pattern but one that gives the values back is an error, wherever it lies."""
+    path = tmp_path / "a"
+    data = encode({"state": {"x": [1.5, None]}}, TENSORS)
+    refused = 0
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        try:
+            meta, tensors = read(path)
+        except ValueError:
+            refused += 1
+            continue
+        assert meta == {"state": {"x": [1.5, None]}}
+        assert all(torch.equal(tensors[name], value) for name, value in TENSORS.items())
+    assert refused > 0.9 * len(data)
+
+
+def test_a_reader_of_some_tensors_checks_those_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    data = encode({}, {"first": torch.zeros(4), "second": torch.ones(4)})
+    path.write_bytes(data[:-1] + b"\x00")  # of "second"
+    assert read(path, "first")[1]["first"].tolist() == [0.0] * 4
+    with pytest.raises(ValueError, match="the checksum of 'second' does not fit"):
+        read(path, ("first", "second"))
+
+
+def test_older_files_are_read_with_their_checksum_or_without(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "a", {"a": torch.arange(5)}
+    path.write_bytes(save(tensors, {"x": "1"}))
+    assert not has_checksum(path)
+    assert read(path)[0] == {"x": 1}
+    checksum = digest({"x": 1}, {"a": tensors["a"].numpy()})
+    path.write_bytes(save(tensors, {"x": "1", "sha256": checksum}))
+    assert has_checksum(path)
+    assert read(path)[0] == {"x": 1}
+    path.write_bytes(save(tensors, {"x": "2", "sha256": checksum}))
     with pytest.raises(ValueError, match="its checksum does not fit its content"):
-        read(without, checksum=True)
-    body = bytearray(with_checksum.read_bytes())
-    body[-1] ^= 1
-    with_checksum.write_bytes(body)
-    with pytest.raises(ValueError, match="its checksum does not fit its content"):
-        read(with_checksum, checksum=True)
+        read(path)
+    path.write_bytes(encode({"x": 1}, tensors))
+    assert has_checksum(path)
 
 
 @pytest.mark.parametrize("end", [0, 5, 30, -1])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from fedbench.bench.system.errors import DataError, StoreError
+from fedbench.bench.system.sealed_json import seal
+from fedbench.bench.system.tensor_files import encode
 from fedbench.bench.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbench.bench.training.history import History, RoundRecord
 
@@ -56,7 +60,8 @@ def test_a_damaged_one_is_passed_over(
     loaded = load_checkpoint(tmp_path, RUN)
     assert loaded is not None
     assert loaded.rounds_done == 1
-    assert "torn or altered; going back one round" in caplog.text
+    assert f"checkpoint {newest}: " in caplog.text
+    assert "going back one round" in caplog.text
 
 
 def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
@@ -64,7 +69,7 @@ def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
     for rounds in (1, 2, 3):
         save_checkpoint(tmp_path, checkpoint(rounds))
     flip_last_byte(files(tmp_path)[-1])
-    for resumes in range(1, 8):  # some digests sort before the damaged one's, some after
+    for resumes in (1, 2):
         save_checkpoint(tmp_path, checkpoint(3, resumes=resumes))
         assert len(files(tmp_path)) == 2
         loaded = load_checkpoint(tmp_path, RUN)
@@ -80,14 +85,36 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path, RUN)
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    import hashlib
+def older_checkpoint(folder: Path, rounds: int) -> Path:
+    """Write a checkpoint as versions before 2026-11-23 did: the checksum is in its name."""
+    stored = checkpoint(rounds)
+    data = save(dict(stored.tensors), {"state": json.dumps(stored.state)})
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    path = folder / f"round-{rounds:08d}-{digest}.safetensors"
+    path.write_bytes(data)
+    return path
 
-    data = b"not a checkpoint"
-    name = f"round-00000001-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(StoreError, match="is not one of fedbench's"):
-        load_checkpoint(tmp_path, RUN)
+
+def test_an_older_file_is_read_and_its_name_checked(tmp_path: Path) -> None:
+    older_checkpoint(tmp_path, 1)
+    newest = older_checkpoint(tmp_path, 2)
+    loaded = load_checkpoint(tmp_path, RUN)
+    assert loaded is not None
+    assert (loaded.rounds_done, loaded.tensors["server"].tolist()) == (2, [2.0] * 3)
+    flip_last_byte(newest)
+    earlier = load_checkpoint(tmp_path, RUN)
+    assert earlier is not None
+    assert earlier.rounds_done == 1
+    save_checkpoint(tmp_path, checkpoint(2))
+    assert [path.name for path in files(tmp_path)][1] == "round-00000002.safetensors"
+
+
+def test_a_file_of_another_kind_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "round-00000001.safetensors").write_bytes(encode({}, {"a": torch.zeros(1)}))
+    assert load_checkpoint(tmp_path, RUN) is None
+    assert "it is not a checkpoint" in caplog.text
 
 
 RECORD = RoundRecord(
@@ -133,10 +160,32 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["", "one round", "one round and a half"])
 def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: str) -> None:
     history = History(tmp_path)
-    line = json.dumps(RECORD.as_dict())
+    line = seal(RECORD.as_dict())
     contents = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
     path = tmp_path / "history.jsonl"
     path.write_text(contents[left])
-    with pytest.raises(DataError, match=r"history\.jsonl' lacks rounds of its checkpoint.* 2: "):
-        history.rewind(2)
+    number = min(1, len(left))
+    for read in (history.rewind, history.read):
+        with pytest.raises(DataError, match=f"history.jsonl': it has {number} rounds and .* 2; de"):
+            read(2)
     assert path.read_text() == contents[left]
+
+
+def test_an_altered_round_is_refused_by_line(tmp_path: Path) -> None:
+    history, path = History(tmp_path), tmp_path / "history.jsonl"
+    for index in range(3):
+        history.append(replace(RECORD, round_index=index))
+    whole = path.read_text()
+    path.write_text(whole.replace('"loss": 1.5', '"loss": 1.4', 1))
+    for read in (history.rewind, history.read):
+        with pytest.raises(DataError, match=r"line 1 is altered \(its checksum does not fit"):
+            read(2)
+    lines = whole.splitlines(keepends=True)
+    path.write_text(lines[0] + lines[2])  # whole lines, one is missing
+    with pytest.raises(DataError, match="line 2 is of round 3"):
+        history.read()
+
+
+def test_a_history_of_an_older_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text(json.dumps(RECORD.as_dict()) + "\n")
+    assert History(tmp_path).read(1) == [RECORD]

@@ -47,6 +47,7 @@ def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
     for client, index in ((0, 0), (0, 1), (0, 10), (11, 1)):
         store.save(client, index, torch.tensor([float(client), float(index)]))
     assert store.load(0, 10).tolist() == [0.0, 10.0]
+    assert store.rounds() == {0: [0, 1, 10], 11: [1]}
     store.drop(0, 0)
     store.drop(0, None)
     assert names(tmp_path) == ["0-1.safetensors", "0-10.safetensors", "11-1.safetensors"]
@@ -56,9 +57,11 @@ def test_own_tensors_are_kept_per_client_and_round(tmp_path: Path) -> None:
         store.load(0, 0)
     torn = tmp_path / "0-10.safetensors"
     torn.write_bytes(torn.read_bytes()[:30])
-    for read in (store.load, store.handed_over):
-        with pytest.raises(StoreError, match="cannot read"):
-            read(0, 10)
+    with pytest.raises(StoreError, match="cannot read"):
+        store.load(0, 10)
+    assert store.handed_over(0, 10) is None  # the client trains again
+    assert not store.intact(0, 10)
+    assert store.intact(11, 1)
 
 
 def test_an_optimizers_state_lies_beside_its_clients_tensors(tmp_path: Path) -> None:
@@ -103,21 +106,21 @@ def test_what_a_client_handed_over_comes_back(tmp_path: Path) -> None:
 
 
 class Dying:
-    """Executor that breaks off in the second round after some of its clients."""
+    """Executor that breaks off in a round after some of its clients."""
 
-    def __init__(self, runner: ClientRunner, clients: int) -> None:
-        self.inner, self.clients = InProcess(runner), clients
+    def __init__(self, runner: ClientRunner, clients: int, round_index: int) -> None:
+        self.inner, self.clients, self.round_index = InProcess(runner), clients, round_index
 
     def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
         for number, result in enumerate(self.inner.train(tasks, server), start=1):
-            if tasks[0].round_index == 1 and number == self.clients:
+            if tasks[0].round_index == self.round_index and number == self.clients:
                 raise InterruptedError
             yield result
 
 
-def cut_short(setup: Setup, folder: Path, clients: int) -> None:
+def cut_short(setup: Setup, folder: Path, clients: int, round_index: int = 1) -> None:
     trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
-    dying = Dying(ClientRunner(setup, CPU, folder / "clients"), clients)
+    dying = Dying(ClientRunner(setup, CPU, folder / "clients"), clients, round_index)
     with pytest.raises(InterruptedError), single_thread():
         for _ in trainer.rounds(dying):
             pass
@@ -139,7 +142,7 @@ def test_a_round_goes_on_behind_the_clients_that_it_had_done(
     whole = train(setup, tmp_path / "whole")
     cut_short(setup, tmp_path / "cut", clients=2)
     clients = tmp_path / "cut" / "clients"
-    assert len(names(clients)) == 4  # one file a client, of whichever round
+    assert len(names(clients)) == 4 + 2  # a second file of those that had done the round
     (clients / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of the writer that was killed")
     trained: list[tuple[int, int]] = []
     real = ClientRunner._train
@@ -159,13 +162,93 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kill comes after the new file is renamed and before the old one is deleted."""
-    setup = tiny_setup(tiny_config("pfedae"))
+    setup = tiny_setup(tiny_config("pfedae", federation__num_rounds=4))
     with monkeypatch.context() as patch:
         patch.setattr(PersonalStore, "drop", lambda *_: None)
-        cut_short(setup, tmp_path, clients=3)
-    assert len(names(tmp_path / "clients")) == 4 + 3
+        cut_short(setup, tmp_path, clients=3, round_index=3)
+    assert len(names(tmp_path / "clients")) == 3 * 4 + 3
     train(setup, tmp_path)
-    assert names(tmp_path / "clients") == [f"{k}-1.safetensors" for k in range(4)]
+    assert names(tmp_path / "clients") == [f"{k}-{r}.safetensors" for k in range(4) for r in (2, 3)]
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGED = ("checkpoint", "client", "both")
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "participation", "state", "damaged"),
+    [
+        *(("pfedae", {}, 0.5, "between rounds", damaged) for damaged in DAMAGED),
+        *(("pfedae", {}, 1.0, "in a round", damaged) for damaged in DAMAGED),
+        ("byol", {"method__target": "personal"}, 0.5, "in a round", "both"),
+        ("byol", {"method__update": "fedu"}, 0.5, "between rounds", "checkpoint"),
+        ("orchestra", {}, 0.5, "between rounds", "checkpoint"),  # no personal tensors
+    ],
+)
+def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
+    tmp_path: Path,
+    spec: str,
+    values: dict[str, object],
+    participation: float,
+    state: str,
+    damaged: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The newest checkpoint, the file of a client of its round, or both are altered."""
+    setup = tiny_setup(
+        tiny_config(
+            spec, federation__num_rounds=4, federation__participation=participation, **values
+        )
+    )
+    whole = train(setup, tmp_path / "whole")
+    cut = tmp_path / "cut"
+    if state == "between rounds":
+        train(setup, cut, rounds=3)
+    else:
+        cut_short(setup, cut, clients=2, round_index=3)
+    stored = PersonalStore(cut / "clients").rounds()
+    client = min((k for k in stored if 2 in stored[k]), default=None)
+    assert (client is None) == (spec == "orchestra")
+    if damaged != "client":
+        damage(sorted(cut.glob("round-*"))[-1])
+    if damaged != "checkpoint" and client is not None:
+        damage(cut / "clients" / f"{client}-2.safetensors")
+    resumed = train(setup, cut)
+    assert_same_run(whole, resumed)
+    if client is not None:
+        assert hashes(cut / "clients") == hashes(tmp_path / "whole" / "clients")
+    assert "going back one round" in caplog.text
+
+
+def test_disk_holds_two_files_of_clients_of_the_last_round_and_one_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """Half of four clients take part in a round; files never exceed 4 + 2, in a round 4 + 4."""
+    config = tiny_config("pfedae", federation__num_rounds=8, federation__participation=0.5)
+    setup = tiny_setup(config)
+    trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+    executor = InProcess(ClientRunner(setup, CPU, tmp_path / "clients"))
+    most = 0
+
+    class Watched:
+        def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+            nonlocal most
+            for result in executor.train(tasks, server):
+                most = max(most, len(names(tmp_path / "clients")))
+                yield result
+
+    with single_thread():
+        for record in trainer.rounds(Watched()):
+            stored = PersonalStore(tmp_path / "clients").rounds()
+            cohort = trainer.cohort(record.round_index)
+            assert {k: rounds[-1] for k, rounds in stored.items()} == trainer.personal_rounds
+            assert all(len(rounds) <= 1 + (k in cohort) for k, rounds in stored.items())
+    assert most <= 8
 
 
 def test_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:
@@ -220,7 +303,7 @@ def test_a_killed_run_ends_with_every_clients_encoder_bit_for_bit(tmp_path: Path
         process.send_signal(signal.SIGKILL)
         assert process.wait(60) == -signal.SIGKILL
     (cell,) = (killed.root / "cells").iterdir()
-    assert len(list((cell / "clients").glob("*.safetensors"))) <= 5  # one being replaced
+    assert len(list((cell / "clients").glob("*.safetensors"))) <= 8  # of two rounds
     (cell / "clients" / ".2-1.safetensors.1a2b3c4d.tmp").write_bytes(b"half a file")
     a, b = (run(config, store=store, workers=1, device="cpu").row for store in (whole, killed))
     assert (a.resumes, b.resumes) == (0, 1)
