@@ -95,19 +95,28 @@ def plan_run(
         FedbenchError: for configuration, data, device or store problems.
     """
     from fedbench.bench.runs.estimate import Estimator
+    from fedbench.bench.runs import remeasure
     from fedbench.bench.system.compute import choose_devices
 
     config, origin = _configuration(spec, settings)
     store = places.open_store()
     devices = choose_devices(places.device, workers)
-    identity = row_id(config, open_dataset(config, places.data_dir).revision)
+    revision = open_dataset(config, places.data_dir).revision
+    identity = row_id(config, revision)
+    stored, source = store.finished(identity), None
+    if stored is None:
+        kind = devices[0].partition(":")[0]
+        earlier = remeasure.trained_before(store.rows(), store, config, revision, kind)
+        source = remeasure.measured_from(store, earlier, config)
+    estimated = config if source is None else remeasure.without_training(config)
     return RunPlan(
         run_id=identity,
-        stored=store.finished(identity) is not None,
+        stored=stored is not None,
+        measured_from=source,
         preset=origin.preset,
         workers=len(devices),
         device=devices[0],
-        estimate=Estimator(places.cache, places.device, workers)(config),
+        estimate=Estimator(places.cache, places.device, workers)(estimated),
         config=config,
         store=store.root,
     )

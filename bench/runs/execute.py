@@ -145,9 +145,11 @@ def execute(
     task_columns = facts(
         config, dataset.revision, partition.hash, origin, started_at=started_at, device=devices[0]
     )
-    run = _Run(setup, place.folder, task_columns["row_id"], devices)
-    if on_resume is not None and run.trainer.rounds_done:
-        on_resume(run.trainer.rounds_done, run.trainer.total_rounds)
+    run = _Run(setup, place.folder, task_columns["training_id"], devices)
+    done, total = run.trainer.rounds_done, run.trainer.total_rounds
+    taken_over = origin.measured_from is not None and done == total
+    if on_resume is not None and done and not taken_over:
+        on_resume(done, total)
     earlier_seconds = run.trainer.train_seconds
     outcome = run.finish(partition_path, on_round)
     return Row(
@@ -167,7 +169,7 @@ class _Run:
     Args:
         setup: the run.
         folder: its folder.
-        identity: its row id.
+        identity: of its training; its checkpoints carry it.
         devices: one per worker; the first is also the server's.
     """
 

@@ -26,6 +26,7 @@ from fedbench.bench.runs.execute import (
     execute,
     open_dataset,
 )
+from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import copy_folder
@@ -69,6 +70,8 @@ class RunResult:
         collapsed: the detector's verdict on the final features.
         stored_before: whether the store had it already, so that nothing was executed.
         row: the whole row of the store.
+        measured_from: a run with the same training, whose weights were evaluated if they were
+            there; None if it is the first.
     """
 
     run_id: str
@@ -85,6 +88,7 @@ class RunResult:
     collapsed: bool
     stored_before: bool
     row: Row = field(repr=False)
+    measured_from: str | None
 
     @classmethod
     def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
@@ -117,6 +121,7 @@ class RunResult:
             collapsed=bool(row.collapsed),
             stored_before=stored_before,
             row=row,
+            measured_from=row.measured_from,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,6 +138,8 @@ class RunPlan:
         run_id: its row id.
         stored: whether the store has it already.
         preset: the preset that the configuration starts from.
+        measured_from: the run whose weights would be evaluated instead of training them once more;
+            None if it would be trained.
         workers: processes that would train clients.
         device: device of the server.
         estimate: cost, from measured parts of the run.
@@ -143,6 +150,7 @@ class RunPlan:
     run_id: str
     stored: bool
     preset: str
+    measured_from: str | None
     workers: int
     device: str
     estimate: Estimate
@@ -155,6 +163,7 @@ class RunPlan:
             "run_id": self.run_id,
             "status": "stored" if self.stored else "planned",
             "method": self.config.spec,
+            "measured_from": self.measured_from,
             "preset": self.preset,
             "seed": self.config.seed,
             "config": self.config.model_dump(mode="json"),
@@ -180,6 +189,9 @@ def run(
     """Execute a configuration unless the store has its row; an interrupted run is resumed.
 
     Args:
+    If the store has a run with the same training, its weights are evaluated instead of trained once
+    more, unless evaluations between rounds are asked for.
+
         config: what to run.
         store: takes the row and the checkpoints.
         origin: preset, study and command line, for the record.
@@ -216,7 +228,10 @@ def run(
                     on_start(config, choose_devices(device, workers))
                 place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset)
                 row = execute(config, origin, place, on_round, on_resume)
+                origin, trained = begin(store, store.rows(), config, origin, place)
                 store_run(store, row)
+                if trained is not None:
+                    row = with_training_of(row, trained)
     if stored_before:
         refresh_quietly(store)
     else:

@@ -48,6 +48,8 @@ def show_result(result: RunResult) -> None:
     lines += [_entry("privacy", text) for text in _privacy(row)]
     lines.append(_entry("time", f"{duration(row.wall_seconds or 0)} on {row.device}"))
     lines.append(_entry("run id", result.run_id))
+    if result.measured_from is not None:
+        lines.append(_entry("training", f"the same as of run {result.measured_from}"))
     lines.append(_entry("stored in", result.paths["run"] or result.paths["store"] or ""))
     emit("\n".join(lines))
 
@@ -127,6 +129,11 @@ def show_plan(plan: RunPlan) -> None:
         _entry("traffic", f"{size(estimate.bytes_up)} up, {size(estimate.bytes_down)} down"),
         _entry("disk", f"{size(estimate.disk_bytes)} while it runs"),
         _entry("run id", plan.run_id + (" (stored already)" if plan.stored else "")),
+        *(
+            [_entry("training", f"none: the weights of run {plan.measured_from} are evaluated")]
+            if plan.measured_from is not None
+            else []
+        ),
         _entry("store", str(plan.store)),
     ]
     emit("\n".join(lines))

@@ -1,0 +1,172 @@
+"""Weights that a store has already: evaluated further rather than trained again.
+
+Runs that differ in their evaluation only have the same weights, to the last bit where the numeric
+platform is the same. The final checkpoint of one then serves the others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from fedbench.bench.config import RunConfig, training_id
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin, Place, open_dataset
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import DataError, StoreError
+from fedbench.bench.system.files import sync_folder, write_error
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.numerics import measure
+from fedbench.bench.training.checkpoint import load_checkpoint
+from fedbench.bench.training.history import History
+from fedbench.bench.training.personal import PersonalStore
+
+
+def trained_before(
+    rows: Iterable[Row], store: Store, config: RunConfig, data_revision: str, device: str
+) -> Row | None:
+    """Return a finished row whose weights are those of a run, to the last bit; None without one.
+
+    One whose checkpoint is still there is preferred, then the first that finished.
+
+    Args:
+        rows: of the store.
+        store: holds the checkpoints.
+        config: of the run.
+        data_revision: of its data set.
+        device: type of the device that would train it, `cpu` or `cuda`.
+    """
+    identity = training_id(config, data_revision)
+    alike = [row for row in rows if row.training_id == identity and row.status != "error"]
+    if not alike:
+        return None
+    here = canonical_json([measure(device).as_dict()])
+    return min(
+        (row for row in alike if row.platform_json == here),
+        key=lambda row: (not has_weights(store, row), row.finished_at, row.row_id),
+        default=None,
+    )
+
+
+def has_weights(store: Store, row: Row) -> bool:
+    """Return True if the folder of a finished run has a checkpoint."""
+    return row.status == "ok" and _newest(store.cell_dir(row.row_id)) is not None
+
+
+def measured_from(store: Store, earlier: Row | None, config: RunConfig) -> str | None:
+    """Return the id of the run whose weights a run would be measured from, without training.
+
+    Args:
+        store: holds the earlier run.
+        earlier: as `trained_before` gives it.
+        config: of the run; evaluations between rounds need the training.
+    """
+    usable = earlier is not None and has_weights(store, earlier) and config.evaluation.every == 0
+    return earlier.row_id if earlier is not None and usable else None
+
+
+def begin(
+    store: Store, rows: Iterable[Row], config: RunConfig, origin: Origin, place: Place
+) -> tuple[Origin, Row | None]:
+    """Prepare the folder of a run that is about to be executed.
+
+    Args:
+        store: may hold a run with the same training.
+        rows: those of it to look at.
+        config: of the run.
+        origin: of the run.
+        place: of the run, with its data set.
+
+    Returns:
+        The origin, with the id of the run of the same training; and the row of that run if its
+        weights are in the folder now, so that no round is left.
+
+    Raises:
+        StoreError: if the folder cannot be written.
+    """
+    dataset = place.dataset or open_dataset(config, place.data_dir)
+    device = choose_devices(place.device, place.workers)[0].partition(":")[0]
+    earlier = trained_before(rows, store, config, dataset.revision, device)
+    if earlier is None:
+        return origin, None
+    origin = replace(origin, measured_from=earlier.row_id)
+    if measured_from(store, earlier, config) and take_weights(store, earlier, place.folder):
+        return origin, earlier
+    return origin, None
+
+
+def without_training(config: RunConfig) -> RunConfig:
+    """Return a configuration whose cost is that of evaluating a run's final weights."""
+    none = config.federation.model_copy(update={"num_rounds": 0})
+    return config.model_copy(update={"federation": none})
+
+
+def take_weights(store: Store, row: Row, folder: Path) -> bool:
+    """Put the final checkpoint of a finished run into the folder of another run.
+
+    Files that never change are linked where the file system can, else copied. The checkpoint comes
+    last: without it, what is there already is as an interrupted training would have left it.
+
+    Args:
+        store: holds the finished run.
+        row: its row.
+        folder: of the run that shall not be trained.
+
+    Returns:
+        False if the run diverged, or a file of it is missing or damaged; then nothing was written.
+
+    Raises:
+        StoreError: if the folder cannot be written.
+    """
+    if row.status != "ok":
+        return False
+    source = store.cell_dir(row.row_id)
+    personal = PersonalStore(source / "clients")
+    try:
+        checkpoint = load_checkpoint(source, row.training_id or row.row_id)
+        if checkpoint is None or checkpoint.rounds_done != row.rounds_done:
+            return False
+        records = History(source).read()
+        for client_id, round_index in checkpoint.state["personal_rounds"].items():
+            personal.load(int(client_id), round_index)
+    except (StoreError, DataError):
+        return False
+    files = [f"clients/{k}-{r}.safetensors" for k, r in checkpoint.state["personal_rounds"].items()]
+    if len(records) < checkpoint.rounds_done or (newest := _newest(source)) is None:
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "history.jsonl").unlink(missing_ok=True)
+        history = History(folder)
+        for record in records:
+            history.append(replace(record, metrics={}))  # they are the other run's
+        for name in (*files, newest.name):
+            (folder / name).parent.mkdir(exist_ok=True)
+            _link(source / name, folder / name)
+            sync_folder((folder / name).parent)
+    except OSError as cause:
+        raise write_error(folder, cause) from cause
+    return True
+
+
+def _newest(folder: Path) -> Path | None:
+    return max(folder.glob("round-*.safetensors"), default=None)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    with suppress(OSError):  # another file system, or one without links
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)
+
+
+def with_training_of(row: Row, earlier: Row) -> Row:
+    """Return the row of a run that was not trained, with the cost of the training that it has."""
+    peaks = [row.peak_memory_bytes or 0, earlier.peak_memory_bytes or 0]
+    return row.model_copy(update={"resumes": earlier.resumes, "peak_memory_bytes": max(peaks)})

@@ -1,0 +1,148 @@
+"""Runs with the same training: measured from the weights of the first, with equal results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.metrics import ALL_READ, evaluation_fields
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.load import load_run
+from fedbench.bench.runs.run import RunResult, run
+from fedbench.bench.testing import tiny_config
+from fedbench.bench.training.history import RoundRecord
+
+TIMES = {"started_at", "finished_at", "wall_seconds", "train_seconds", "peak_memory_bytes"}
+FURTHER: dict[str, Any] = {
+    "protocols": ["knn", "linear", "mlp", "local", "angles"],
+    "knn_neighbours": 7,
+    "objective_on": "encoder",
+    "mlp_epochs": 2,
+}
+
+
+class Rounds:
+    """Counts the rounds that are trained."""
+
+    def __init__(self) -> None:
+        self.trained = 0
+
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        self.trained += 1
+
+
+def execute(config: RunConfig, store: Store) -> tuple[RunResult, int]:
+    rounds = Rounds()
+    result = run(config, store=store, workers=1, device="cpu", on_round=rounds)
+    return result, rounds.trained
+
+
+def measured(config: RunConfig, **evaluation: Any) -> RunConfig:
+    changed = {**config.evaluation.model_dump(), **evaluation}
+    return RunConfig.model_validate({**config.model_dump(), "evaluation": changed})
+
+
+def content(row: Row) -> dict[str, Any]:
+    return row.model_dump(exclude=TIMES | {"measured_from"})
+
+
+def curve(store: Store, row: Row) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in point.items() if key != "seconds"}
+        for point in store.curve(row.row_id)
+    ]
+
+
+@pytest.mark.parametrize("spec", ["simclr+uv", "pfedae", "orchestra", "cbafed", "central-ae"])
+def test_measuring_further_gives_the_row_of_a_fresh_run(tmp_path: Path, spec: str) -> None:
+    """Methods with one encoder, with personal tensors, a server's optimizer, and pooled data."""
+    config = tiny_config(spec)
+    store, other = Store(tmp_path / "store"), Store(tmp_path / "other")
+    first, _ = execute(config, store)
+    further, trained = execute(measured(config, **FURTHER), store)
+    fresh, rounds = execute(measured(config, **FURTHER), other)
+    assert trained == 0
+    assert rounds > 0
+    assert further.measured_from == first.run_id
+    assert (fresh.measured_from, first.measured_from) == (None, None)
+    assert content(further.row) == content(fresh.row)
+    assert curve(store, further.row) == curve(other, fresh.row)
+    assert further.row.training_id == first.row.training_id
+    assert further.row.train_seconds == first.row.train_seconds
+    names = json.loads(further.row.metrics_json or "{}")
+    assert {"mlp_acc", "mlp_local_acc", "angle_mean"} <= set(names)
+    assert [name for name in names if evaluation_fields(name) is ALL_READ] == []
+
+
+def test_a_folder_of_linked_weights_stands_alone(tmp_path: Path) -> None:
+    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    further, _ = execute(measured(config, **FURTHER), store)
+    one, other = store.cell_dir(first.run_id), store.cell_dir(further.run_id)
+    (weights,) = one.glob("round-*")
+    assert (other / weights.name).stat().st_ino == weights.stat().st_ino
+    for path in sorted(one.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    loaded = load_run(store, further.run_id)
+    assert loaded.row == further.row
+    loaded.select(0)
+    third, trained = execute(measured(config, protocols=["knn"]), store)
+    assert (third.measured_from, trained) == (further.run_id, 0)
+
+
+def test_evaluations_between_rounds_need_the_training(tmp_path: Path) -> None:
+    config, store = tiny_config("simclr"), Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    closer, trained = execute(measured(config, every=1), store)
+    assert (closer.measured_from, trained) == (first.run_id, 2)
+    assert closer.row.linear_acc == first.row.linear_acc
+    # The curve of the other direction has none of the evaluations between rounds.
+    later = Store(tmp_path / "later")
+    execute(measured(config, every=1), later)
+    plain, trained = execute(config, later)
+    assert trained == 0
+    assert curve(later, plain.row) == curve(store, first.row)
+
+
+@pytest.mark.parametrize("damage", ["checkpoint", "personal", "history", "gone"])
+def test_damaged_weights_are_trained_again(tmp_path: Path, damage: str) -> None:
+    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    folder = store.cell_dir(first.run_id)
+    (checkpoint,) = folder.glob("round-*")
+    personal = min((folder / "clients").glob("*"))
+    files = {"checkpoint": checkpoint, "personal": personal, "history": folder / "history.jsonl"}
+    if damage == "gone":
+        checkpoint.unlink()
+    else:
+        path = files[damage]
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    again, trained = execute(measured(config, **FURTHER), store)
+    fresh, _ = execute(measured(config, **FURTHER), Store(tmp_path / "other"))
+    assert (again.measured_from, trained) == (first.run_id, 2)
+    assert content(again.row) == content(fresh.row)
+
+
+def test_another_platform_trains_itself(tmp_path: Path) -> None:
+    """Its weights have other bits, so that the earlier run is no source of the later one."""
+    config, store = tiny_config("simclr"), Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    (path,) = (tmp_path / "store" / "rows").glob("*.parquet")
+    path.unlink()
+    store.write_row(first.row.model_copy(update={"platform_json": "[]", "platform": "elsewhere"}))
+    further, trained = execute(measured(config, **FURTHER), store)
+    assert (further.measured_from, trained) == (None, 2)
+
+
+def test_a_diverged_run_is_a_re_measurement_that_is_trained(tmp_path: Path) -> None:
+    config = tiny_config("supervised", client__lr=1e6, client__momentum=0.0)
+    store = Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    assert first.status == "diverged"
+    further, _ = execute(measured(config, **FURTHER), store)
+    assert (further.status, further.measured_from) == ("diverged", first.run_id)
