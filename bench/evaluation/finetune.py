@@ -101,7 +101,8 @@ def finetune(
 
     Source: ours. Lubana et al. 2022, https://arxiv.org/abs/2205.11506, fine-tunes with 1 % and 10 %
     of the labels without giving settings, on images that were not pre-trained on; so does this with
-    `data.held_out` and `evaluation.labels_from`.
+    `data.held_out` and `evaluation.labels_from`. The script of its release, which lacks a module,
+    trains the linear layer alone while batch norms are in training mode.
 
     Args:
         net: trained in place.

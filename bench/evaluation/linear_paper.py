@@ -46,10 +46,11 @@ def linear_probe_paper(
     without warm-up; momentum 0.9, no weight decay. Features are not standardised.
 
     Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, and its released evaluation code.
-    Two deliberate deviations: the training images are shuffled, and all test images count (the
-    release goes through the training set in stored order and drops the incomplete last test batch,
-    16 of 10,000 images). As there, an incomplete last training batch is dropped; where that would
-    leave none, the few images are one batch.
+    Deliberate deviations: the training images are shuffled, and all test images count (the release
+    goes through the training set in stored order and drops the incomplete last test batch, 16 of
+    10,000 images); the schedule begins with the first step (the release's first has rate 0.1, and
+    every later one the scheduled rate of the step before). As there, an incomplete last training
+    batch is dropped; where that would leave none, the few images are one batch.
 
     Args:
         encode: the backbone; the caller puts it into eval mode and on `device`.

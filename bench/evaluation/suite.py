@@ -196,7 +196,7 @@ def evaluated_clients(setup: Setup) -> list[int]:
 
 
 def _over_clients(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean and standard deviation of each metric over the clients that have it."""
+    """Mean and standard deviation of each metric (divided by n) over the clients that have it."""
     metrics = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row[name] for row in rows if name in row]

@@ -142,6 +142,8 @@ def mutual_prediction(predictions: tuple[Tensor, Tensor], wanted: tuple[Tensor, 
 def spread(embeddings: Tensor) -> Tensor:
     """Spread of directions, for the log: sqrt(d) x mean standard deviation per dimension.
 
+    The deviation divides by B, which keeps it at most 1; torch's default divides by B - 1.
+
     Source: Chen & He 2021, https://arxiv.org/abs/2011.10566, figure 2.
 
     Args:
