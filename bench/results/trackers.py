@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedbench.bench.results.leaderboard.comparability import settings_of
-from fedbench.bench.results.store.merge import results_of
+from fedbench.bench.results.store.replicas import results_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError, UnknownNameError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
-from fedbench.bench.results.store.merge import Difference, differences, results_of
+from fedbench.bench.results.store.replicas import Difference, differences, results_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset

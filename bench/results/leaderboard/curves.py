@@ -103,11 +103,11 @@ def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], li
 
     def load(row: Row) -> Curve | str:
         try:
-            return curve_of(row, store.curve(row.row_id))
+            return curve_of(row, store.curve(store.key(row)))
         except StoreError as error:
             return str(error)
 
-    first: dict[str, Row] = {}  # replicas share a curve's file
+    first: dict[str, Row] = {}  # of replicas
     for row in sorted(rows, key=lambda row: row.finished_at):
         if row.status == "ok":
             first.setdefault(row.row_id, row)

@@ -1,88 +1,20 @@
-"""Merging of stores, and bitwise comparison of rows of the same run."""
+"""Merging of stores."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from fedbench.bench.results.store.reader import list_folder
+from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
-
-CIRCUMSTANCES = frozenset(
-    {
-        "schema_version",
-        "preset",
-        "tuned",
-        "study_id",
-        "selection",
-        "wall_seconds",
-        "train_seconds",
-        "peak_memory_bytes",
-        "resumes",
-        "started_at",
-        "finished_at",
-        "git_sha",
-        "package_version",
-        "env_json",
-        "hardware",
-        "device",
-        "platform",
-        "platform_json",
-        "argv",
-        "grid",
-        "scaled_json",
-        "measured_from",
-        "dataset",  # the name of its folder; the revision identifies the images
-        "config_json",  # has that name too; the ids cover the rest of it
-    }
-)
-"""Columns of provenance and cost, in which rows of the same run may differ."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A column (or a key of `metrics_json`) in which two rows of one run are not equal."""
-
-    name: str
-    first: Any
-    second: Any
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.first} and {self.second}"
-
-
-def results_of(row: Row) -> dict[str, Any]:
-    """Return the results of a row by name, with the keys of `metrics_json` among them."""
-    values = {name: value for name, value in dict(row).items() if name not in CIRCUMSTANCES}
-    values.update(json.loads(values.pop("metrics_json") or "{}"))
-    return values
-
-
-def differences(first: Row, second: Row) -> list[Difference]:
-    """Compare the results of two rows to the last bit.
-
-    Of rows of two schema versions, a column that is null in the older one is not compared: the
-    older schema may not have had it.
-    """
-    one, other = results_of(first), results_of(second)
-    if first.schema_version != second.schema_version:
-        older = min(first, second, key=lambda row: row.schema_version)
-        for name in [name for name in Row.model_fields if getattr(older, name) is None]:
-            one.pop(name, None)
-            other.pop(name, None)
-    return [
-        Difference(name, one.get(name), other.get(name))
-        for name in dict.fromkeys([*one, *other])
-        if one.get(name) != other.get(name)
-    ]
-
 
 _SHOWN = 3
 _SETTINGS = ("spec", "space", "sampler", "seed", "seeds_per_trial", "data", "benchmark")
@@ -95,7 +27,9 @@ class Merged:
     """Outcome of a merge, or of a dry run of it.
 
     Attributes:
-        rows_added: rows that the target did not have.
+        rows_added: rows of runs that the target did not have.
+        replicas_added: rows of runs that the target has with other results, computed on another
+            numeric platform.
         rows_replaced: failed rows that gave way to finished ones.
         rows_same: rows that both had, with equal results.
         trials_added, trials_same: the same for trials of studies.
@@ -103,6 +37,7 @@ class Merged:
     """
 
     rows_added: int = 0
+    replicas_added: int = 0
     rows_replaced: int = 0
     rows_same: int = 0
     trials_added: int = 0
@@ -123,8 +58,10 @@ def merge(
     """Copy rows, curves, checkpoints and studies of other stores into one.
 
     Nothing is written before everything has been compared. Rows are the same if their results are
-    equal to the last bit; they may differ in `CIRCUMSTANCES`, and the row of the target stays. Each
-    cell and study of the target is locked and compared again before it is written.
+    equal to the last bit; they may differ in `CIRCUMSTANCES`, and the row of the target stays. Rows
+    with other results are kept beside it as replicas if another numeric platform computed them;
+    which of them has the plain file name depends on what was there first, and nothing else does.
+    Each cell and study of the target is locked and compared again before it is written.
 
     Args:
         sources: stores that stay as they are.
@@ -137,25 +74,31 @@ def merge(
             run or study there; the same call again then does the rest.
     """
     target, done, conflicts = open_store(store), Merged(), []
-    rows = {row.row_id: (row, target) for row in target.rows()}
-    new: dict[str, tuple[Row, Store]] = {}
+    rows: dict[str, list[_Known]] = {}
+    for row in target.rows():
+        rows.setdefault(row.row_id, []).append((row, target))
+    new: dict[str, list[_Known]] = {}
     studies = _Studies(target)
     for source in map(open_store, sources):
         if not source.root.is_dir():
             raise StoreError(f"there is no store at {str(source.root)!r}; give folders of stores")
         done.problems += source.problems()
         for row in source.rows():
-            known = rows.get(row.row_id)
-            if known is None or (known[0].status == "error" and row.status != "error"):
-                if row.row_id not in new:
-                    done.rows_added += known is None
-                    done.rows_replaced += known is not None
-                rows[row.row_id] = new[row.row_id] = (row, source)
-            elif row.status == "error" or not (different := differences(known[0], row)):
+            known = rows.setdefault(row.row_id, [])
+            fate = _fate(row, known)
+            if fate == "conflict":
+                conflicts.append(_conflict(row, source, known))
+            elif fate == "same":
                 done.rows_same += 1
             else:
-                where = f"{known[1].root} and {source.root}"
-                conflicts.append(f"row {row.row_id} has {different[0]} in {where}")
+                done.rows_added += not known
+                done.replicas_added += fate == "replica"
+                done.rows_replaced += fate == "first" and any(at is target for _, at in known)
+                if fate == "first":
+                    known.clear()
+                    new.pop(row.row_id, None)
+                known.append((row, source))
+                new.setdefault(row.row_id, []).append((row, source))
         conflicts += studies.add(source, done)
     if conflicts:
         more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
@@ -169,19 +112,65 @@ def merge(
             with _locked(target, "study", study_id):
                 for name, origin in files.items():
                     atomic_write_bytes(target.root / name, origin.read_bytes())
-        for row_id, (row, source) in new.items():
+        for row_id, replicas in new.items():
             with _locked(target, "run", row_id):
-                now = target.finished(row_id)  # it may have been finished meanwhile
-                if now is not None and (different := differences(now, row)):
-                    raise StoreError(
-                        f"row {row_id} has {different[0]} in {target.root}, just written, and"
-                        f" {source.root}; delete the one that you do not trust"
-                    )
-                if now is None:
-                    _copy_cell(source.cell_dir(row_id), target.cell_dir(row_id), row)
-                    target.write_row(row)
+                for row, source in replicas:
+                    _copy(row, source, target)
         target.refresh()
     return done
+
+
+_Known = tuple[Row, Store]
+"""A row and the store that has it."""
+
+
+def _fate(row: Row, known: Sequence[_Known]) -> Literal["first", "replica", "same", "conflict"]:
+    """Return what becomes of a row beside the known ones of its run.
+
+    It is the first (failed ones give way to it), a replica of them, the same as one of them, or a
+    contradiction.
+    """
+    finished = [other for other, _ in known if other.status != "error"]
+    if row.status == "error":
+        return "same" if known else "first"
+    if not finished:
+        return "first"
+    if any(not differences(other, row) for other in finished):
+        return "same"
+    return "replica" if all(known_apart(other, row) for other in finished) else "conflict"
+
+
+def _conflict(row: Row, source: Store, known: Sequence[_Known]) -> str:
+    """Describe a contradiction: the first difference, where, and the platform that both have."""
+    other, store = next(
+        (entry, at)
+        for entry, at in known
+        if entry.status != "error" and not known_apart(entry, row)
+    )
+    versions = [
+        f"{entry.package_version} ({entry.git_sha})" if entry.git_sha else entry.package_version
+        for entry in (other, row)
+    ]
+    code = "fedbench " + " and ".join(dict.fromkeys(versions))
+    platforms = " and ".join(dict.fromkeys((platform_of(other), platform_of(row))))
+    return (
+        f"row {row.row_id} has {differences(other, row)[0]} in {store.root} and {source.root}, both"
+        f" from {platforms}, {code}"
+    )
+
+
+def _copy(row: Row, source: Store, target: Store) -> None:
+    """Copy a row and its cell, as a replica if the target has finished the run in another way."""
+    known = [(other, target) for other in target.replicas(row.row_id)]
+    fate = _fate(row, known)  # the run may have been finished meanwhile
+    if fate == "conflict":
+        raise StoreError(
+            f"{_conflict(row, source, known)}, just written; delete the one that you do not trust"
+        )
+    if fate != "same":
+        key = replica_key(row) if fate == "replica" else row.row_id
+        _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
+        target.write_replica(row) if fate == "replica" else target.write_row(row)
 
 
 @contextmanager
@@ -255,7 +244,7 @@ def _copy_cell(source: Path, target: Path, row: Row) -> None:
     if row.status == "error" or not source.is_dir():
         return
     try:
-        for left in target.iterdir():  # it has its lock at least
+        for left in list_folder(target):
             if left.name != "lock":
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     except OSError as cause:

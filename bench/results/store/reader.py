@@ -20,7 +20,8 @@ from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
 Mark = tuple[int, int, int]
-"""Size, time of change in nanoseconds, and inode of a file; the first two are written."""
+"""Size, time of change in nanoseconds, and inode of a file; written are the first two, and its
+name."""
 
 _MARKS = b"fedbench.marks"
 _MANY = 64  # files from which threads and marks pay
@@ -85,18 +86,25 @@ class Reader:
             table = read_table(all_rows.read_bytes())
             marks = json.loads((table.schema.metadata or {}).get(_MARKS, b"[]"))
             rows = zip(marks, decode_table(table, Row) if marks else [], strict=True)
-            marked = {row.row_id: (tuple(mark), row) for mark, row in rows}
+            marked = {mark[2]: (tuple(mark[:2]), row) for mark, row in rows if len(mark) == 3}
             for path in paths:
                 if path.stem in marked and marked[path.stem][0] == (mark := _mark(path))[:2]:
                     self._cache[path] = mark, marked[path.stem][1]
 
-    def encode_all(self, rows: Sequence[Row], folder: Path) -> bytes:
-        """Return rows that were loaded as Parquet bytes, with marks where the rows are many."""
+    def encode_all(self, rows: Sequence[tuple[str, Row]], folder: Path) -> bytes:
+        """Return rows that were loaded as Parquet bytes, with marks where the rows are many.
+
+        Args:
+            rows: each with the name of its file, without the ending.
+            folder: of their files.
+        """
         if len(rows) < _MANY:
-            return encode(rows, Row)
-        paths = [folder / f"{row.row_id}.parquet" for row in rows]
-        marks = [self._cache[path][0][:2] if path in self._cache else () for path in paths]
-        return encode(rows, Row, {_MARKS: json.dumps(marks).encode()})
+            return encode([row for _, row in rows], Row)
+        paths = [folder / f"{name}.parquet" for name, _ in rows]
+        marks = [
+            (*self._cache[path][0][:2], path.stem) if path in self._cache else () for path in paths
+        ]
+        return encode([row for _, row in rows], Row, {_MARKS: json.dumps(marks).encode()})
 
     def load(self, path: Path, model: type[R]) -> R | str | None:
         """Return the record, or what is wrong with the file, or None if it has just gone."""
@@ -144,6 +152,6 @@ def _parse(path: Path, data: bytes, model: type[Record]) -> Record | str:
         return f"{str(path)!r}: holds {len(records)} rows instead of one"
     record = records[0]
     name = record.row_id if isinstance(record, Row) else str(getattr(record, "number", ""))
-    if name != path.stem:
+    if name != path.stem.partition("@")[0]:
         return f"{str(path)!r}: its content is that of {name!r}; give it that name or delete it"
     return record

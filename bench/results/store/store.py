@@ -2,8 +2,10 @@
 
 ```
 rows/<row_id>.parquet              the truth, one file per finished cell
+rows/<row_id>@<hash>.parquet       replicas: other results of that run, from other platforms
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
+cells/<row_id>@<hash>/             the same of a replica
 leaderboard.parquet                all rows, sorted; derived, may be deleted; makes reading fast
 ```
 
@@ -18,6 +20,7 @@ import logging
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -32,6 +35,7 @@ from fedbench.bench.results.store.reader import (
     same_rows,
     tables_in,
 )
+from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -94,39 +98,78 @@ class Store:
         self._write(path, encode([row], Row))
         return True
 
+    def write_replica(self, row: Row) -> None:
+        """Write a row beside the rows of the same run that the store has.
+
+        Raises:
+            StoreError: when the store cannot be written.
+        """
+        self._write(self._row_path(replica_key(row)), encode([row], Row))
+
     def rows(self) -> list[Row]:
-        """All readable rows, sorted by task, method and seed; see `problems` for the others."""
-        rows = self._reader.load_all(self._row_paths(), Row).values()
-        return sorted((row for row in rows if isinstance(row, Row)), key=_row_order)
+        """All readable rows, sorted by task, method and seed; see `problems` for the others.
+
+        Replicas of a run have its row id; the one that finished first comes first.
+        """
+        return [row for _, row in self._named_rows()]
+
+    def _named_rows(self) -> list[tuple[str, Row]]:
+        """The rows, each with the name of its file without the ending."""
+        loaded = self._reader.load_all(self._row_paths(), Row)
+        rows = [(path.stem, row) for path, row in loaded.items() if isinstance(row, Row)]
+        copies = Counter(row.row_id for _, row in rows)
+        # Hashes cost time, and only replicas can be equal in everything before.
+        return sorted(
+            rows,
+            key=lambda named: (
+                *_row_order(named[1]),
+                *(_first_finished(named[1]) if copies[named[1].row_id] > 1 else ()),
+            ),
+        )
+
+    def replicas(self, row_id: str) -> list[Row]:
+        """All readable rows of a run: the one that finished first leads, failed ones come last."""
+        loaded = (self._reader.load(path, Row) for path in self._paths_of(row_id))
+        return sorted((row for row in loaded if isinstance(row, Row)), key=_first_finished)
 
     def row(self, row_id: str) -> Row | None:
-        """One row, or None if there is none.
+        """One row, the first of its `replicas`; None if there is none.
 
         Raises:
             StoreError: when its file is there but unreadable.
         """
+        rows = self.replicas(row_id)
         path = self._row_path(row_id)
-        if not path.exists():
-            return None
+        if rows or not path.exists():
+            return rows[0] if rows else None
         row = self._reader.load(path, Row)
         if isinstance(row, str):
             raise StoreError(f"{row}; delete the file to run this cell again")
         return row
+
+    def key(self, row: Row) -> str:
+        """Return the name of a stored row's file and cell: its row id, or `<row id>@<hash>`."""
+        name = replica_key(row)
+        return name if self._row_path(name).exists() else row.row_id
 
     def find(self, run_id: str) -> Row:
         """Return the row of a run.
 
         Args:
             run_id: its row id, or the beginning of it, at least 4 characters, that no other has.
+                Of replicas the one that finished first is meant; `@` and the beginning of the hash
+                of its results name another.
 
         Raises:
             StoreError: for a store that is not there, a run that is not in it, or an unreadable
                 row.
             ConfigError: where several row ids begin so.
         """
+        run_id, at, chosen = run_id.partition("@")
         row = self.require().row(run_id)
         if row is None and len(run_id) >= _MIN_PREFIX:
-            ids = [p.stem for p in self._row_paths() if p.stem.startswith(run_id)]
+            names = {p.stem.partition("@")[0] for p in self._row_paths()}
+            ids = sorted(name for name in names if name.startswith(run_id))
             if len(ids) > 1:
                 shown = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
                 raise ConfigError(
@@ -138,12 +181,21 @@ class Store:
                 f"no run {run_id!r} in store {str(self.root)!r}; `fedbench leaderboard --json`"
                 f" lists row ids; {_MIN_PREFIX} characters will do where no other begins with them"
             )
+        if at:
+            replicas = {replica_key(replica): replica for replica in self.replicas(row.row_id)}
+            named = [key for key in replicas if key.startswith(f"{row.row_id}@{chosen}")]
+            if len(named) != 1:
+                raise StoreError(
+                    f"run {row.row_id} has {'no' if not named else len(named)} replica"
+                    f" {'s' if len(named) > 1 else ''}@{chosen}; it has {', '.join(replicas)}"
+                )
+            row = replicas[named[0]]
         return row
 
     def finished(self, row_id: str) -> Row | None:
         """A row that needs no further run; None if there is none, or it failed or is unreadable."""
-        row = self._reader.load(self._row_path(row_id), Row)
-        return row if isinstance(row, Row) and row.status != "error" else None
+        rows = self.replicas(row_id)
+        return rows[0] if rows and rows[0].status != "error" else None
 
     def problems(self) -> list[str]:
         """One line for every file of rows, trials or studies that cannot be read."""
@@ -159,7 +211,7 @@ class Store:
     def refresh(self) -> Path | None:
         """Bring `leaderboard.parquet` up to date; untouched if it is, None if there are no rows."""
         path, written = self._all_rows, None
-        while (rows := self.rows()) and rows != written:
+        while (rows := self._named_rows()) and rows != written:
             data = self._reader.encode_all(rows, self.root / "rows")
             try:
                 if path.exists() and same_rows(path.read_bytes(), data):
@@ -300,6 +352,15 @@ class Store:
     def _row_path(self, row_id: str) -> Path:
         return self.root / "rows" / f"{_checked(row_id, 'row id')}.parquet"
 
+    def _paths_of(self, row_id: str) -> list[Path]:
+        plain = self._row_path(row_id)
+        start, replicas = f"{row_id}@", []
+        # Reading the plain file reports a folder that cannot be listed.
+        with suppress(OSError), os.scandir(plain.parent) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(start)]
+            replicas = [plain.parent / name for name in names if name.endswith(".parquet")]
+        return [plain, *replicas]
+
     def _row_paths(self) -> list[Path]:
         return tables_in(self.root / "rows")
 
@@ -349,6 +410,16 @@ def _checked(name: str, kind: str) -> str:
 def _row_order(row: Row) -> tuple[Any, ...]:
     alpha = math.inf if row.alpha is None else row.alpha
     return (row.dataset, row.partition, alpha, row.method, row.config_id, row.seed, row.row_id)
+
+
+def _first_finished(row: Row) -> tuple[Any, ...]:
+    """Return a key by which rows of one run are in order, whatever the names of their files."""
+    return row.status == "error", row.finished_at, replica_hash(row)
+
+
+def replica_key(row: Row) -> str:
+    """Return the name of a row's file and cell where the store has another row of its run."""
+    return f"{row.row_id}@{replica_hash(row)}"
 
 
 def _finite(value: Any) -> Any:

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.store.merge import differences, merge
+from fedbench.bench.results.store.merge import merge
+from fedbench.bench.results.store.replicas import (
+    differences,
+    known_apart,
+    platform_of,
+    replica_hash,
+)
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import decode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.reproduce import _round_differences
 from fedbench.bench.system.errors import StoreError
@@ -202,3 +210,104 @@ def test_missing_rounds_are_a_difference_where_there_is_a_curve() -> None:
     assert str(difference) == "rounds 1 and 2"
     (difference,) = _round_differences([point], [], same_schema=True)
     assert str(difference) == "rounds 1 and 0"
+
+
+SSE, AVX = "x86_64 sse, cpu, 00000001", "x86_64 avx2, cpu, 00000002"
+
+
+def bits(store: Store) -> set[tuple[str, float | None, str | None]]:
+    return {(row.row_id, row.linear_acc, row.platform) for row in store.rows()}
+
+
+@pytest.fixture
+def platforms(tmp_path: Path, make_row: MakeRow) -> tuple[Store, Store, Row, Row]:
+    """Two stores with one run, whose bits differ since the platforms do; the second was faster."""
+    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
+    late = make_row(linear_acc=0.5, platform=SSE)
+    earlier = late.finished_at - timedelta(hours=1)
+    early = make_row(linear_acc=0.6, platform=AVX, finished_at=earlier)
+    for store, row in ((one, late), (other, early)):
+        store.write_row(row)
+        store.write_curve(row.row_id, [{"round_index": 0, "loss": row.linear_acc}])
+    return one, other, late, early
+
+
+def test_other_platforms_make_replicas(platforms: tuple[Store, Store, Row, Row]) -> None:
+    one, other, late, early = platforms
+    copies = [Store(store.root.with_name(f"copy of {store.root.name}")) for store in (one, other)]
+    for copy, store in zip(copies, (one, other), strict=True):
+        merge([store], copy)
+    assert merge([other], one, dry_run=True).replicas_added == 1
+    for store, source, first in ((one, copies[1], late), (other, copies[0], early)):
+        done = merge([source], store)
+        assert (done.rows_added, done.replicas_added, done.rows_same) == (0, 1, 0)
+        assert merge([source], store).replicas_added == 0  # again changes nothing
+        assert merge(copies, store).rows_same == 2
+        names = sorted(path.stem for path in (store.root / "rows").iterdir())
+        assert names[0] == first.row_id  # whichever was there first has the plain name
+        assert names[1].startswith(f"{first.row_id}@")
+        # Readers take the row that finished first, whatever its name.
+        assert store.rows() == store.replicas(early.row_id) == [early, late]
+        assert store.row(early.row_id) == store.finished(early.row_id) == early
+        for row in (early, late):
+            assert store.curve(store.key(row)) == [{"round_index": 0, "loss": row.linear_acc}]
+            assert store.find(f"{row.row_id[:4]}@{replica_hash(row)[:5]}") == row
+        assert store.find(early.row_id[:6]) == early
+        assert decode((store.root / "leaderboard.parquet").read_bytes(), Row) == [early, late]
+        assert not store.write_row(late)
+        assert store.problems() == []
+    assert bits(one) == bits(other)
+    with pytest.raises(StoreError, match=r"has no replica @ffff; it has \w+@\w+, \w+@\w+"):
+        one.find(f"{early.row_id}@ffff")
+
+
+def test_many_rows_with_replicas_are_read_by_their_marks(
+    tmp_path: Path, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
+    for seed in range(64):
+        for store, platform in ((one, SSE), (other, AVX)):
+            value = (seed + (store is other)) / 100
+            store.write_row(make_row(RunConfig(seed=seed), linear_acc=value, platform=platform))
+    assert merge([other], one).replicas_added == 64
+    reads: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def watched(path: Path) -> bytes:
+        reads.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", watched)
+    assert len(Store(one.root).rows()) == 128
+    assert [path.name for path in reads] == ["leaderboard.parquet"]
+
+
+def test_other_bits_of_one_platform_are_a_contradiction(
+    platforms: tuple[Store, Store, Row, Row],
+) -> None:
+    one, other, _, early = platforms
+    merge([other], one)
+    third = Store(one.root.with_name("third"))
+    third.write_row(early.model_copy(update={"linear_acc": 0.7, "git_sha": "abc"}))
+    with pytest.raises(
+        StoreError,
+        match=rf"linear_acc 0.6 and 0.7 .* both from {AVX}, fedbench 0.1.0 and 0.1.0 \(abc\);",
+    ):
+        merge([third], one)
+    assert len(one.rows()) == 2
+
+
+def test_rows_without_a_platform_are_apart_if_their_machines_are(make_row: MakeRow) -> None:
+    row = make_row(linear_acc=0.5)
+    assert platform_of(row) == "unknown platform"
+    old = row.model_copy(
+        update={"hardware": "x86_64, 2 cores", "env_json": '{"ray":"2","torch":"2.6"}'}
+    )
+    assert platform_of(old) == "x86_64, 2 cores, torch 2.6"
+    newer = old.model_copy(update={"env_json": '{"ray":"3","torch":"2.7"}'})
+    same = old.model_copy(update={"env_json": '{"ray":"3","torch":"2.6"}'})
+    recorded = old.model_copy(update={"platform": AVX})
+    assert known_apart(old, newer)
+    assert known_apart(recorded, old.model_copy(update={"platform": SSE}))
+    for other in (row, same, recorded):
+        assert not known_apart(old, other)

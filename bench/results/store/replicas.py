@@ -1,0 +1,113 @@
+"""Comparison of rows of one run: their results to the last bit, and where they were computed.
+
+Rows of one run are replicas if their results differ and so do the numeric platforms that computed
+them. A store keeps them side by side.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.system.identity import content_id
+
+CIRCUMSTANCES = frozenset(
+    {
+        "schema_version",
+        "preset",
+        "tuned",
+        "study_id",
+        "selection",
+        "wall_seconds",
+        "train_seconds",
+        "peak_memory_bytes",
+        "resumes",
+        "started_at",
+        "finished_at",
+        "git_sha",
+        "package_version",
+        "env_json",
+        "hardware",
+        "device",
+        "platform",
+        "platform_json",
+        "argv",
+        "grid",
+        "scaled_json",
+        "measured_from",
+        "dataset",  # the name of its folder; the revision identifies the images
+        "config_json",  # has that name too; the ids cover the rest of it
+    }
+)
+"""Columns of provenance and cost, in which rows of the same run may differ."""
+
+UNKNOWN = "unknown platform"
+_VERSIONS = ("torch", "numpy", "cuda")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column (or a key of `metrics_json`) in which two rows of one run are not equal."""
+
+    name: str
+    first: Any
+    second: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.first} and {self.second}"
+
+
+def results_of(row: Row) -> dict[str, Any]:
+    """Return the results of a row by name, with the keys of `metrics_json` among them."""
+    values = {name: value for name, value in dict(row).items() if name not in CIRCUMSTANCES}
+    values.update(json.loads(values.pop("metrics_json") or "{}"))
+    return values
+
+
+def differences(first: Row, second: Row) -> list[Difference]:
+    """Compare the results of two rows to the last bit.
+
+    Of rows of two schema versions, a column that is null in the older one is not compared: the
+    older schema may not have had it.
+    """
+    one, other = results_of(first), results_of(second)
+    if first.schema_version != second.schema_version:
+        older = min(first, second, key=lambda row: row.schema_version)
+        for name in [name for name in Row.model_fields if getattr(older, name) is None]:
+            one.pop(name, None)
+            other.pop(name, None)
+    return [
+        Difference(name, one.get(name), other.get(name))
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name) != other.get(name)
+    ]
+
+
+def replica_hash(row: Row) -> str:
+    """Return 8 hexadecimal digits of a hash of a row's results, the same for equal bits."""
+    return content_id({k: v for k, v in results_of(row).items() if v is not None})[:8]
+
+
+def platform_of(row: Row) -> str:
+    """Return the numeric platform of a row; hardware and versions if it records none."""
+    return row.platform or _machine(row) or UNKNOWN
+
+
+def known_apart(first: Row, second: Row) -> bool:
+    """Return True if two rows are known to come from different numeric platforms.
+
+    Rows of before schema 3 record none; then hardware, device and the versions of torch, numpy and
+    CUDA have to tell, and rows without these are not known apart.
+    """
+    if first.platform and second.platform:
+        return first.platform != second.platform
+    one, other = _machine(first), _machine(second)
+    return bool(one and other and one != other)
+
+
+def _machine(row: Row) -> str:
+    env = json.loads(row.env_json or "{}")
+    versions = [f"{name} {env[name]}" for name in _VERSIONS if name in env]
+    return ", ".join(part for part in (row.hardware, *versions, row.device) if part)
