@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.data.datasets import Contents
 from fedbench.bench.data.partition.deal import Deal
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.report.page import Report
@@ -61,7 +62,7 @@ def run(
     """
     from fedbench.bench.results.trackers import Tracking
 
-    config, origin = _configuration(spec, settings)
+    config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
     tracking = Tracking(track, store)
     result = runs.run(
@@ -94,14 +95,17 @@ def plan_run(
     Raises:
         FedbenchError: for configuration, data, device or store problems.
     """
-    from fedbench.bench.runs.estimate import Estimator
     from fedbench.bench.runs import remeasure
+    from fedbench.bench.runs.estimate import Estimator
     from fedbench.bench.system.compute import choose_devices
+    from fedbench.bench.training.steps import dealt, local_steps
 
-    config, origin = _configuration(spec, settings)
+    config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
     devices = choose_devices(places.device, workers)
-    revision = open_dataset(config, places.data_dir).revision
+    dataset = open_dataset(config, places.data_dir)
+    steps, revision = local_steps(config, dealt(dataset, config)), dataset.revision
+    steps.check()
     identity = row_id(config, revision)
     stored, source = store.finished(identity), None
     if stored is None:
@@ -116,16 +120,19 @@ def plan_run(
         preset=origin.preset,
         workers=len(devices),
         device=devices[0],
+        local_steps=steps,
         estimate=Estimator(places.cache, places.device, workers)(estimated),
         config=config,
         store=store.root,
     )
 
 
-def _configuration(spec: str | RunConfig, settings: Settings) -> tuple[RunConfig, Origin]:
+def _configuration(
+    spec: str | RunConfig, settings: Settings, data_dir: Path | None
+) -> tuple[RunConfig, Origin]:
     """Return the configuration of a run, and its preset and tuning study."""
     if isinstance(spec, str):
-        resolved = resolve(spec, **vars(settings))
+        resolved = resolve(spec, content=Contents(data_dir, build=True), **vars(settings))
         return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
     if settings.set or settings.config_files or settings.seed is not None:
         raise ConfigError(
@@ -157,7 +164,9 @@ def partition(
     from fedbench.bench.data.partition.deal import balanced_labels, deal, summary
 
     default = str(RunConfig.model_fields["spec"].default)
-    config = resolve(spec or default, **vars(settings)).config
+    # Labels of their own need no images, so none are prepared for them.
+    content = Contents(as_path(data_dir), build=labels is None)
+    config = resolve(spec or default, content=content, **vars(settings)).config
     if labels is None:
         dataset = open_dataset(config, data_dir)
         classes, num_classes = dataset.train_labels, dataset.num_classes

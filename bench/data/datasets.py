@@ -208,7 +208,7 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
         path: `Dataset.path`.
         revision: the expected `Dataset.revision`; a cache that was rebuilt from a changed source
             in the meantime is refused.
-        name: `Dataset.name`; default: the cache's name, which has the folder of a `hub:` set.
+        name: `Dataset.name`; None = look it up.
 
     Raises:
         DataError: the folder is gone, torn or of another revision.
@@ -216,7 +216,8 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
     cache = open_cache(path, verify="sizes")
     if revision is not None and cache.revision != revision:
         raise DataError(f"{path} was rebuilt from changed data while it was in use; start again")
-    return _dataset(name or cache.name, cache)
+    name = name or _name_of(cache.name, cache.whole, _sizes(cache), path.parent)
+    return _dataset(name, cache)
 
 
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:

@@ -143,7 +143,13 @@ def execute(
     setup = Setup.of(config, dataset, partition)
     devices = choose_devices(place.device, place.workers)
     task_columns = facts(
-        config, dataset.revision, partition.hash, origin, started_at=started_at, device=devices[0]
+        config,
+        dataset.revision,
+        partition.hash,
+        origin,
+        dataset=dataset.name,
+        started_at=started_at,
+        device=devices[0],
     )
     run = _Run(setup, place.folder, task_columns["training_id"], devices)
     done, total = run.trainer.rounds_done, run.trainer.total_rounds
@@ -305,6 +311,7 @@ def facts(
     partition_hash: str,
     origin: Origin,
     *,
+    dataset: str,
     started_at: datetime,
     device: str,
 ) -> dict[str, Any]:
@@ -315,6 +322,7 @@ def facts(
         dataset_revision: of its data set.
         partition_hash: of its partition; empty if that never became known.
         origin: preset, study, grid and command line.
+        dataset: name of its data set's content, as in `Dataset.name`.
         started_at: start of the run.
         device: device of the server.
     """
@@ -326,7 +334,7 @@ def facts(
         "measured_from": origin.measured_from,
         "benchmark_version": BENCHMARK_VERSION,
         "preset": origin.preset,
-        "dataset": data.public_name,
+        "dataset": dataset,
         "dataset_revision": dataset_revision,
         "partition": data.partition,
         "alpha": None if data.partition in ("iid", "pathological") else data.alpha,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError
@@ -16,6 +15,7 @@ from fedbench.bench.runs.fields import build_config, flat_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 FOLDER = "presets"
+_DATA = "data.name"
 Condition = dict[str, JsonValue]
 
 
@@ -31,7 +31,8 @@ class Rule(Strict):
     """Values that hold only when all conditions do.
 
     A condition names a dotted field, `method` (the spec without add-ons) or `addon` (any add-on of
-    the spec) and one allowed value or a list of them.
+    the spec) and one allowed value or a list of them. `data.name` stands for the content of the
+    data set, wherever it lies.
     """
 
     when: Condition = Field(min_length=1)
@@ -72,18 +73,26 @@ class Preset(Strict):
     values: dict[str, Value]
     rules: tuple[Rule, ...] = ()
 
-    def values_for(self, spec: str, user: Mapping[str, Any]) -> dict[str, Value]:
+    def values_for(
+        self, spec: str, user: Mapping[str, Any], content: Callable[[str], str] = str
+    ) -> dict[str, Value]:
         """Return the preset's values for a spec.
 
         Rules are tried in order. Their conditions see the user's values, else those of the preset
-        and of earlier rules, else defaults. A data set in a folder counts under the folder's name:
-        `hub:/data/cifar100` meets the condition `data.name: cifar100`.
+        and of earlier rules, else defaults.
+
+        Args:
+            spec: method spec.
+            user: values by dotted name.
+            content: gives the name of the content of a data set at a path; called only for a rule
+                that depends on it and whose other conditions hold.
         """
         values = dict(self.values)
         for rule in self.rules:
             preset = {key: entry.value for key, entry in values.items()}
             current = {**_defaults(), **preset, **user}
-            if all(_holds(key, rule.allowed(key), spec, current) for key in rule.when):
+            keys = sorted(rule.when, key=_DATA.__eq__)  # what has to be looked up comes last
+            if all(_holds(key, rule.allowed(key), spec, current, content) for key in keys):
                 values.update(rule.values)
         return values
 
@@ -93,15 +102,21 @@ def _defaults() -> dict[str, Any]:
     return flat_config(RunConfig.model_validate({}))
 
 
-def _holds(key: str, allowed: list[JsonValue], spec: str, current: Mapping[str, Any]) -> bool:
+def _holds(
+    key: str,
+    allowed: list[JsonValue],
+    spec: str,
+    current: Mapping[str, Any],
+    content: Callable[[str], str],
+) -> bool:
     method, *addons = spec.split("+")
     if key == "method":
         return method in allowed
     if key == "addon":
         return bool(set(addons) & set(allowed))
     value = current.get(key)
-    if key == "data.name" and isinstance(value, str) and ":" in value:
-        value = PurePosixPath(value.partition(":")[2]).name
+    if key == _DATA and isinstance(value, str) and ":" in value:
+        value = content(value)
     return value in allowed
 
 

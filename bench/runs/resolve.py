@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
@@ -16,6 +17,9 @@ from fedbench.bench.method import Labels, registry
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.system.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedbench.bench.data.datasets import Contents
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study")
@@ -49,6 +53,8 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     tuned: Mapping[str, Any] | None = None,
     study: str | None = None,
+    data_dir: Path | str | None = None,
+    content: Callable[[str], str] | None = None,
 ) -> Resolved:
     """Build the configuration of a run.
 
@@ -65,10 +71,14 @@ def resolve(
         environ: environment variables; None = those of the process.
         tuned: dotted names to the best values of a tuning study.
         study: that study's id.
+        data_dir: cache of data sets, in which the content of a data set at a path is looked up
+            where the preset depends on it; None = the default one.
+        content: does that look-up in place of one in `data_dir`.
 
     Raises:
         UnknownNameError: for an unknown method, preset or option.
         ConfigError: for an unknown name or a bad value; names it and its source.
+        DataError: if the preset depends on the content of a data set that is not prepared.
     """
     canonical = registry.canonical_spec(spec)
     infos = field_infos(canonical)
@@ -97,7 +107,7 @@ def resolve(
         user.update(values)
         sources.update(dict.fromkeys(values, source))
 
-    base = chosen.values_for(canonical, user)
+    base = chosen.values_for(canonical, user, content or _prepared(data_dir))
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
@@ -108,6 +118,18 @@ def resolve(
         raise ConfigError(f"{err}{note}") from err
     _check_together(config, sources)
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
+
+
+def _prepared(data_dir: Path | str | None) -> Callable[[str], str]:
+    """Return the look-up of prepared data sets, which loads no library unless it is used."""
+
+    @cache
+    def contents() -> Contents:
+        from fedbench.bench.data.datasets import Contents
+
+        return Contents(None if data_dir is None else Path(data_dir))
+
+    return lambda name: contents()(name)
 
 
 def preset_of(files: Sequence[Path | str]) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 from fedbench.bench.config import DataConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.lines import Spent
-from fedbench.bench.results.leaderboard.published import dataset_name
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED
@@ -46,7 +47,7 @@ def find_tuned(
     tuned: str | Path | Sequence[str | Path],
     specs: Sequence[str],
     preset: str,
-    dataset: str,
+    dataset: Dataset,
 ) -> dict[str, TunedValues]:
     """Look up tuned values for the methods of a sweep on one data set.
 
@@ -59,7 +60,7 @@ def find_tuned(
         tuned: `auto`; or ids of studies, or YAML files that `tune` wrote.
         specs: method specs, in their canonical form.
         preset: name of the preset.
-        dataset: name of the data set; a path in it does not matter.
+        dataset: data set of the sweep; its content counts, and not where it lies.
 
     Raises:
         ConfigError: for methods without a study, or a study of none of the methods.
@@ -71,11 +72,11 @@ def find_tuned(
         latest = {
             meta["spec"]: meta
             for meta in studies
-            if meta["preset"] == preset and dataset_name(_name(meta)) == dataset_name(dataset)
+            if meta["preset"] == preset and _is_on(meta, dataset)
         }
         if missing := [spec for spec in specs if spec not in latest]:
             others = [meta for meta in studies if meta["spec"] in missing]
-            raise ConfigError(_no_study(missing, preset, dataset, others, store))
+            raise ConfigError(_no_study(missing, preset, dataset.name, others, store))
         return {
             spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
             for spec in specs
@@ -98,7 +99,7 @@ def find_tuned(
 
 
 def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
-    """Return the number of runs and the data set of each study that the store has and that ended.
+    """Return runs and data set of each study that the store has and that ended.
 
     An unreadable study is left out: `Store.problems` names it.
     """
@@ -108,7 +109,7 @@ def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
             meta = store.study(study_id) or {}
             if meta.get("finished_at"):
                 runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
-                costs[study_id] = Spent(runs, _public(meta))
+                costs[study_id] = Spent(runs, _public(meta), str(meta.get("data", "")))
     return costs
 
 
@@ -135,9 +136,19 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
     return meta["spec"], TunedValues(meta["best"]["params"], str(study))
 
 
+def _is_on(meta: Mapping[str, Any], dataset: Dataset) -> bool:
+    """True for a study on the content of a data set, or on a part of it.
+
+    Studies before benchmark version 4 do not say, so that they go by the name of the folder.
+    """
+    if "whole" in meta:
+        return bool(meta["whole"] == dataset.whole)
+    return dataset_name(_name(meta)) == dataset_name(dataset.name)
+
+
 def _public(meta: Mapping[str, Any]) -> str:
     """Return the name of a study's data set without its path."""
-    return DataConfig(name=_name(meta)).public_name
+    return str(meta.get("dataset") or DataConfig(name=_name(meta)).public_name)
 
 
 def _name(meta: Mapping[str, Any]) -> str:

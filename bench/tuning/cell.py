@@ -47,6 +47,7 @@ class CellJob:
         store: root of the store.
         dataset: cache folder of the data set, of `revision`.
         revision: revision of the data set.
+        dataset_name: name of its content, which another node may not know; None = look it up.
         checkpoints: root of another folder for `cells/`; None = the store.
         workers: processes that train its clients on a CPU.
         device: `cpu` or `cuda`.
@@ -63,6 +64,7 @@ class CellJob:
     store: Path
     dataset: Path
     revision: str = ""
+    dataset_name: str | None = None
     checkpoints: Path | None = None
     workers: int = 1
     device: str = "cpu"
@@ -212,7 +214,7 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         if job.stop_collapsed:
             _check_collapse(folder)  # an earlier process may have died when the run collapsed
         workers = job.workers if job.device == "cpu" else 1
-        dataset = reopen(job.dataset)
+        dataset = reopen(job.dataset, name=job.dataset_name)
         place = Place(folder, workers=workers, device=job.device, dataset=dataset)
         row = execute(job.config, job.origin, place, on_round)
     except _Stopped:
@@ -249,7 +251,13 @@ def _one_line(err: BaseException) -> str:
 def error_row(job: CellJob, message: str, started_at: datetime) -> Row:
     """Return the row of a cell that could not be executed; its partition is unknown."""
     known = facts(
-        job.config, job.revision, "", job.origin, started_at=started_at, device=job.device
+        job.config,
+        job.revision,
+        "",
+        job.origin,
+        dataset=job.dataset_name or job.config.data.public_name,
+        started_at=started_at,
+        device=job.device,
     )
     return Row(
         **known, status="error", error=message or "unknown error", finished_at=datetime.now(UTC)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -15,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml, shipped
+from fedbench.bench.data.datasets import Contents
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
@@ -297,6 +299,7 @@ def plan(
     config_files: Sequence[Path | str] = (),
     tuned: Mapping[str, TunedValues] | None = None,
     environ: Mapping[str, str] | None = None,
+    content: Callable[[str], str] | None = None,
 ) -> list[Cell]:
     """Return the cells of a sweep: seed by seed, then axis by axis, then method by method.
 
@@ -311,15 +314,19 @@ def plan(
         seeds: seeds in place of the grid's.
         set: dotted names to values, as `--set` gives them; a field of a method goes to the
             methods that have it. `data.name` may stand there even where the grid sets it: it says
-            where the data set of that name lies, and cells on others are left out.
+            where one of the grid's data sets lies, and cells on others are left out.
         config_files: YAML files over the preset, as in `resolve`.
         tuned: per method spec, values found by tuning; specs without an entry stay untuned.
         environ: environment variables; None = those of the process.
+        content: gives the name of the content of a data set at a path; None = by a look-up in the
+            default cache.
 
     Raises:
         UnknownNameError: for an unknown method or preset.
         ConfigError: for a value that does not fit, or one that the grid itself sets.
+        DataError: for a data set whose content decides on a value, and that cannot be opened.
     """
+    content = content or Contents()
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
             raise ConfigError(
@@ -334,7 +341,7 @@ def plan(
     keys = grid.keys(preset)
     points = _points(axes, grid.points_of(preset))
     if _DATA in keys and _DATA in overrides:
-        points = _located(points, str(overrides.pop(_DATA)))
+        points = _located(points, str(overrides.pop(_DATA)), content)
     environ = os.environ if environ is None else environ
     best = {registry.canonical_spec(spec): values for spec, values in (tuned or {}).items()}
     known = {spec: {*known_keys(spec)} for spec in specs}
@@ -353,6 +360,7 @@ def plan(
             "config_files": config_files,
             "seed": seed,
             "environ": environ,
+            "content": content,
             "tuned": best[spec].values if spec in best else None,
             "study": best[spec].study if spec in best else None,
         }
@@ -378,20 +386,19 @@ def _points(axes: Axes, points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def _located(points: Sequence[Point], place: str) -> list[Point]:
-    """Return the points on the data set that a place is named after, with the place as its name.
+def _located(points: Sequence[Point], place: str, content: Callable[[str], str]) -> list[Point]:
+    """Return the points on the data set that a place contains, with the place as its name.
 
     Raises:
         ConfigError: if there are none.
     """
-    kind, _, path = place.partition(":")
-    names = {kind, PurePosixPath(path).name}
-    located = [{**point, _DATA: place} for point in points if point.get(_DATA) in names]
+    name = content(place) if ":" in place else place
+    located = [{**point, _DATA: place} for point in points if point.get(_DATA) == name]
     if not located:
         known = ", ".join(dict.fromkeys(str(point.get(_DATA)) for point in points))
-        raise ConfigError(
-            f"{_DATA}: this grid is about {known} (got {place}); name the folder after one of them"
-        )
+        unknown = "not known; see `fedbench datasets`"
+        contains = f", whose content is {unknown if ':' in name else name}" if ":" in place else ""
+        raise ConfigError(f"{_DATA}: this grid is about {known} (got {place}{contains})")
     return located
 
 
@@ -465,18 +472,27 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     for row in rows:
         family, point = _split(row, grid.keys(row.preset))
         sibling = (family, row.seed) in families and (row.preset, point) in points
-        if sibling or row.config_json in planned:
+        if sibling or _by_content(row) in planned:
             row_ids.add(row.row_id)
     return frozenset(row_ids)
 
 
 def _split(row: Row, keys: Sequence[str]) -> tuple[str, str]:
     """Return a row's configuration without its seed and a grid's names; and its values of these."""
-    config = RunConfig.model_validate_json(row.config_json)
+    config = RunConfig.model_validate_json(_by_content(row))
     values = flat_config(config)
     point = _point(values, keys)
     rest = {key: value for key, value in values.items() if key != "seed" and key not in keys}
     return canonical_json([config.spec, rest]), point
+
+
+def _by_content(row: Row) -> str:
+    """Return a row's configuration as JSON; a known data set by its name, wherever it lay."""
+    if ":" in row.dataset:
+        return row.config_json
+    config = json.loads(row.config_json)
+    config["data"]["name"] = row.dataset
+    return canonical_json(config)
 
 
 def _point(values: Mapping[str, Any], keys: Sequence[str]) -> str:

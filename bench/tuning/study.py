@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.data.datasets import Contents
 from fedbench.bench.results.leaderboard.statistics import pearson, spearman
 from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.runs.arguments import Places, Settings, as_path
@@ -30,6 +31,8 @@ from fedbench.bench.tuning.trials import StudyPlan, TrialSource, failed_trials, 
 
 WATCHED = "knn_acc"
 """The metric that `watch_labels` measures beside the objective."""
+
+_MAX_RUNS = 100_000
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,11 @@ def tune(
     ):
         if value < 1:
             raise ConfigError(f"{name}: must be at least 1 (got {value})")
+    if trials * seeds_per_trial > _MAX_RUNS:
+        raise ConfigError(
+            f"--trials {trials} with --seeds-per-trial {seeds_per_trial}: a study has at most"
+            f" {_MAX_RUNS:,} runs; give a smaller number"
+        )
     check_sampler(sampler)
     share = cluster.share(places.device)
     fixed = {
@@ -146,9 +154,11 @@ def tune(
         "evaluation.every": 0,
     }
 
+    content = Contents(places.cache, build=True)
+
     def configure(params: Mapping[str, Any], seed: int | None) -> Resolved:
         sources = replace(settings, set=fixed, seed=seed)
-        return resolve(spec, tuned=params, **vars(sources))
+        return resolve(spec, tuned=params, content=content, **vars(sources))
 
     base = configure({}, settings.seed)
     space = _without(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import row_id
+from fedbench.bench.data.datasets import Contents
 from fedbench.bench.results.metrics import FINAL_METRICS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -112,12 +113,14 @@ def sweep(
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
+    datasets = Datasets(places.cache)
+    content = Contents(places.cache, build=True)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
-        cells += _planned(grid, store, tuned, {**settings, "methods": methods, "seeds": seeds})
+        settings |= {"methods": methods, "seeds": seeds, "content": content}
+        cells += _planned(grid, store, tuned, settings, datasets)
     order = list(dict.fromkeys(cell.config.seed for cell in cells))
     cells.sort(key=lambda cell: order.index(cell.config.seed))
-    datasets = Datasets(places.cache)
     named: dict[str, Cell] = {}
     for cell in cells:
         named.setdefault(row_id(cell.config, datasets(cell.config).revision), cell)
@@ -134,6 +137,7 @@ def sweep(
             store=store.root.resolve(),
             dataset=datasets(cell.config).path,
             revision=datasets(cell.config).revision,
+            dataset_name=datasets(cell.config).name,
             checkpoints=cluster.checkpoints,
             workers=share.cpus,
         )
@@ -196,20 +200,21 @@ def _planned(
     store: Store,
     tuned: str | Path | Sequence[str | Path] | None,
     settings: Mapping[str, Any],
+    datasets: Datasets,
 ) -> list[Cell]:
     """Return the cells of one preset; with `auto`, each gets the values for its data set."""
     cells = plan(grid, **settings)
     if tuned is None:
         return cells
-    names = list(dict.fromkeys(cell.config.data.public_name for cell in cells))
+    wholes = {datasets(cell.config).whole: datasets(cell.config) for cell in cells}
     tuned_cells: list[Cell] = []
-    for name in names if tuned == AUTO else names[:1]:
+    for whole, dataset in [*wholes.items()][: None if tuned == AUTO else 1]:
 
-        def on_dataset(cells: list[Cell], name: str = name) -> list[Cell]:
-            return [c for c in cells if tuned != AUTO or c.config.data.public_name == name]
+        def on_dataset(cells: list[Cell], whole: str = whole) -> list[Cell]:
+            return [c for c in cells if tuned != AUTO or datasets(c.config).whole == whole]
 
         specs = list(dict.fromkeys(cell.config.spec for cell in on_dataset(cells)))
-        best = find_tuned(store, tuned, specs, settings["preset"], name)
+        best = find_tuned(store, tuned, specs, settings["preset"], dataset)
         tuned_cells += on_dataset(plan(grid, **settings, tuned=best))
     return tuned_cells
 

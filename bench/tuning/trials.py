@@ -84,7 +84,11 @@ class StudyPlan:
         return {
             "benchmark": BENCHMARK_VERSION,
             "data": self.dataset.revision,
-            "base": {key: value for key, value in values.items() if key not in dimensions},
+            "base": {
+                key: value
+                for key, value in values.items()
+                if key not in dimensions and key != "data.name"  # the revision says which images
+            },
             "spec": self.base.config.spec,
             "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},
             "points": self.points,
@@ -103,6 +107,8 @@ class StudyPlan:
             "optuna": version("optuna"),
             "seed": self.base.config.seed,
             "config": self.base.config.model_dump(mode="json"),
+            "dataset": self.dataset.name,
+            "whole": self.dataset.whole,
             **self._identity(),
         }
 
@@ -209,6 +215,7 @@ class TrialSource:
                     store=plan.store.root.resolve(),
                     dataset=plan.dataset.path,
                     revision=plan.dataset.revision,
+                    dataset_name=plan.dataset.name,
                     checkpoints=plan.checkpoints,
                     workers=plan.workers,
                     shared=False,

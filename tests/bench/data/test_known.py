@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedbench.bench.data import datasets
-from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import Contents, load_dataset, prepare
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.system.errors import DataError
@@ -139,7 +139,7 @@ def test_a_set_of_torchvision_in_the_data_folder_names_its_copies(
             writer.put(f"{split}_labels", getattr(copy, f"{split}_labels"))
         return copy.class_names
 
-    datasets.ensure(data / "cifar100", "cifar100", "torchvision/CIFAR100", write)
+    ensure(data / "cifar100", "cifar100", "torchvision/CIFAR100", write)
     assert Contents(data)(f"folder:{folder}") == "folder:CIFAR_100"  # not all of CIFAR-100
     monkeypatch.setitem(datasets._SIZES, "cifar100", (2, (3, 4, 4), 12, 4))
     assert Contents(data)(f"folder:{folder}") == "cifar100"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +19,18 @@ from fedbench.bench.runs.presets import (
     preset_records,
 )
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, DataError
+
+CONTENTS = {
+    "hub:/some/where/data": "cifar100",
+    "folder:/some/where/cifar100": "folder:cifar100",
+    "folder:/unzipped": "tiny-imagenet",
+}
 
 
 def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
     flat = {key.replace("__", "."): value for key, value in overrides.items()}
-    return resolve(spec, preset=preset, set=flat, environ={}).config
+    return resolve(spec, preset=preset, set=flat, environ={}, content=CONTENTS.__getitem__).config
 
 
 def test_names() -> None:
@@ -110,7 +117,7 @@ def test_mi() -> None:
     assert supervised == {"augmentation": "simclr-m", "num_views": 2}
 
 
-@pytest.mark.parametrize("data", ["cifar100", "hub:/some/where/cifar100", "folder:cifar100"])
+@pytest.mark.parametrize("data", ["cifar100", "hub:/some/where/data"])
 def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
     config = settle("simclr", "mi", data__name=data)
     assert (config.data.num_clients, config.cohort_size) == (500, 10)
@@ -118,7 +125,21 @@ def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
     assert smaller.data.num_clients == 50
 
 
-@pytest.mark.parametrize("data", ["tiny-imagenet", "tiny-imagenet:/some/tiny-imagenet-200"])
+def test_rules_go_by_content_and_not_by_the_folder(tmp_path: Path) -> None:
+    other = settle("simclr", "mi", data__name="folder:/some/where/cifar100")
+    assert other.data.num_clients == 100  # CIFAR-10's, which the preset starts from
+    # No rule for SimCLR in this preset depends on the data, so nothing is looked up.
+    given = {"data.name": f"hub:{tmp_path}/nowhere"}
+    resolve("simclr", preset="cross-device", set=given, environ={}, data_dir=tmp_path)
+    for spec, preset in (("orchestra", "cross-device"), ("simclr", "mi")):
+        with pytest.raises(DataError, match="nowhere: the path does not exist"):
+            resolve(spec, preset=preset, set=given, environ={}, data_dir=tmp_path)
+    (tmp_path / "nowhere").mkdir()
+    with pytest.raises(DataError, match="no train-"):
+        resolve("simclr", preset="mi", set=given, environ={}, data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("data", ["tiny-imagenet", "folder:/unzipped"])
 def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
     config = settle("simclr", "mi", data__name=data)
     assert (config.model.backbone, config.model.width) == ("cct-4-3x2", None)

@@ -58,7 +58,7 @@ def test_a_torn_row_is_run_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def row_of(config: RunConfig, status: str, **fields: Any) -> Row:
-    known = facts(config, "r", "", Origin(), started_at=STARTED, device="cpu")
+    known = facts(config, "r", "", Origin(), dataset="digits", started_at=STARTED, device="cpu")
     return Row(**{**known, "status": status, "finished_at": STARTED, **fields})
 
 
@@ -75,10 +75,11 @@ def test_rows_know_their_task_however_the_run_ended(tmp_path: Path) -> None:
     origin = Origin(argv=ended.argv)
     known = facts(
         CONFIG, ended.dataset_revision, ended.partition_hash, origin,
-        started_at=ended.started_at, device="cpu",
+        dataset="digits", started_at=ended.started_at, device="cpu",
     )  # fmt: skip
     assert known.items() <= ended.model_dump().items()
-    study = facts(CONFIG, "r", "", Origin("laptop", "s", "g"), started_at=STARTED, device="cpu")
+    circumstances: dict[str, Any] = {"dataset": "x", "started_at": STARTED, "device": "cpu"}
+    study = facts(CONFIG, "r", "", Origin("laptop", "s", "g"), **circumstances)
     assert (study["tuned"], study["selection"], study["grid"]) == (True, "label-free", "g")
     iid = tiny_config("supervised", data__partition="iid")
-    assert facts(iid, "r", "", Origin(), started_at=STARTED, device="cpu")["alpha"] is None
+    assert facts(iid, "r", "", Origin(), **circumstances)["alpha"] is None

@@ -143,18 +143,31 @@ def test_presets_of_a_table_give_way_to_a_given_one(tmp_path: Path) -> None:
 
 
 def test_a_place_for_the_data_set_of_a_table_chooses_its_rows() -> None:
-    given = {"data.name": "hub:/some/where/cifar100"}
-    planned = cells("orchestra-table1", preset="cross-silo", set=given)
-    assert {cell.config.data.name for cell in planned} == {"hub:/some/where/cifar100"}
+    contents = {
+        "hub:/a": "cifar100",
+        "folder:/b": "tiny-imagenet",
+        "hub:/mnist": "mnist",
+        "hub:/cifar10": "hub:cifar10",
+    }
+    content = contents.__getitem__
+    given = {"data.name": "hub:/a"}
+    planned = cells("orchestra-table1", preset="cross-silo", set=given, content=content)
+    assert {cell.config.data.name for cell in planned} == {"hub:/a"}
     assert len(planned) == 7 * 3
-    # Rules of the preset go by the folder's name: CIFAR-100 has 256 global clusters.
+    # Rules of the preset go by the content: CIFAR-100 has 256 global clusters.
     (orchestra, *_) = [cell for cell in planned if cell.config.spec == "orchestra"]
     assert orchestra.config.method["num_global_clusters"] == 256
-    tiny = {"data.name": "tiny-imagenet:/some/where/tiny-imagenet-200"}
-    assert len(cells("mi-table4", preset="mi", set=tiny)) == 7 * 3 * 5
-    message = r"data\.name: this grid is about cifar10, cifar100 \(got hub:/some/where/mnist\)"
-    with pytest.raises(ConfigError, match=message):
-        cells("orchestra-table1", preset="mi", set={"data.name": "hub:/some/where/mnist"})
+    tiny = {"data.name": "folder:/b"}
+    assert len(cells("mi-table4", preset="mi", set=tiny, content=content)) == 7 * 3 * 5
+    for name, got in (
+        ("hub:/mnist", "hub:/mnist, whose content is mnist"),
+        ("hub:/cifar10", "hub:/cifar10, whose content is not known; see `fedbench datasets`"),
+        ("svhn", "svhn"),
+    ):
+        message = rf"data\.name: this grid is about cifar10, cifar100 \(got {got}\)$"
+        given = {"data.name": name}
+        with pytest.raises(ConfigError, match=message):
+            cells("orchestra-table1", preset="mi", set=given, content=content)
 
 
 def small(**parts: Any) -> dict[str, Any]:

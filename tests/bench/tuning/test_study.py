@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import flat_config
 from fedbench.bench.runs.resolve import resolve
@@ -141,11 +143,13 @@ def test_the_best_file_is_a_configuration(tmp_path: Path, in_one_process: Use) -
     values = flat_config(resolved.config)
     assert resolved.study == result.study_id
     assert {key: values[key] for key in result.best["params"]} == result.best["params"]
-    assert spent(Store(tmp_path), ["gone", result.study_id]) == {result.study_id: (6, "digits")}
+    part = load_dataset("digits", train_subset=60, test_subset=30)
+    costs = spent(Store(tmp_path), ["gone", result.study_id])
+    assert costs == {result.study_id: (6, "digits", part.revision)}
     for name in ("auto", result.study_id, result.config_file):
-        tuned = find_tuned(Store(tmp_path), name, ["simclr"], "demo", "digits")
+        tuned = find_tuned(Store(tmp_path), name, ["simclr"], "demo", load_dataset("digits"))
         assert tuned == {"simclr": TunedValues(result.best["params"], result.study_id)}
-    more = find_tuned(Store(tmp_path), result.study_id, ["simclr", "byol"], "demo", "digits")
+    more = find_tuned(Store(tmp_path), result.study_id, ["simclr", "byol"], "demo", part)
     assert list(more) == ["simclr"]
 
 
@@ -154,9 +158,12 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
     in_one_process(fake=scored(by_lr))
     study = small(tmp_path, trials=1).study_id
 
+    digits = load_dataset("digits")
+    sets = {"digits": digits, "cifar10": replace(digits, name="cifar10", whole="0" * 64)}
+
     def refused(tuned: str, specs: list[str], preset: str, data: str, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            find_tuned(store, tuned, specs, preset, data)
+            find_tuned(store, tuned, specs, preset, sets[data])
 
     both = ["simclr", "supervised"]
     refused("auto", both, "demo", "digits", "of supervised on 'digits' with preset 'demo'")
@@ -164,7 +171,8 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
     # A study on other data is not taken automatically, but it can be named.
     named = rf"simclr on 'cifar10' .* must be named: {study} \(digits, demo\)"
     refused("auto", ["simclr"], "demo", "cifar10", named)
-    assert find_tuned(store, study, ["simclr"], "demo", "cifar10")["simclr"].study == study
+    by_name = find_tuned(store, study, ["simclr"], "demo", sets["cifar10"])
+    assert by_name["simclr"].study == study
     refused(f"{study}0", ["simclr"], "demo", "digits", f"no study '{study}0' .*did you mean")
     refused(study, ["supervised"], "demo", "digits", "is for 'simclr', which is not in this sweep")
 
@@ -191,7 +199,7 @@ def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
     assert [trial["status"] for trial in result.trials] == ["diverged"] * 3
     assert not list(tmp_path.rglob("best.yaml"))
     with pytest.raises(ConfigError, match="has not finished"):
-        find_tuned(Store(tmp_path), result.study_id, ["simclr"], "demo", "digits")
+        find_tuned(Store(tmp_path), result.study_id, ["simclr"], "demo", load_dataset("digits"))
 
 
 def failing(cells: set[int]) -> Any:
@@ -294,4 +302,4 @@ def test_a_study_that_does_not_say_on_which_data(tmp_path: Path) -> None:
     store.write_study("old", {**old, "trials": 4, "seeds_per_trial": 1})
     assert spent(store, ["old"]) == {}
     with pytest.raises(StoreError, match=r"study 'old': its study\.json does not say on which"):
-        find_tuned(store, "auto", ["simclr"], "demo", "digits")
+        find_tuned(store, "auto", ["simclr"], "demo", load_dataset("digits"))

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, open_dataset
@@ -18,6 +20,7 @@ from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
+from fedbench.bench.tuning.cost import Datasets
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, check_grid
 from fedbench.bench.tuning.ray.nodes import Share, check_trial_resources
@@ -260,16 +263,27 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
             "config": {"data": {"name": name}}, "best": {"params": {"client.lr": 0.01 + number}},
         }  # fmt: skip
         store.write_study(f"s{number}", study)
+
+    class Named(Datasets):
+        def __call__(self, config: RunConfig) -> Any:
+            return SimpleNamespace(name=config.data.name, whole=f"content of {config.data.name}")
+
+    datasets = Named(None)
     axes = {"data.name": ["cifar10", "digits", "mnist"]}
     settings: dict[str, Any] = {"preset": "demo", "environ": {}, "methods": ["simclr"]}
 
     def planned(number: int, tuned: str) -> list[tuple[str, str | None, float]]:
         parts = {"grid": "g", "description": "d", "methods": ["simclr"], "seeds": [0]}
         grid = check_grid({**parts, "axes": {"data.name": axes["data.name"][:number]}}, "g.yaml")
-        cells = _planned(grid, store, tuned, settings)
+        cells = _planned(grid, store, tuned, settings, datasets)
         return [(c.config.data.name, c.study, c.config.client.lr) for c in cells]
 
     assert planned(2, "auto") == [("cifar10", "s1", 1.01), ("digits", "s0", 0.01)]
     assert planned(2, "s0") == [("cifar10", "s0", 0.01), ("digits", "s0", 0.01)]
     with pytest.raises(ConfigError, match="no finished study of simclr on 'mnist'"):
         planned(3, "auto")
+    # Studies since version 4 record the content.
+    (third,) = (store.study("s1"),)
+    content = {"study_id": "s2", "dataset": "hub:far", "whole": "content of mnist"}
+    store.write_study("s2", {**(third or {}), **content, "best": {"params": {"client.lr": 3.0}}})
+    assert planned(3, "auto")[2] == ("mnist", "s2", 3.0)

@@ -84,8 +84,27 @@ def test_the_order_of_rows_does_not_matter(rows: list[Row]) -> None:
 def test_filters(rows: list[Row], make_row: MakeRow) -> None:
     some = {row.row_id for row in rows if row.alpha == 1.0}
     assert [g.keys["alpha"] for g in leaderboard(rows, row_ids=some).groups] == [1.0]
-    hub = make_row(RunConfig(data=DataConfig(name="hub:some/folder/cifar10")), linear_acc=0.3)
-    assert len(leaderboard([*rows, hub], dataset="CIFAR-10").lines) == 1
+    known = make_row(
+        RunConfig(data=DataConfig(name="hub:/some/folder")),
+        linear_acc=0.3,
+        dataset="cifar10",
+        dataset_revision="c" * 16,
+    )
+    for asked in ("CIFAR-10", "cifar10", "hub:/some/folder", "hub:folder"):
+        assert len(leaderboard([*rows, known], dataset=asked).lines) == 1
+    # A folder of that name says nothing about its content; in older rows there is nothing else.
+    config = RunConfig(data=DataConfig(name="hub:/far/cifar10"))
+    label = make_row(
+        config,
+        linear_acc=0.3,
+        dataset="hub:cifar10",
+        dataset_revision="d" * 16,
+        benchmark_version="4",
+    )
+    assert leaderboard([*rows, label], dataset="cifar10").lines == ()
+    assert len(leaderboard([*rows, label], dataset="hub:cifar10").lines) == 1
+    older = label.model_copy(update={"benchmark_version": "3"})
+    assert len(leaderboard([*rows, older], dataset="cifar10").lines) == 1
     assert leaderboard(rows, dataset="svhn").groups == ()
     assert leaderboard([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
