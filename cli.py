@@ -19,7 +19,13 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.terminal import groups, show_lists, show_results, show_run, show_tuning
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit, emit_json, note, suggest, warn
-from fedbench.bench.terminal.exit_codes import DIFFERENT, FAILED, UNREADABLE, run_command
+from fedbench.bench.terminal.exit_codes import (
+    DIFFERENT,
+    FAILED,
+    UNREADABLE,
+    in_utf8_mode,
+    run_command,
+)
 from fedbench.bench.terminal.progress import CellProgress, DecodingProgress, RunProgress
 from fedbench.bench.training import fork_server
 
@@ -35,6 +41,8 @@ app.add_typer(data_app, name="data")
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
+    if arguments is None:
+        in_utf8_mode()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
     sys.exit(run_command(parse, debug="--debug" in words))

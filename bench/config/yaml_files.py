@@ -11,8 +11,9 @@ import yaml
 
 from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.files import read_limited
 
-_MAX_DEPTH = 50
+_MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
 _PREFIX = "tag:yaml.org,2002:"
 _TAGS: dict[type, str] = {
     kind: _PREFIX + name
@@ -43,6 +44,32 @@ class _Loader(_CoreSchema, yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        values, _ = self._size(node, {}, 1)
+        if values > _MAX_VALUES:
+            raise _refusal(
+                node, f"holds more than {_MAX_VALUES:,} values once its aliases are written out"
+            )
+        return super().construct_document(node)
+
+    def _size(
+        self, node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], depth: int
+    ) -> tuple[int, int]:
+        """Return the values of a node and its height, both with its aliases written out."""
+        size = sizes.get(node, (1, 1))
+        if depth + size[1] > _MAX_DEPTH + 1:  # an alias inside of its own anchor, among others
+            raise _refusal(node, f"is nested more than {_MAX_DEPTH} deep")
+        if node not in sizes and isinstance(node, yaml.CollectionNode):
+            pairs = isinstance(node, yaml.MappingNode)
+            below = [n for pair in node.value for n in pair] if pairs else node.value
+            parts = [self._size(part, sizes, depth + 1) for part in below]
+            size = (
+                1 + sum(values for values, _ in parts),
+                1 + max((height for _, height in parts), default=0),
+            )
+        sizes[node] = size
+        return size
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -91,7 +118,8 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: as `name:line: reason`, for anything but a mapping, for a key that is not text
-            or is given twice, and for nesting more than 50 deep.
+            or is given twice, for nesting more than 50 deep, and for more than 100,000 values, in
+            both cases with aliases written out.
     """
     try:
         value = yaml.load(text, Loader=_Loader)
@@ -111,11 +139,13 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
     """Parse a YAML file that holds a mapping.
 
     Raises:
-        ConfigError: if the file is missing, unreadable, not UTF-8, or refused by `parse_yaml`.
+        ConfigError: if the file is missing, unreadable, larger than 1 MiB, not UTF-8, or refused by
+            `parse_yaml`.
     """
     name = str(path) if isinstance(path, Path) else path.name
     try:
-        text = path.read_text(encoding="utf-8")
+        data = read_limited(path, _MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
+        text = data.decode("utf-8")
     except FileNotFoundError as err:
         raise ConfigError(f"{name}: no such file") from err
     except OSError as err:

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from fedbench.bench.system.errors import ConfigError, ResourceError
 
+MAX_WORKERS = 1024
+"""Processes of one run; a larger number is a slip of the finger."""
+
 
 def physical_cores() -> int:
     """Return the number of physical cores that this process may use; at least 1."""
@@ -28,13 +31,13 @@ def choose_devices(device: str, workers: int | None) -> list[str]:
         workers: count; None = physical cores on a CPU, one per GPU otherwise.
 
     Raises:
-        ConfigError: for another device name or fewer than one worker.
+        ConfigError: for another device name or a number of workers beyond 1 to 1,024.
         ResourceError: if `cuda` is asked for and torch sees no GPU.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device: must be auto, cpu or cuda (got {device!r})")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"--workers: must be at least 1 (got {workers})")
+    if workers is not None and not 1 <= workers <= MAX_WORKERS:
+        raise ConfigError(f"--workers: must be from 1 to {MAX_WORKERS:,} (got {workers})")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and gpus == 0:
         raise ResourceError("--device cuda: torch sees no GPU here; use --device cpu or auto")

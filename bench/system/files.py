@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -42,6 +43,32 @@ def write_error(
     else:
         why = f"{cause.strerror or cause}; check the disk"
     return error(f"cannot write {str(path)!r}: {why} or choose another folder")
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Return the bytes of a file, device or pipe that may be a stranger's.
+
+    Args:
+        path: the file.
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: if it cannot be read; with `EFBIG` if it is larger, with `EPIPE` for a named pipe
+            that nothing writes to.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe without a writer hangs
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        state = os.fstat(descriptor)
+        first = file.read(1) if stat.S_ISFIFO(state.st_mode) else None  # None: none written yet
+        if first == b"":
+            raise OSError(errno.EPIPE, "it is a pipe that nothing writes to", str(path))
+        os.set_blocking(descriptor, True)
+        data = first or b""
+        while state.st_size <= limit and len(data) <= limit and (more := file.read(2**16)):
+            data += more
+    if max(state.st_size, len(data)) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
+    return data
 
 
 def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = StoreError) -> None:

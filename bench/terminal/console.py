@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.text import single_line, visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,13 +38,21 @@ _DROPPED_FIRST = (
 """Headings of columns that a narrow terminal does without, in this order."""
 
 
+_LONGEST_LINE = 2000
+"""Characters of a line on stderr; the middle of a longer one is left out."""
+
+
 def emit(text: str) -> None:
-    """Write a result to stdout.
+    """Write a result to stdout, with control characters as escapes.
 
     Raises:
         SystemExit: with code 0, if the reader of a pipe has closed it.
         DataError: if stdout is a file that cannot be written.
     """
+    _write(visible(text))
+
+
+def _write(text: str) -> None:
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
         sys.stdout.flush()
@@ -56,17 +66,33 @@ def emit(text: str) -> None:
 
 def emit_json(value: Any) -> None:
     """Write one JSON document to stdout."""
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    emit(json.dumps(value, indent=2, ensure_ascii=not unicode, allow_nan=False))
+    text = visible_json(value, indent=2)
+    if not takes_unicode():
+        text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], text)
+    _write(text)
+
+
+def takes_unicode() -> bool:
+    """Return True if stdout takes all letters."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def note(text: str) -> None:
-    """Write a line to stderr; a closed stderr is ignored, since it must not end a run."""
+    """Write a line to stderr, with control characters as escapes.
+
+    A closed stderr is ignored, since it must not end a run.
+    """
+    text = "\n".join(map(_short, visible(text).split("\n")))
     try:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except (BrokenPipeError, ValueError):
         return
+
+
+def _short(line: str) -> str:
+    half = _LONGEST_LINE // 2
+    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
 
 
 def warn(*texts: str) -> None:
@@ -134,6 +160,8 @@ def show_table(
         title: line above the table.
         bold: for each row, whether a terminal shows it in bold.
     """
+    header, title = list(map(single_line, header)), single_line(title)
+    rows = [list(map(single_line, row)) for row in rows]
     if not is_terminal(sys.stdout):
         emit(plain_table(header, rows, title=title))
         return
@@ -160,7 +188,7 @@ def show_table(
         table.add_row(*row, style="bold" if in_bold else "")
     with console.capture() as captured:
         console.print(table)
-    emit(captured.get())
+    _write(captured.get())
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
@@ -244,4 +272,5 @@ class Status:
         if self._drawn is not None:
             from rich.text import Text
 
-            self._drawn.update(Text("\n".join(lines), overflow="ellipsis", no_wrap=True))
+            text = "\n".join(map(visible, lines))
+            self._drawn.update(Text(text, overflow="ellipsis", no_wrap=True))

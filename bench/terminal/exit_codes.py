@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -15,6 +16,20 @@ from fedbench.bench.terminal.console import note, setup_streams
 BUG, FAILED, DIFFERENT, UNREADABLE = 1, 4, 4, 5
 INTERRUPTED, TERMINATED = 130, 143
 _SIGNALLED = 128
+
+
+def in_utf8_mode() -> None:
+    """Start this process again in Python's UTF-8 mode unless names of files are UTF-8.
+
+    Under `LC_ALL=C` a path with a letter beyond ASCII, from a YAML file for example, could not even
+    be opened. Streams keep the encoding of the terminal.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or not sys.executable:
+        return
+    encoding = getattr(sys.stdout, "encoding", "utf-8")  # None if stdout is closed
+    environment = {"PYTHONIOENCODING": f"{encoding}:backslashreplace", **os.environ}
+    words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+    os.execve(sys.executable, words, {**environment, "PYTHONUTF8": "1"})
 
 
 def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:

@@ -58,6 +58,8 @@ def _choice(text: str, *names: str) -> Any:
     return typer.Option(*names, help=text)
 
 
+_PROCESSES, _RUNS = 1024, 100_000  # beyond these a number is a slip of the finger
+
 # Shared by many commands
 
 Spec = Annotated[str, _argument("SPEC", "Method with optional add-ons, name[+addon…].")]
@@ -87,7 +89,10 @@ DeviceName = Annotated[Device, _choice("Device to compute on; auto prefers a GPU
 Workers = Annotated[
     int | None,
     _option(
-        "N", "Processes that train clients; default: one per physical core, or per GPU.", min=1
+        "N",
+        "Processes that train clients; default: one per physical core, or per GPU.",
+        min=1,
+        max=_PROCESSES,
     ),
 ]
 Track = Annotated[
@@ -103,8 +108,10 @@ Debug = Annotated[bool, _choice("Show the traceback of an error.", "--debug")]
 
 # Studies and sweeps
 
-Trials = Annotated[int, _option("N", "Number of trials in the study.", min=1)]
-SeedsPerTrial = Annotated[int, _option("N", "Runs per trial; its score is their mean.", min=1)]
+Trials = Annotated[int, _option("N", "Number of trials in the study.", min=1, max=_RUNS)]
+SeedsPerTrial = Annotated[
+    int, _option("N", "Runs per trial; its score is their mean.", min=1, max=_RUNS)
+]
 Sampler = Annotated[str, _option("NAME", "Search algorithm: tpe, random, grid or gp.")]
 Space = Annotated[
     Path | None, _option("FILE", "Search space file to use instead of the method's own.")
@@ -122,22 +129,29 @@ StudySeed = Annotated[
     int | None, _option("N", "Seed of the search and of the first run of each trial.")
 ]
 Concurrency = Annotated[
-    int | None, _option("N", "Number of runs at a time; default: as many as fit.", min=1)
+    int | None, _option("N", "Number of runs at a time; default: as many as fit.", min=1, max=_RUNS)
 ]
 CellWorkers = Annotated[
     int | None,
     _option(
-        "N", "The same as --concurrency; for processes within a run see --cpus-per-trial.", min=1
+        "N",
+        "The same as --concurrency; for processes within a run see --cpus-per-trial.",
+        min=1,
+        max=_RUNS,
     ),
 ]
 Address = Annotated[
     str | None, _option("HOST:PORT", "Ray cluster to join, or auto; default: this machine.")
 ]
 GpusPerTrial = Annotated[
-    float | None, _option("X", "GPUs per run; may be a fraction, such as 0.5.", min=0)
+    float | None,
+    _option("X", "GPUs per run; may be a fraction, such as 0.5.", min=0, max=_PROCESSES),
 ]
 CpusPerTrial = Annotated[
-    int, _option("N", "Processes that train the clients of one run, one core each.", min=1)
+    int,
+    _option(
+        "N", "Processes that train the clients of one run, one core each.", min=1, max=_PROCESSES
+    ),
 ]
 CheckpointDir = Annotated[
     Path | None,
@@ -194,7 +208,9 @@ RunIds = Annotated[
 EncoderFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .safetensors.")]
 PictureFolder = Annotated[Path, _option("DIR", "Folder to write files to.", "--out")]
 PictureFormatName = Annotated[PictureFormat, _choice("Format of the pictures.", "--format")]
-Images = Annotated[int, _option("N", "Maximum number of test images on each map.", min=10)]
+Images = Annotated[
+    int, _option("N", "Maximum number of test images on each map.", min=10, max=_RUNS)
+]
 ClientId = Annotated[
     int | None, _option("K", "Client whose encoder is drawn, if encoders differ.", min=0)
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from fedbench.bench.results.leaderboard.across_cells import (
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.metrics import is_accuracy, metric_title
+from fedbench.bench.system.text import single_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +35,14 @@ _LATEX = {
     "_": r"\_",
     "{": r"\{",
     "}": r"\}",
+    "[": "{[}",  # at the start of a row, LaTeX would take it for an option of the \\ before
+    "]": "{]}",
+    "*": "{*}",  # the same
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
@@ -43,6 +53,11 @@ _LATEX = {
     "α": r"$\alpha$",
     "ε": r"$\varepsilon$",
 }
+
+_MARKDOWN = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
+"""Characters that make Markdown of a cell; the `*` of the best is alone in its cell."""
+_FORMULA = re.compile(r"[=+\-@]")
+_NUMBERS = re.compile(r"([-+]?[0-9.]+(e[-+]?[0-9]+)? ?)*")
 
 UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
 
@@ -238,8 +253,14 @@ def _notes(line: Line) -> list[str]:
 
 
 def to_csv(board: Leaderboard) -> str:
-    """Return one line per configuration, unrounded; `published` is spread over several columns."""
-    records = [_flat(record) for record in board.to_dict()["rows"]]
+    """Return one line per configuration, unrounded; `published` is spread over several columns.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it.
+    """
+    records = [
+        {name: _csv(value) for name, value in _flat(record).items()}
+        for record in board.to_dict()["rows"]
+    ]
     names = list(dict.fromkeys(name for record in records for name in record)) or _EMPTY
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -261,14 +282,14 @@ def to_markdown(board: Leaderboard) -> str:
     parts = []
     for table in tables(board):
         lines = [
-            f"### {table.title}",
+            f"### {_markdown(table.title)}",
             "",
             _markdown_row(table.header),
             _markdown_row(["---"] * len(table.header)),
-            *(_markdown_row(cells) for cells in table.stressed(lambda cell: f"**{cell}**")),
+            *map(_markdown_row, table.stressed(lambda cell: f"**{cell}**", _markdown)),
         ]
         if table.footer:
-            lines += ["", table.footer]
+            lines += ["", _markdown(table.footer)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -355,11 +376,23 @@ def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", single_line(text))
 
 
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return "".join(_LATEX.get(character, character) for character in single_line(text))
+
+
+def _csv(value: Any) -> Any:
+    """Return a number as it is, and a text so that no spreadsheet takes it for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = single_line(value)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.system.text import single_line, visible_json
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.lines import Spent
@@ -106,9 +106,9 @@ def page(content: Mapping[str, Any]) -> str:
 
     Text from the store cannot end the data's element: `<` is written as an escape.
     """
-    data = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    data = visible_json(content, separators=(",", ":"))
     return Template(_asset("page.html")).substitute(
-        title=html.escape(str(content["title"])),
+        title=html.escape(single_line(str(content["title"]))),
         style=_asset("page.css"),
         data=data.replace("<", "\\u003c"),
         scripts="\n".join(f"<script>{_asset(name)}</script>" for name in _SCRIPTS),

@@ -1,0 +1,64 @@
+"""Text from outside, made fit for UTF-8 files and for terminals."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_HIDDEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # C0 without the line end, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"  # direction marks, line separators
+)
+
+
+def utf8_text(text: str) -> str:
+    r"""Return a text that UTF-8 can encode.
+
+    Python holds bytes of a file name that it cannot decode as surrogates. Here they are decoded as
+    UTF-8 again, and what is no UTF-8 becomes U+FFFD.
+
+    >>> ascii(utf8_text("\udcc3\udca9 \udcff"))
+    "'\\xe9 \\ufffd'"
+    """
+    if text.isascii():
+        return text
+    paired = _LONE_SURROGATES.sub("\ufffd", text)
+    return paired.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def visible(text: str) -> str:
+    r"""Return a text with control characters and direction marks as escapes; line ends stay.
+
+    A name must not clear the screen, colour it, ring, or show its letters in another order.
+
+    >>> print(visible("red\x1b[31m"), visible("a\u202eb"))
+    red\x1b[31m a\u202eb
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(_escape, utf8_text(text))
+
+
+def single_line(text: str) -> str:
+    r"""Return `visible` text with line ends as escapes, too, for one cell of a table.
+
+    >>> print(single_line("a\nb"))
+    a\nb
+    """
+    return visible(text).replace("\n", r"\n")
+
+
+def visible_json(value: Any, **options: Any) -> str:
+    r"""Return JSON that is valid UTF-8, without raw control characters and direction marks.
+
+    >>> print(visible_json(["é", "\x9b31m", "\udcff"]))
+    ["é", "\u009b31m", "�"]
+    """
+    text = utf8_text(json.dumps(value, ensure_ascii=False, allow_nan=False, **options))
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
