@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fedbench.bench.evaluation.angles import histogram
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.runs.geometry import Geometry, measure
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -91,9 +91,10 @@ def figures(
         if form not in FORMS:
             raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")
     store, folder = open_store(store), Path(folder).expanduser()
+    rows = {replica_key(row): row for row in map(store.find, run_ids)}
     runs = [
-        measure(load_run(store, run_id, data_dir), num_images=num_images, client_id=client_id)
-        for run_id in dict.fromkeys(store.find(run_id).row_id for run_id in run_ids)
+        measure(load_run(store, name, data_dir), num_images=num_images, client_id=client_id)
+        for name in rows
     ]
     files = []
     for name, draw in (("angles", angles), ("tsne", maps)):
@@ -102,8 +103,8 @@ def figures(
             atomic_write_bytes(files[-1], draw(runs, form))
     records = tuple(run.record() for run in runs)
     with suppress(StoreError):  # a store that cannot be written can still be drawn
-        for record in records:
-            file = store.cell_dir(record["run_id"]) / GEOMETRY
+        for row, record in zip(rows.values(), records, strict=True):
+            file = store.cell_dir(store.key(row)) / GEOMETRY
             atomic_write_text(file, json.dumps(record) + "\n")
     files.append(folder / GEOMETRY)
     atomic_write_text(files[-1], json.dumps(records) + "\n")

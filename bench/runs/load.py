@@ -63,7 +63,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
         )
     if row.status != "ok":
         raise StoreError(f"run {run_id} failed ({row.error}); `--retry-failed` runs it again")
-    folder = store.cell_dir(run_id)
+    folder = store.cell_dir(store.key(row))
     checkpoint = load_checkpoint(folder, row.training_id or run_id)
     if checkpoint is None:
         raise StoreError(

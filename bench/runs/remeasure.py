@@ -55,7 +55,7 @@ def trained_before(
 
 def has_weights(store: Store, row: Row) -> bool:
     """Return True if the folder of a finished run has a checkpoint."""
-    return row.status == "ok" and _newest(store.cell_dir(row.row_id)) is not None
+    return row.status == "ok" and _newest(store.cell_dir(store.key(row))) is not None
 
 
 def measured_from(store: Store, earlier: Row | None, config: RunConfig) -> str | None:
@@ -125,7 +125,7 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
     """
     if row.status != "ok":
         return False
-    source = store.cell_dir(row.row_id)
+    source = store.cell_dir(store.key(row))
     personal = PersonalStore(source / "clients")
     try:
         checkpoint = load_checkpoint(source, row.training_id or row.row_id)

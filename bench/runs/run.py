@@ -93,11 +93,12 @@ class RunResult:
     @classmethod
     def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
         """The result of a run from its row and its folder in the store."""
-        folder = store.cell_dir(row.row_id)
+        name = store.key(row)
+        folder = store.cell_dir(name)
         checkpoints = sorted(folder.glob("round-*.safetensors"))
         files = {
             "run": folder,
-            "row": store.root / "rows" / f"{row.row_id}.parquet",
+            "row": store.root / "rows" / f"{name}.parquet",
             "curve": folder / "curve.parquet",
             "checkpoint": checkpoints[-1] if checkpoints else folder / "round",
             "partition": folder / "partition.safetensors",

@@ -124,7 +124,7 @@ def sweep(
     named: dict[str, Cell] = {}
     for cell in cells:
         named.setdefault(row_id(cell.config, datasets(cell.config).revision), cell)
-    stored = {row.row_id: row for row in store.rows()}
+    stored = {row.row_id: row for row in reversed(store.rows())}  # the first of replicas
     settled = {"ok", "diverged"} if retry_failed else {"ok", "diverged", "error"}
     argv = command_line()
     jobs = [

@@ -106,7 +106,7 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
     records: list[dict[str, Any]] = []
     problems = []
     for row in rows:
-        path = store.cell_dir(row.row_id) / "geometry.json"
+        path = store.cell_dir(store.key(row)) / "geometry.json"
         try:
             record = _Geometry.model_validate_json(path.read_bytes())
         except FileNotFoundError:
