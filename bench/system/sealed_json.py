@@ -10,13 +10,16 @@ from typing import Any
 _KEY = "sha256"
 
 
-def seal(value: Mapping[str, Any], *, indent: int | None = None) -> str:
+def seal(value: Mapping[str, Any], *, indent: int | None = None, allow_nan: bool = True) -> str:
     """Return a JSON object with its checksum, on one line unless `indent` is given.
 
     Raises:
-        TypeError, ValueError: for what JSON cannot hold.
+        TypeError, ValueError: for what JSON cannot hold; with `allow_nan` false, for NaN and
+            infinity too.
     """
-    plain = json.loads(json.dumps(dict(value)))  # keys become text, as they are when read
+    plain = json.loads(
+        json.dumps(dict(value), allow_nan=allow_nan)
+    )  # keys become text, as they are when read
     sealed = {**plain, _KEY: _checksum(plain)}
     return json.dumps(sealed, indent=indent, sort_keys=True, ensure_ascii=False)
 

@@ -6,6 +6,7 @@ fixes the result. Units and meanings travel in the field metadata.
 
 from __future__ import annotations
 
+import hashlib
 import types
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -20,6 +21,12 @@ from fedbench.bench.results.store.row import SCHEMA_VERSION, PaperCell, Record, 
 from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
+
+_VERSION = b"fedbench.schema_version"
+_CHECKSUM = b"fedbench.sha256"
+_ZEROS = b"0" * 64
+_FIRST_WITH_CHECKSUM = 3
+"""Schema version from which all rows and trials carry a checksum."""
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:
@@ -54,7 +61,7 @@ def _arrow_field(name: str, info: FieldInfo) -> pa.Field[Any]:
 
 def _schema(model: type[Record], version: int = SCHEMA_VERSION) -> pa.Schema:
     fields = [_arrow_field(name, info) for name, info in model.model_fields.items()]
-    return pa.schema(fields, metadata={"fedbench.schema_version": str(version)})
+    return pa.schema(fields, metadata={_VERSION.decode(): str(version)})
 
 
 ROW_SCHEMA = _schema(Row)
@@ -73,8 +80,7 @@ def encode(
     """Return Parquet bytes with the model's schema; equal arguments give equal bytes.
 
     A file of one record is read with thousands like it, and then its header is what costs: it has
-    units but no descriptions, dictionaries, statistics or compression. Page checksums let a reader
-    see a flipped bit.
+    units but no descriptions, dictionaries, statistics or compression.
 
     Args:
         records: rows of the table.
@@ -100,17 +106,21 @@ def _without_descriptions(schema: pa.Schema) -> pa.Schema:
 
 
 def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") -> bytes:
-    """Return the bytes of one Parquet file."""
+    """Return the bytes of one Parquet file, with a checksum of all of them in its footer."""
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         sink,
+        table.schema,
         compression=compression,
         use_dictionary=False,
         write_statistics=False,
         write_page_checksum=True,
-    )
-    return bytes(sink.getvalue().to_pybytes())
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_CHECKSUM.decode(): _ZEROS.decode()})
+    data = bytes(sink.getvalue().to_pybytes())
+    start = _checksum_start(data)
+    return data[:start] + _checksum(data, start) + data[start + len(_ZEROS) :]
 
 
 def read_table(data: bytes) -> pa.Table:
@@ -119,12 +129,38 @@ def read_table(data: bytes) -> pa.Table:
     Raises:
         StoreError: when the bytes are not a whole Parquet file, or a checksum does not fit.
     """
+    with_checksum = has_checksum(data)
+    if with_checksum:  # before anything is parsed
+        start = _checksum_start(data)
+        if data[start : start + len(_ZEROS)] != _checksum(data, start):
+            raise StoreError("torn or altered: its checksum does not fit its content")
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        return file.read(use_threads=False)
+        table = file.read(use_threads=False)
+        version = int((table.schema.metadata or {}).get(_VERSION, b"0"))
     except (pa.ArrowException, OSError, ValueError) as cause:
         first = (str(cause).splitlines() or ["unreadable"])[0]
         raise StoreError(f"not a whole Parquet file ({first[:100]})") from cause
+    if version >= _FIRST_WITH_CHECKSUM and not with_checksum:
+        raise StoreError("torn or altered: its checksum is missing")
+    return table
+
+
+def has_checksum(data: bytes) -> bool:
+    """Return True for Parquet bytes with a checksum; those of older versions have none."""
+    return _CHECKSUM in data
+
+
+def _checksum_start(data: bytes) -> int:
+    return data.rindex(_CHECKSUM) + len(_CHECKSUM) + 2  # type and length lie between
+
+
+def _checksum(data: bytes, start: int) -> bytes:
+    """SHA-256 in hexadecimal of the bytes, with zeros in the place of the checksum."""
+    content = hashlib.sha256(memoryview(data)[:start])
+    content.update(_ZEROS)
+    content.update(memoryview(data)[start + len(_ZEROS) :])
+    return content.hexdigest().encode()
 
 
 def decode(data: bytes, model: type[R]) -> list[R]:

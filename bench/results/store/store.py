@@ -15,7 +15,6 @@ once. Nothing is created before the first write; reading an absent store gives a
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -46,6 +45,7 @@ from fedbench.bench.system.files import (
     file_lock,
     sweep_temporary,
 )
+from fedbench.bench.system.sealed_json import seal, unseal
 
 STORE_VARIABLE = "FEDBENCH_STORE"
 _log = logging.getLogger(__name__)
@@ -260,9 +260,7 @@ class Store:
     def write_study(self, study_id: str, meta: Mapping[str, Any]) -> None:
         """Write or replace the description of a study."""
         try:
-            text = json.dumps(
-                dict(meta), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
-            )
+            text = seal(meta, indent=2, allow_nan=False)
         except (TypeError, ValueError) as cause:
             raise StoreError(f"study {study_id!r}: not JSON: {cause}") from cause
         self._sweep()
@@ -276,16 +274,16 @@ class Store:
         """
         path = self._study_dir(study_id) / "study.json"
         try:
-            meta = json.loads(path.read_text(encoding="utf-8"))
+            return unseal(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as cause:
             raise read_error(path, cause) from cause
         except ValueError as cause:
-            raise StoreError(f"{str(path)!r} is not JSON: {cause}") from cause
-        if not isinstance(meta, dict):
-            raise StoreError(f"{str(path)!r} does not hold a JSON object")
-        return meta
+            raise StoreError(
+                f"{str(path)!r} is torn or altered: {cause}; delete it, the same `fedbench tune`"
+                " command writes it again from the study's trials"
+            ) from cause
 
     def studies(self) -> list[str]:
         """Ids of all studies, sorted."""

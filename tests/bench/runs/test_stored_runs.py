@@ -54,7 +54,7 @@ def test_a_torn_row_is_run_again(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     anew = again(store, tmp_path)
     assert not anew.stored_before
     assert store.row(row.row_id) == anew.row
-    assert "not a whole Parquet file" in caplog.text
+    assert "torn or altered" in caplog.text
 
 
 def row_of(config: RunConfig, status: str, **fields: Any) -> Row:

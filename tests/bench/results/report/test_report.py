@@ -138,7 +138,7 @@ def test_unreadable_files_are_on_the_page(store: Store, make_row: MakeRow, tmp_p
     store.write_row(make_row(linear_acc=0.5))
     (store.root / "rows" / f"{'0' * 20}.parquet").write_bytes(b"torn")
     assert len(fedbench.report(file, store).problems) == 1
-    assert "not a whole Parquet file" in data_of(file)["problems"][0]
+    assert "torn or altered" in data_of(file)["problems"][0]
 
 
 def test_the_page_says_that_tuning_budgets_differ(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -52,9 +53,17 @@ def test_studies(store: Store) -> None:
     assert store.study("b") == {"spec": "simclr+uv", "trials": 13}
     with pytest.raises(StoreError, match="not JSON"):
         store.write_study("b", {"x": float("inf")})
-    (store.root / "trials" / "b" / "study.json").write_text("{")
+    file = store.root / "trials" / "b" / "study.json"
+    file.write_text(file.read_text().replace("13", "12"))
+    with pytest.raises(StoreError, match="its checksum does not fit its content; delete it"):
+        store.study("b")
+    file.write_text(json.dumps({"spec": "simclr", "trials": 13}))  # as older versions wrote it
+    assert store.study("b") == {"spec": "simclr", "trials": 13}
+    file.write_text("{")
     (store.root / "trials" / "a" / "0.parquet").write_bytes(b"")
-    with pytest.raises(StoreError, match="is not JSON"):
+    with pytest.raises(
+        StoreError, match="is torn or altered: .*; delete it, the same `fedbench tune`"
+    ):
         store.study("b")
     assert len(store.problems()) == 2
 
@@ -76,5 +85,7 @@ def test_curves(store: Store) -> None:
     with pytest.raises(StoreError, match="mixed kinds"):
         store.write_curve("cell", [{"loss": 1.0}, {"loss": "high"}])
     (store.cell_dir("cell") / "curve.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StoreError, match=r"curve\.parquet.*not a whole Parquet file"):
+    with pytest.raises(
+        StoreError, match=r"curve\.parquet.*(not a whole Parquet file|torn or altered)"
+    ):
         store.curve("cell")
