@@ -44,6 +44,18 @@ def is_on(row: Row, dataset: str) -> bool:
     return _label(dataset) in (row.dataset, _label(given))
 
 
+def on_dataset(rows: Iterable[Row], dataset: str) -> list[Row]:
+    """Return the rows on a data set, and those on the same images under another name.
+
+    Args:
+        rows: any rows.
+        dataset: see `is_on`.
+    """
+    rows = list(rows)
+    revisions = {row.dataset_revision for row in rows if is_on(row, dataset)}
+    return [row for row in rows if row.dataset_revision in revisions]
+
+
 def _label(name: str) -> str:
     return DataConfig(name=name).public_name
 

@@ -21,7 +21,11 @@ from fedbench.bench.results.leaderboard.comparability import (
     unscaled_keys,
 )
 from fedbench.bench.results.leaderboard.curves import Curve
-from fedbench.bench.results.leaderboard.data_names import dataset_name, is_on, named_by_content
+from fedbench.bench.results.leaderboard.data_names import (
+    dataset_name,
+    named_by_content,
+    on_dataset,
+)
 from fedbench.bench.results.leaderboard.lines import (
     Group,
     Line,
@@ -88,8 +92,8 @@ def leaderboard(
     """
     chosen = [
         row
-        for row in named_by_content(rows)
-        if (dataset is None or is_on(row, dataset)) and (row_ids is None or row.row_id in row_ids)
+        for row in named_by_content(rows if dataset is None else on_dataset(rows, dataset))
+        if row_ids is None or row.row_id in row_ids
     ]
     metric = _checked_metric(metric, chosen)
     divided = {class_id(keys): (keys, members) for keys, members in classes(chosen, metric)}
@@ -133,7 +137,7 @@ def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> 
         return f"nothing to rank yet; try {run}"
     rows = named_by_content(rows)
     held = sorted({row.dataset for row in rows})
-    if dataset is not None and not any(is_on(row, dataset) for row in rows):
+    if dataset is not None and not on_dataset(rows, dataset):
         if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, KNOWN):
             raise UnknownNameError("data set", dataset, held, "; known = in the store")
         hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")

@@ -68,18 +68,19 @@ def write_report(
         StoreError: for a store that cannot be read, or one without runs on the data set.
     """
     from fedbench.bench.results.leaderboard.curves import load_curves
-    from fedbench.bench.results.leaderboard.data_names import is_on, named_by_content
+    from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
     from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.report.content import content, geometries
 
-    rows = named_by_content(store.rows())
+    rows = store.rows()
     if row_ids is not None:
         rows = [row for row in rows if row.row_id in row_ids]
     if dataset is not None:
-        rows = [row for row in rows if is_on(row, dataset)]
+        rows = on_dataset(rows, dataset)
         if not rows:
             raise StoreError(why_empty(store.rows(), dataset=dataset, grid=None))
+    rows = named_by_content(rows)
     curves, unreadable = load_curves(store, rows)
     geometry, torn = geometries(store, rows)
     views = studies(store)

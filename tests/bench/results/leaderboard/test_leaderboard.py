@@ -109,6 +109,26 @@ def test_filters(rows: list[Row], make_row: MakeRow) -> None:
     assert leaderboard([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
 
+def test_rows_on_the_same_images_are_ranked_together_under_one_name(make_row: MakeRow) -> None:
+    def row(seed: int, folder: str, name: str) -> Row:
+        config = RunConfig(seed=seed, data=DataConfig(name=f"hub:/{folder}"))
+        shared = {"dataset_revision": "d" * 16, "benchmark_version": "4"}
+        return make_row(config, dataset=name, linear_acc=0.3, **shared)
+
+    rows = [row(0, "b", "hub:b"), row(1, "a", "hub:a")]
+    (group,) = leaderboard(rows).groups
+    assert group.title.startswith("a (hub) · ")
+    assert [line.n_seeds for line in group.lines] == [2]
+    for asked in ("hub:a", "hub:/b", "hub:/elsewhere/b"):
+        assert leaderboard(rows, dataset=asked).groups == (group,)
+    # One row whose machine knows the content names them all.
+    rows.append(row(2, "c", "svhn"))
+    for asked in ("SVHN", "hub:b", None):
+        (group,) = leaderboard(rows, dataset=asked).groups
+        assert group.title.startswith("svhn · ")
+        assert [line.n_seeds for line in group.lines] == [3]
+
+
 def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
     base = RunConfig()
     others: list[dict[str, Any]] = [
