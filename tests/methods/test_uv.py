@@ -96,5 +96,6 @@ def test_a_client_moves_its_own_row_towards_its_codes(tmp_path: Path) -> None:
 
 
 def test_its_term_travels_into_the_log(tmp_path: Path) -> None:
-    for record in train(make_setup(), tmp_path).history:
-        assert record.parts["uv"] == pytest.approx(2 * math.log(4), abs=0.5)
+    """Two views of 4 clients: by chance 2 ln 4, and least where all cosines are 1 and -1."""
+    first, second = (record.parts["uv"] for record in train(make_setup(), tmp_path).history)
+    assert 2 * math.log(1 + 3 * math.exp(-2)) < second < first < 2 * math.log(4)
