@@ -8,7 +8,6 @@ is checked at each message, by `sharing.check_sent`.)
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +24,7 @@ from fedbench.bench.method.registry import dump
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import numpy_generator, scope, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.personal import PersonalStore
@@ -72,8 +72,8 @@ def audit(setup: Setup) -> None:
 def single_samples(setup: Setup) -> dict[str, int]:
     """Count, for each uploaded tensor and extra, the images that alone change some number of it."""
     counts: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as folder, single_thread():
-        rehearsal = _Rehearsal(setup, Path(folder))
+    with temporary_folder() as folder, single_thread():
+        rehearsal = _Rehearsal(setup, folder)
         for round_index in rehearsal.rounds():
             for name, count in rehearsal.single_samples(round_index).items():
                 counts[name] = max(count, counts.get(name, 0))
@@ -86,8 +86,8 @@ def following_size(setup: Setup) -> set[str]:
     They have a row for each image, even if it is centred, rounded or made of the label alone.
     """
     names: set[str] = set()
-    with tempfile.TemporaryDirectory() as folder, single_thread():
-        many, few = (_Rehearsal(setup, Path(folder), count) for count in (_IMAGES, _FEWER))
+    with temporary_folder() as folder, single_thread():
+        many, few = (_Rehearsal(setup, folder, count) for count in (_IMAGES, _FEWER))
         for round_index in many.rounds():
             first, second = many.sent(round_index), few.sent(round_index)
             names |= {n for n in first if len(first[n]) != len(second.get(n, ()))}

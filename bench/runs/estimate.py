@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -30,6 +29,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import ACTIVATIONS, RoundPlan
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.aggregate import optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
@@ -202,14 +202,14 @@ class Estimator:
         # An incomplete batch is measured too: it may be the only one that the client has.
         client = config.client.model_copy(update={"keep_last_batch": True})
         timed = replace(setup, config=config.model_copy(update={"client": client}))
-        with TemporaryDirectory() as folder, single_thread():
-            runner = _TimedRunner(timed, self._device, Path(folder))
+        with temporary_folder() as folder, single_thread():
+            runner = _TimedRunner(timed, self._device, folder)
             server = runner.binding.server.data.clone()
             upload = torch.empty(runner.layout.upload_size, device=self._device)
             began = time.perf_counter()
             trained = runner.run(Task(biggest, last_round, 1, None), server, upload)
             seconds = time.perf_counter() - began
-            client_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
+            client_bytes = sum(path.stat().st_size for path in folder.iterdir())
         extras = Ledger()
         extras.add_extras({n: value for n, value in trained.extras.items() if n != ACTIVATIONS})
         wire, activations = runner.binding.net.wire, trained.extras.get(ACTIVATIONS)
@@ -229,12 +229,12 @@ class Estimator:
 
     def _round_seconds(self, setup: Setup, binding: Binding) -> float:
         """Seconds of the collapse detector and the checkpoint."""
-        with TemporaryDirectory() as folder, single_thread():
+        with temporary_folder() as folder, single_thread():
             for index in range(2):  # the first one is slower
                 began = time.perf_counter()
                 CollapseMonitor(setup, self._device)(binding)
                 tensors = {"server": binding.server.data.cpu()}
-                save_checkpoint(Path(folder), Checkpoint(index, tensors, {}))
+                save_checkpoint(folder, Checkpoint(index, tensors, {}))
                 seconds = time.perf_counter() - began
         return seconds
 

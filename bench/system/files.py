@@ -7,23 +7,22 @@ import fcntl
 import os
 import shutil
 import stat
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import IO
 
 from fedbench.bench.system.errors import FedbenchError, StoreError
 
-STALE_SECONDS = 3600.0
-"""A temporary file older than this belongs to no living writer."""
+_ATTEMPTS = 3
+"""Writes of one file; a node that does not see the locks of others may delete a temporary file."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
 
 
 def write_error(
@@ -86,16 +85,15 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
         FedbenchError: of class `error`, when the disk is full, read-only or fails; the temporary
             file is removed and an existing file stays as it was.
     """
-    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _write_through(temporary, data)
-            temporary.replace(path)
-        except BaseException:
-            with suppress(OSError):  # the first error is the one to report
-                temporary.unlink(missing_ok=True)
-            raise
+        for attempt in range(_ATTEMPTS):
+            try:
+                _write_and_rename(path, data)
+                break
+            except FileNotFoundError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
         sync_folder(path.parent)
     except OSError as cause:
         raise write_error(path, cause, error) from cause
@@ -106,11 +104,35 @@ def atomic_write_text(path: Path, text: str, *, error: type[FedbenchError] = Sto
     atomic_write_bytes(path, text.encode(), error=error)
 
 
-def _write_through(path: Path, data: bytes, mode: Literal["wb", "ab"] = "wb") -> None:
-    with path.open(mode) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _write_and_rename(path: Path, data: bytes) -> None:
+    """Write a temporary file, locked as long as it has that name, and rename it."""
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            _try_lock(file.fileno())
+            _write_through(file, data)
+            temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to report
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write_through(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file; return False if another holder has it, or the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as cause:
+        if cause.errno not in {errno.EWOULDBLOCK, *NO_LOCKS}:
+            raise
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:
@@ -138,16 +160,16 @@ def copy_folder(source: Path, target: Path) -> None:
         raise write_error(target, cause if cause.errno else OSError(str(cause))) from cause
 
 
-def sweep_temporary(folder: Path, older_than: float = STALE_SECONDS) -> int:
-    """Delete `.….tmp` files in `folder` older than `older_than` seconds and return their number.
+def sweep_temporary(folder: Path) -> int:
+    """Delete the `.….tmp` files in `folder` that no living process writes; return their number.
 
-    These files are harmless, so one that cannot be deleted is left for the next time.
+    A writer holds a lock on its file, which the system releases when the process ends. These files
+    are harmless, so one that cannot be deleted, or locked, is left for the next time.
     """
-    limit = time.time() - older_than
     count = 0
     for path in folder.glob(".*.tmp"):
-        with suppress(OSError):
-            if path.stat().st_mtime < limit:
+        with suppress(OSError), path.open("r+b") as file:
+            if _try_lock(file.fileno()):
                 path.unlink()
                 count += 1
     return count
@@ -165,7 +187,9 @@ def check_writable(folder: Path) -> None:
     probe = place / f".writable.{uuid.uuid4().hex[:8]}.tmp"
     try:
         try:
-            _write_through(probe, b"\0")
+            with probe.open("wb") as file:
+                _try_lock(file.fileno())
+                _write_through(file, b"\0")
         finally:
             probe.unlink(missing_ok=True)
     except OSError as cause:
@@ -213,7 +237,7 @@ def file_lock(path: Path) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = lock_file(path)
     except OSError as cause:
-        if cause.errno not in _NO_LOCKS:
+        if cause.errno not in NO_LOCKS:
             raise write_error(path, cause) from cause
         message = f"cannot lock {str(path)!r}: this file system has no locks; "
         raise StoreError(message + "choose another folder for the store") from cause
@@ -231,6 +255,7 @@ def append_line(path: Path, line: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_through(path, f"{line}\n".encode(), mode="ab")
+        with path.open("ab") as file:
+            _write_through(file, f"{line}\n".encode())
     except OSError as err:
         raise write_error(path, err) from err

@@ -6,6 +6,7 @@ colours, no box characters, no wrapping.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.text import single_line, visible, visible_json
@@ -40,13 +41,15 @@ _DROPPED_FIRST = (
 
 _LONGEST_LINE = 2000
 """Characters of a line on stderr; the middle of a longer one is left out."""
+_READER_GONE = {errno.EPIPE, errno.EIO}
+"""Errors of a pipe whose reader has closed it, and of a terminal that is gone."""
 
 
 def emit(text: str) -> None:
     """Write a result to stdout, with control characters as escapes.
 
     Raises:
-        SystemExit: with code 0, if the reader of a pipe has closed it.
+        SystemExit: with code 0, if the reader of a pipe has closed it, or the terminal is gone.
         DataError: if stdout is a file that cannot be written.
     """
     _write(visible(text))
@@ -57,9 +60,8 @@ def _write(text: str) -> None:
         sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
         sys.stdout.flush()
     except OSError as err:
-        # Buffered text would fail again when the interpreter exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(err, BrokenPipeError):
+        _discard(sys.stdout)
+        if err.errno in _READER_GONE:
             raise SystemExit(0) from None
         raise DataError(f"cannot write to stdout: {err.strerror or err}") from err
 
@@ -80,19 +82,63 @@ def takes_unicode() -> bool:
 def note(text: str) -> None:
     """Write a line to stderr, with control characters as escapes.
 
-    A closed stderr is ignored, since it must not end a run.
+    Without a reader the line is lost, since that must not end a run.
     """
     text = "\n".join(map(_short, visible(text).split("\n")))
     try:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):
+    except OSError as err:
+        _drop(sys.stderr, err)
+    except ValueError:  # closed by this process
         return
 
 
 def _short(line: str) -> str:
     half = _LONGEST_LINE // 2
     return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
+
+
+def _drop(stream: TextIO, err: OSError) -> None:
+    """Send all further output of a stream nowhere if its reader is gone; else raise the error."""
+    if err.errno not in _READER_GONE:
+        raise err
+    _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let all further output of a stream go nowhere.
+
+    Buffered text would fail again when the interpreter exits.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+class _Lasting:
+    """A terminal's stream for rich, which goes on without a terminal that is gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, or drop it where nobody reads it."""
+        try:
+            return self._stream.write(text)
+        except OSError as err:
+            _drop(self._stream, err)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream, or drop its text where nobody reads it."""
+        try:
+            self._stream.flush()
+        except OSError as err:
+            _drop(self._stream, err)
 
 
 def warn(*texts: str) -> None:
@@ -136,7 +182,7 @@ def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
     return Console(
-        file=stream,
+        file=cast(TextIO, _Lasting(stream)),
         markup=False,
         highlight=False,
         emoji=False,

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from fedbench.bench.system.errors import FedbenchError
+from fedbench.bench.system.signals import stop_signals
 from fedbench.bench.terminal.console import note, setup_streams
 
 BUG, FAILED, DIFFERENT, UNREADABLE = 1, 4, 4, 5
@@ -40,8 +41,8 @@ def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:
         debug: print tracebacks.
     """
     setup_streams(debug=debug)
-    before = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, _terminate)
+    terminating = [number for number in stop_signals() if number != signal.SIGINT]
+    before = {number: signal.signal(number, _terminate) for number in terminating}
     try:
         code = _code(command(), 0)
         # Typer turns an interrupt into its exit code.
@@ -64,12 +65,14 @@ def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:
         _show(f"error: {message}\nthis is a bug{remedy}", debug)
         return BUG
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Exit through every `finally` block; ignore further signals."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for other in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)
     sys.exit(TERMINATED)
 
 

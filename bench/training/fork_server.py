@@ -40,8 +40,9 @@ class ForkServer:
         self._control, theirs = socket.socketpair()
         module = "fedbench.bench.training.workers"
         command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
-        # Ctrl-C reaches the whole group: the process that was asked to stop ends the others.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Ctrl-C and the end of the terminal reach the whole group: the process that was asked to
+        # stop ends the others.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
         try:
             self._process = subprocess.Popen(
                 command,

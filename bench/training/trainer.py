@@ -314,7 +314,7 @@ class Trainer:
 
     def _resume(self) -> None:
         for folder in (self.folder, self.folder / "clients"):
-            sweep_temporary(folder, older_than=0)  # no other process works on this run
+            sweep_temporary(folder)
         usable = filter(self._has_personal, checkpoints(self.folder, self.row_id))
         checkpoint = next(usable, None)
         self.history = self._history.rewind(checkpoint.rounds_done if checkpoint else 0)

@@ -56,8 +56,8 @@ class Driver:
     Args:
         source: of the jobs.
         limit: jobs at a time.
-        interrupted: returns True after a signal.
-        check_nodes: raises ResourceError if no node can hold a trial any more.
+        interrupted: returns True after a signal, or if Ray has died.
+        check_nodes: raises ResourceError if Ray has died or no node can hold a trial any more.
         on_progress: called with every event.
         slots: maps the limit so far to the present one, as nodes come and go; None = constant.
         attempts: starts of a cell whose process dies. Tune's own retries miss a process that dies
@@ -159,6 +159,7 @@ class Driver:
         if self._deaths[job.cell] < self._attempts:
             self._busy.append(self._live.pop(trial_id))
             return
+        self._check_nodes()  # the death of Ray itself is no failure of the cell
         text = f"the trial process died: {reason or 'perhaps the memory is full'}"
         self._end(trial_id, Outcome(job, "error", error=text))
 

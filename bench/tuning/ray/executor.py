@@ -120,14 +120,19 @@ def run_source(
             for difference in check_software(need):
                 _log.warning("%s", difference)
         slots = partial(_slots, need) if limit is None else None
+
+        def check_nodes() -> None:
+            session.check_parts()
+            check_cluster(need)
+
         limit = limit or cluster_slots(need)
         # All at once: short cells would end before a second process is up, and Tune would drop it.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(limit, remaining))
         driver = Driver(
             source,
             limit,
-            lambda: session.interrupted,
-            lambda: check_cluster(need),
+            lambda: session.ending,
+            check_nodes,
             on_progress,
             slots=slots,
             attempts=_ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER,
@@ -138,7 +143,7 @@ def run_source(
             run_tuner(driver, need, session.folder.resolve() / "tune", home)
             if driver.failure is not None:
                 raise driver.failure
-            session.raise_if_interrupted()
+            session.raise_if_ending()
 
 
 def _slots(need: Share, before: int) -> int:

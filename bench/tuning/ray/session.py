@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -17,12 +16,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
+from fedbench.bench.system.scratch import delete_folder, end_processes, temporary_folder
+from fedbench.bench.system.signals import STOP_SIGNALS, exit_code_of, stop_signals
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # Ray's own setting comes too late where modules are preloaded
@@ -50,11 +51,13 @@ _WORKERS = {
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
 _START_ERRORS = (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError)
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECONDS_TO_DIE = 5.0
-_SECONDS_TO_EXIT, _SECONDS_TO_EXIT_CLUSTER = 60.0, 20.0
+_SECONDS_TO_EXIT, _SECONDS_TO_EXIT_CLUSTER, _SECONDS_TO_EXIT_LOST = 60.0, 20.0, 12.0
+_SECONDS_BETWEEN_CHECKS = 1.0
+_PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
 _SECONDS_TO_ANSWER = 5.0
 _log = logging.getLogger(__name__)
+_Address = tuple[str, int]
 
 
 class Interrupted(FedbenchError):  # noqa: N818
@@ -64,7 +67,7 @@ class Interrupted(FedbenchError):  # noqa: N818
         super().__init__(
             f"interrupted by {signal.Signals(signum).name}; the same command continues"
         )
-        self.exit_code = 128 + signum
+        self.exit_code = exit_code_of(signum)
 
 
 @dataclass
@@ -74,28 +77,92 @@ class Session:
     Attributes:
         folder: for Tune's files; deleted after the session.
         received: signals so far.
+        lost: name of the part of Ray that has died; empty while all is well.
+        private: whether the block has started Ray on this machine for itself.
     """
 
     folder: Path
     received: list[int] = field(default_factory=list)
+    lost: str = ""
+    private: bool = False
+    _processes: dict[str, psutil.Process] = field(default_factory=dict)
+    _addresses: dict[str, _Address] = field(default_factory=dict)
 
     @property
-    def interrupted(self) -> bool:
-        """True after a signal."""
-        return bool(self.received)
+    def ending(self) -> bool:
+        """True after a signal, or if Ray has died."""
+        return bool(self.received or self.lost)
 
-    def raise_if_interrupted(self) -> None:
-        """Raise Interrupted after a signal."""
+    def raise_if_ending(self) -> None:
+        """Raise the reason for which the session ends early, if there is one.
+
+        Raises:
+            Interrupted: after a signal.
+            ResourceError: if Ray has died.
+        """
         if self.received:
             raise Interrupted(self.received[0])
+        if self.lost:
+            raise ResourceError(
+                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died (out of memory, perhaps, or"
+                " killed); finished work is stored, and the same command continues"
+            )
+
+    def find_addresses(self) -> None:
+        """Note where the parts of a Ray listen that this process has not started."""
+        import ray
+
+        context = ray.get_runtime_context()
+        host, _, port = str(context.gcs_address).rpartition(":")
+        self._addresses["gcs_server"] = (host.strip("[]"), int(port))
+        for node in ray.nodes():
+            if node["NodeID"] == context.get_node_id():
+                place = (str(node["NodeManagerAddress"]), int(node["NodeManagerPort"]))
+                self._addresses["raylet"] = place
+
+    def check_parts(self) -> None:
+        """Look after the parts of Ray without which nothing goes on.
+
+        Raises:
+            Interrupted, ResourceError: as `raise_if_ending`.
+        """
+        if self.private and len(self._processes) < len(_PARTS):
+            for child in psutil.Process().children():
+                with suppress(psutil.Error):
+                    if child.name() in _PARTS:
+                        self._processes.setdefault(child.name(), child)
+        dead = [name for name, process in self._processes.items() if not _is_alive(process)]
+        dead += [name for name, place in self._addresses.items() if not _answers(place)]
+        if dead:
+            self.lost = self.lost or dead[0]
+        self.raise_if_ending()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE) and process.is_running()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _answers(place: _Address) -> bool:
+    """Return False if nobody listens, as after a death; a process that is only slow answers."""
+    try:
+        socket.create_connection(place, timeout=_SECONDS_TO_ANSWER).close()
+    except (ConnectionRefusedError, ConnectionResetError, TimeoutError):
+        return False
+    except OSError as err:  # this process has no descriptor left, say
+        _log.debug("%s: %s", place, err)
+    return True
 
 
 @contextmanager
 def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iterator[Session]:
     """Start Ray on this machine, or join a cluster; nothing of it is left when the block ends.
 
-    A Ray that the calling program had started itself is used, and left running. The first SIGINT
-    or SIGTERM sets `Session.interrupted`; a second SIGINT raises KeyboardInterrupt.
+    A Ray that the calling program had started itself is used, and left running. The first signal to
+    stop (SIGINT, SIGTERM, SIGHUP) sets `Session.ending`; a second SIGINT raises KeyboardInterrupt.
+    So does the death of Ray's processes, seen within seconds: Ray itself waits for a minute or two.
 
     Args:
         num_cpus: processes at a time; None = physical cores. Only without `address`.
@@ -106,32 +173,38 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
         ResourceError: if Ray does not start, or the cluster does not answer.
         Interrupted: if a signal arrived while it started.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fb-", dir=short_folder()))
-    session = Session(folder)
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    seconds = _SECONDS_TO_EXIT if address is None else _SECONDS_TO_EXIT_CLUSTER
-    with (
-        exit_deadline(seconds),
-        ray_environment(folder, private=address is None),
-        _signal_handlers(session) as install_handlers,
-    ):
-        import ray
+    with temporary_folder(short_folder()) as folder:
+        session = Session(folder)
+        seconds = _SECONDS_TO_EXIT if address is None else _SECONDS_TO_EXIT_CLUSTER
+        with (
+            exit_deadline(seconds),
+            _watch(session) as end_watch,
+            ray_environment(folder, private=address is None),
+            _signal_handlers(session) as install_handlers,
+        ):
+            import ray
 
-        for name in _LOGGERS:  # fedbench reports the events that matter itself
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        foreign = ray.is_initialized()
-        try:
-            if not foreign:
-                _init(folder, num_cpus or physical_cores(), address)
-                install_handlers()  # Ray has installed one of its own
-            session.raise_if_interrupted()
-            yield session
-        finally:
-            if not foreign:
-                children = psutil.Process().children(recursive=True)
-                ray.shutdown()
-                _reap([child for child in children if child.pid not in before], folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            for name in _LOGGERS:  # fedbench reports the events that matter itself
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            foreign = ray.is_initialized()
+            try:
+                if not foreign:
+                    session.private = address is None
+                    with _hangup_blocked():
+                        _init(folder, num_cpus or physical_cores(), address)
+                    install_handlers()  # Ray has installed one of its own
+                session.raise_if_ending()
+                if not session.private:
+                    session.find_addresses()
+                yield session
+            finally:
+                with suppress(FedbenchError):
+                    session.check_parts()
+                if not session.lost:
+                    end_watch()
+                if not foreign:
+                    ray.shutdown()
+                    end_processes(folder, 0.0 if session.lost else _SECONDS_TO_DIE)
 
 
 def has_token() -> bool:
@@ -200,7 +273,7 @@ def _private_token() -> str:
 
 @contextmanager
 def exit_deadline(seconds: float) -> Iterator[None]:
-    """End this process if the block is not left so many seconds after SIGINT or SIGTERM.
+    """End this process if the block is not left so many seconds after a signal to stop.
 
     When a whole cluster is taken down, its head may be gone before the driver has asked it for
     anything: calls into Ray then wait for a minute, in which Python runs no signal handler, and end
@@ -226,7 +299,7 @@ def exit_deadline(seconds: float) -> Iterator[None]:
 def _await_deadline(inner: socket.socket, seconds: float) -> None:
     """Wait for a signal's number, then for the end of the block; exit if it does not come."""
     with inner:
-        while (data := inner.recv(1)) and data[0] not in _SIGNALS:
+        while (data := inner.recv(1)) and data[0] not in STOP_SIGNALS:
             continue
         if not data:
             return
@@ -235,11 +308,56 @@ def _await_deadline(inner: socket.socket, seconds: float) -> None:
             while inner.recv(64):
                 continue
             return
-    interrupted = Interrupted(data[0])
+    _exit(Interrupted(data[0]))
+
+
+@contextmanager
+def _watch(session: Session) -> Iterator[Callable[[], None]]:
+    """Look after Ray's processes in a thread; yields a function that ends it.
+
+    Calls into Ray may wait for a minute for a process that died, and then end this one, so the
+    thread ends it first, if the block is not left some seconds after the death.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        while not (session.lost or left.wait(_SECONDS_BETWEEN_CHECKS)):
+            with suppress(FedbenchError):
+                session.check_parts()
+        if session.lost and not left.wait(_SECONDS_TO_EXIT_LOST):
+            end_processes(session.folder, 0.0)
+            delete_folder(session.folder)
+            try:
+                session.raise_if_ending()
+            except FedbenchError as err:
+                _exit(err)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield left.set
+    finally:
+        left.set()
+
+
+def _exit(error: FedbenchError) -> NoReturn:
+    """End this process at once, as the command line ends with such an error."""
+    prefix = "" if isinstance(error, Interrupted) else "error: "
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{interrupted}\n")
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h")  # a live display hides the cursor
+        sys.stderr.write(f"{prefix}{error}\n")
         sys.stderr.flush()
-    os._exit(interrupted.exit_code)
+    os._exit(error.exit_code)
+
+
+@contextmanager
+def _hangup_blocked() -> Iterator[None]:
+    """Let processes that start in the block outlive the terminal, until the session ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -255,10 +373,10 @@ def _signal_handlers(session: Session) -> Iterator[Callable[[], None]]:
         session.received.append(signum)
 
     def install() -> None:
-        for signum in _SIGNALS:
+        for signum in stop_signals():
             signal.signal(signum, handle)
 
-    before = {signum: signal.getsignal(signum) for signum in (*_SIGNALS, signal.SIGUSR1)}
+    before = {signum: signal.getsignal(signum) for signum in (*STOP_SIGNALS, signal.SIGUSR1)}
     install()
     try:
         yield install
@@ -344,21 +462,3 @@ def _find_cluster() -> str:
             "no Ray cluster is found for --address auto, on this machine or in RAY_ADDRESS; start"
             " one with `ray start --head`, or name it: --address HOST:PORT"
         ) from err
-
-
-def _reap(started: list[psutil.Process], folder: Path) -> None:
-    """Wait for Ray's processes to end, and kill those that do not."""
-    _, alive = psutil.wait_procs([p for p in started if _is_rays(p, folder)], _SECONDS_TO_DIE)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, _SECONDS_TO_DIE)
-
-
-def _is_rays(process: psutil.Process, folder: Path) -> bool:
-    """Return False for others, say a data loader that the calling program started meanwhile."""
-    try:
-        command = " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
-        return False
-    return str(folder) in command or command.startswith("ray::")

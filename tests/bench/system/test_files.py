@@ -76,14 +76,43 @@ def test_a_kill_at_any_moment_leaves_an_old_or_a_new_file(tmp_path: Path) -> Non
         path.unlink()
 
 
-def test_sweeping_spares_the_young_and_the_rest(tmp_path: Path) -> None:
-    for name in (".old.tmp", ".young.tmp", "old.tmp", ".old.parquet"):
+def test_sweeping_spares_what_a_living_process_writes_and_the_rest(tmp_path: Path) -> None:
+    for name in (".dead.tmp", ".written.tmp", "old.tmp", ".old.parquet"):
         (tmp_path / name).write_text("")
-    for name in (".old.tmp", "old.tmp", ".old.parquet"):
-        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('locked', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / ".written.tmp")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"locked\n"
+        assert sweep_temporary(tmp_path) == 1
+        left = sorted(path.name for path in tmp_path.iterdir())
+        assert left == [".old.parquet", ".written.tmp", "old.tmp"]
+        writer.kill()
+        writer.wait()
     assert sweep_temporary(tmp_path) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".old.parquet", ".young.tmp", "old.tmp"]
     assert sweep_temporary(tmp_path / "absent") == 0
+
+
+def test_a_file_that_is_being_written_is_locked_and_a_swept_one_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, fsync, swept = tmp_path / "file", os.fsync, list[int]()
+
+    def sweep_meanwhile(descriptor: int) -> None:
+        fsync(descriptor)
+        swept.append(sweep_temporary(tmp_path))
+        if len(swept) == 1:  # a node that does not see the lock
+            for temporary in tmp_path.glob(".*.tmp"):
+                temporary.unlink()
+
+    monkeypatch.setattr(os, "fsync", sweep_meanwhile)
+    atomic_write_bytes(path, b"all of it")
+    assert swept == [0, 0, 0]  # two writes, one folder
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"all of it"
 
 
 def test_check_writable_leaves_no_trace(tmp_path: Path) -> None:

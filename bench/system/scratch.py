@@ -1,0 +1,137 @@
+"""Temporary folders that outlive no process for long: the next start deletes those of dead ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from fedbench.bench.system.errors import ResourceError, StoreError
+from fedbench.bench.system.files import NO_LOCKS, lock_file, release_lock
+
+_PREFIX = "fb-"  # Ray's sockets below such a folder leave no room for a longer name
+_OWNER = ".fedbench"
+"""File that the owner of a folder holds locked; the system releases it however the owner ends."""
+_SECONDS_TO_DIE = 5.0
+
+
+@contextmanager
+def temporary_folder(place: Path | None = None) -> Iterator[Path]:
+    """Make a folder that is gone after the block, and delete those of dead processes.
+
+    Args:
+        place: folder to make it in; None = the system's folder for temporary files.
+
+    Raises:
+        ResourceError: if it cannot be made, or the block cannot write in it.
+    """
+    try:
+        place = Path(tempfile.gettempdir()) if place is None else place
+        sweep_folders(place)
+        folder, owner = _claim(place)
+    except OSError as err:
+        raise ResourceError(
+            f"cannot make a temporary folder: {err.strerror or err}; set TMPDIR to a folder with"
+            " free space"
+        ) from err
+    try:
+        yield folder
+    except StoreError as err:
+        if str(folder) in str(err):
+            raise ResourceError(f"{err} (TMPDIR)") from err
+        raise
+    finally:
+        delete_folder(folder)
+        release_lock(owner)
+
+
+def sweep_folders(place: Path) -> None:
+    """Delete the temporary folders of this user's dead processes, and end what Ray left in them."""
+    for folder in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another process may be deleting it too
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            if not (folder / _OWNER).is_file():
+                folder.rmdir()  # nothing but an empty folder; `_claim` makes another
+                continue
+            owner = lock_file(folder / _OWNER)
+            if owner is None:
+                continue
+            try:
+                end_processes(folder, 0.0)
+                delete_folder(folder)
+            finally:
+                release_lock(owner)
+
+
+def _claim(place: Path) -> tuple[Path, int | None]:
+    """Make a folder and lock its file; a sweep may come between the two."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        try:
+            owner = lock_file(folder / _OWNER)
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            if err.errno not in NO_LOCKS:
+                folder.rmdir()
+                raise
+            return folder, None  # nobody else can lock it either, so no sweep deletes it
+        if owner is not None and os.fstat(owner).st_nlink:
+            return folder, owner
+        release_lock(owner)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a temporary folder, its owner's file last, so that an interrupted deletion goes on."""
+    with suppress(OSError):  # what stays is deleted at the next start
+        for path in folder.iterdir():
+            if path.name == _OWNER:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        (folder / _OWNER).unlink()
+        folder.rmdir()
+
+
+def end_processes(folder: Path, seconds: float) -> None:
+    """Wait for Ray's processes that work in a folder to end, and kill those that do not.
+
+    Args:
+        folder: temporary folder of a Ray session.
+        seconds: time that they get.
+    """
+    _, alive = psutil.wait_procs(_processes(folder), seconds)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, _SECONDS_TO_DIE)
+
+
+def _processes(folder: Path) -> list[psutil.Process]:
+    """Return Ray's processes that have the folder in their command or have a file open in it.
+
+    Others that the calling program started, say for loading data, may share its open files.
+    """
+    place = f"{folder}{os.sep}"
+    working: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid == os.getpid() or process.uids().real != os.getuid():
+                continue
+            program, *words = process.cmdline() or [""]  # a dead one has none
+            if program.startswith("ray::"):  # Ray writes this over the whole command
+                ours = any(file.path.startswith(place) for file in process.open_files())
+            else:
+                rays = Path(program).name.startswith(("raylet", "gcs_server", "python"))
+                ours = rays and any(place in word for word in words)
+            if ours:
+                working.append(process)
+    return working

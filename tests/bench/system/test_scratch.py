@@ -1,0 +1,129 @@
+"""Temporary folders of living and of dead processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedbench.bench.system.errors import ResourceError, StoreError
+from fedbench.bench.system.files import atomic_write_bytes
+from fedbench.bench.system.scratch import end_processes, sweep_folders, temporary_folder
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from fedbench.bench.system.scratch import temporary_folder
+with temporary_folder(Path(sys.argv[1])) as folder:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "file").write_text("data")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_lives_as_long_as_its_owner(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().rstrip())
+        with temporary_folder(tmp_path) as other:
+            assert (folder / "deep" / "file").read_text() == "data"
+        assert not other.exists()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert folder.exists()
+    with temporary_folder(tmp_path) as other:
+        assert list(tmp_path.iterdir()) == [other]
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_folders_of_ours_are_swept(tmp_path: Path) -> None:
+    (tmp_path / "fb-foreign").mkdir()
+    (tmp_path / "fb-foreign" / "file").write_text("data")
+    (tmp_path / "fb-unclaimed").mkdir()
+    (tmp_path / "fb-link").symlink_to(tmp_path / "fb-foreign")
+    (tmp_path / "other").mkdir()
+    sweep_folders(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fb-foreign", "fb-link", "other"]
+    assert (tmp_path / "fb-foreign" / "file").read_text() == "data"
+
+
+def test_a_sweep_between_making_and_locking_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def make_and_sweep(**settings: object) -> str:
+        made.append(make(**settings))  # type: ignore[call-overload]
+        if len(made) == 1:
+            sweep_folders(tmp_path)
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_sweep)
+    with temporary_folder(tmp_path) as folder:
+        assert made == [made[0], str(folder)]
+        assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_processes_that_ray_left_in_a_folder_are_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "fb-12345678"
+    folder.mkdir()
+    (folder / "log").write_text("")
+    # The first names the folder, the second holds a file of it, the others only look like these.
+    sleep = "import time; time.sleep(600)"
+    opened = f"file = open({str(folder / 'log')!r}); print('open', flush=True); {sleep}"
+    commands = [
+        [sys.executable, "-c", sleep, f"--logs-dir={folder}/logs"],
+        ["ray::Agent", "-c", opened],
+        [sys.executable, "-c", sleep, f"{folder}9/logs"],
+        ["ray::Agent", "-c", sleep],
+    ]
+    processes = [
+        subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE)
+        for command in commands
+    ]
+    try:
+        assert processes[1].stdout is not None
+        assert processes[1].stdout.readline() == b"open\n"
+        end_processes(folder, 0.0)
+        alive = [psutil.pid_exists(process.pid) for process in processes]
+        assert alive == [False, False, True, True]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_a_folder_that_cannot_be_made_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        pytest.raises(ResourceError, match=r"^cannot make a temporary folder: .*; set TMPDIR to"),
+        temporary_folder(tmp_path / "absent"),
+    ):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with (
+        pytest.raises(ResourceError, match=r"the disk is full .* \(TMPDIR\)$"),
+        temporary_folder(tmp_path) as folder,
+    ):
+        atomic_write_bytes(folder / "file", b"data")
+    with (
+        pytest.raises(StoreError, match="the disk is full"),
+        temporary_folder(tmp_path),
+    ):
+        atomic_write_bytes(tmp_path / "file", b"data")
+    assert not list(tmp_path.iterdir())
