@@ -38,6 +38,7 @@ from fedbench.bench.results.metrics import FINAL_METRICS, UNTRAINED_METRICS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
+from fedbench.bench.system import numerics
 from fedbench.bench.system.compute import choose_devices, installed_version
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
@@ -163,7 +164,7 @@ def execute(
         **outcome,
         num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
         platform=", then ".join(record["name"] for record in run.trainer.platforms),
-        platform_json=canonical_json(run.trainer.platforms),
+        platform_json=numerics.as_json(run.trainer.platforms),
         wall_seconds=earlier_seconds + time.perf_counter() - began,
         finished_at=datetime.now(UTC),
     )

@@ -20,8 +20,7 @@ from fedbench.bench.runs.execute import Origin, Place, open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import sync_folder, write_error
-from fedbench.bench.system.identity import canonical_json
-from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.numerics import as_json, measure
 from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
@@ -45,7 +44,7 @@ def trained_before(
     alike = [row for row in rows if row.training_id == identity and row.status != "error"]
     if not alike:
         return None
-    here = canonical_json([measure(device).as_dict()])
+    here = as_json([measure(device).as_dict()])
     return min(
         (row for row in alike if row.platform_json == here),
         key=lambda row: (not has_weights(store, row), row.finished_at, row.row_id),

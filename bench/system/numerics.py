@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.system.identity import content_id
+from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.system.seeding import generator, single_thread
 
 _PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
@@ -73,6 +73,11 @@ class Platform:
     def as_dict(self) -> dict[str, str]:
         """Return the record, with its text as `name`, for checkpoints and rows."""
         return {"name": str(self), **asdict(self)}
+
+
+def as_json(records: Sequence[Mapping[str, str]]) -> str:
+    """Return the records of the platforms that computed a run, in order, as canonical JSON."""
+    return canonical_json({"platforms": list(records)})
 
 
 @cache
