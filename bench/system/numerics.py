@@ -76,8 +76,8 @@ class Platform:
 
 
 def as_json(records: Sequence[Mapping[str, str]]) -> str:
-    """Return the records of the platforms that computed a run, in order, as canonical JSON."""
-    return canonical_json({"platforms": list(records)})
+    """Return the records of the platforms that computed a run, in order, as a JSON list."""
+    return canonical_json(list(records))
 
 
 @cache

@@ -134,7 +134,7 @@ def test_another_platform_trains_itself(tmp_path: Path) -> None:
     first, _ = execute(config, store)
     (path,) = (tmp_path / "store" / "rows").glob("*.parquet")
     path.unlink()
-    store.write_row(first.row.model_copy(update={"platform_json": "{}", "platform": "elsewhere"}))
+    store.write_row(first.row.model_copy(update={"platform_json": "[]", "platform": "elsewhere"}))
     further, trained = execute(measured(config, **FURTHER), store)
     assert (further.measured_from, trained) == (None, 2)
 
