@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,6 +14,7 @@ from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import read_limited
 
+_STAMP = "# fedbench wrote this file; sha256 of the lines below: "
 _MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
 _PREFIX = "tag:yaml.org,2002:"
 _TAGS: dict[type, str] = {
@@ -139,8 +141,8 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
     """Parse a YAML file that holds a mapping.
 
     Raises:
-        ConfigError: if the file is missing, unreadable, larger than 1 MiB, not UTF-8, or refused by
-            `parse_yaml`.
+        ConfigError: if the file is missing, unreadable, larger than 1 MiB, not UTF-8, refused by
+            `parse_yaml`, or not as `stamped` made it.
     """
     name = str(path) if isinstance(path, Path) else path.name
     try:
@@ -152,7 +154,27 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
         raise ConfigError(f"{name}: cannot be read ({err.strerror})") from err
     except UnicodeDecodeError as err:
         raise ConfigError(f"{name}: is not UTF-8 text") from err
+    _check_stamp(text, name)
     return parse_yaml(text, name)
+
+
+def stamped(text: str) -> str:
+    """Put a first line before a YAML text with the checksum of it, which `load_yaml` checks."""
+    return f"{_STAMP}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def is_stamped(text: str) -> bool:
+    """Return True for a text whose first line is from `stamped`, or was before it was altered."""
+    first = text.partition("\n")[0]
+    return first[:16] == _STAMP[:16] or "sha256" in first
+
+
+def _check_stamp(text: str, name: str) -> None:
+    if is_stamped(text) and text != stamped(text.partition("\n")[2]):
+        raise ConfigError(
+            f"{name}: torn or altered since fedbench wrote it; if you changed it on purpose, delete"
+            " its first line"
+        )
 
 
 def dump_yaml(value: Any, **options: Any) -> str:

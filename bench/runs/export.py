@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
@@ -20,6 +18,7 @@ from fedbench.bench.nn.autoencoder import latent_encoder
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.load import load_run
+from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
 
@@ -87,7 +86,7 @@ def export_encoder(
         "config": config.model_dump(mode="json"),
         "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
     }
-    data = save(tensors, metadata={"card": json.dumps(card, sort_keys=True)})
+    data = tensor_files.encode({"card": card}, tensors)
     atomic_write_bytes(file, data)
     card_file = file.with_suffix(".json")
     atomic_write_text(card_file, json.dumps(card, indent=2, sort_keys=True) + "\n")
@@ -124,15 +123,14 @@ def load_encoder(file: Path | str) -> Encoder:
     """
     path = Path(file)
     try:
-        with safe_open(path, "pt") as opened:
-            card = json.loads((opened.metadata() or {})["card"])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        values, tensors = tensor_files.read(path)
+        card = values["card"]
         if card["format"] != FORMAT:
             raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
         model = ModelConfig.model_validate(card["model"])
         channels, height, width = card["image_shape"]
         feature_dim = int(card["feature_dim"])
-    except (OSError, SafetensorError, KeyError, ValueError) as err:
+    except (OSError, KeyError, TypeError, ValueError) as err:
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
     backbone = latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
     counters = {k: v for k, v in backbone.state_dict().items() if k.endswith("num_batches_tracked")}

@@ -155,6 +155,8 @@ def user_keys(
 def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a file's values by dotted name, and its reserved entries."""
     content = load_yaml(Path(path))
+    if not content:
+        raise ConfigError(f"{path}: has no settings; was it cut off? Leave it out, or mend it")
     reserved = {key: content.pop(key) for key in RESERVED if key in content}
     for key, value in reserved.items():
         if not isinstance(value, str):

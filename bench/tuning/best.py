@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbench.bench.config import DataConfig
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.config.yaml_files import load_yaml, stamped
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.data_names import dataset_name
@@ -39,7 +39,8 @@ def write_best(
     """
     entries = {"spec": spec, "preset": preset, "study": study_id, **params}
     lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
-    atomic_write_text(path, "# the best trial by the label-free objective\n" + "".join(lines))
+    text = "# the best trial by the label-free objective\n" + "".join(lines)
+    atomic_write_text(path, stamped(text))
 
 
 def find_tuned(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
@@ -19,6 +19,7 @@ from fedbench.bench.results.metrics import is_accuracy, metric_title
 from fedbench.bench.results.report.series import columns, curves_of, scatter, sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.sealed_json import unseal
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
@@ -108,10 +109,10 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
     for row in rows:
         path = store.cell_dir(store.key(row)) / "geometry.json"
         try:
-            record = _Geometry.model_validate_json(path.read_bytes())
+            record = _Geometry.model_validate_json(json.dumps(unseal(path.read_bytes())))
         except FileNotFoundError:
             continue
-        except (OSError, ValidationError) as error:
+        except (OSError, ValueError) as error:
             problems.append(f"{str(path)!r}: {str(error).splitlines()[0]}")
             continue
         if len(records) >= _MAX_MAPS:

@@ -112,7 +112,7 @@ class Reader:
             mark = _mark(path)
             known = self._cache.get(path)
             if known is None or known[0] != mark:
-                known = (mark, _parse(path, path.read_bytes(), model))
+                known = (mark, parse_record(path, path.read_bytes(), model))
                 self._cache[path] = known
         except FileNotFoundError:
             return None
@@ -143,7 +143,8 @@ def same_rows(old: bytes, new: bytes) -> bool:
     return False
 
 
-def _parse(path: Path, data: bytes, model: type[Record]) -> Record | str:
+def parse_record(path: Path, data: bytes, model: type[Record]) -> Record | str:
+    """Return the record in a file's bytes, or a line that says what is wrong with the file."""
     try:
         records = decode(data, model)
     except StoreError as error:

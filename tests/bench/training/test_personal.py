@@ -186,7 +186,13 @@ DAMAGED = ("checkpoint", "client", "both")
         *(("pfedae", {}, 0.5, "between rounds", damaged) for damaged in DAMAGED),
         *(("pfedae", {}, 1.0, "in a round", damaged) for damaged in DAMAGED),
         ("byol", {"method__target": "personal"}, 0.5, "in a round", "both"),
-        ("byol", {"method__update": "fedu"}, 0.5, "between rounds", "checkpoint"),
+        (
+            "byol",
+            {"method__update": "fedu", "method__target": "personal"},
+            0.5,
+            "between rounds",
+            "checkpoint",
+        ),
         ("orchestra", {}, 0.5, "between rounds", "checkpoint"),  # no personal tensors
     ],
 )

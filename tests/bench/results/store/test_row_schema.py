@@ -148,14 +148,14 @@ def test_a_newer_or_foreign_file_is_refused_not_truncated(make_row: Callable[...
 def test_a_torn_or_altered_file_is_seen(make_row: Callable[..., Row]) -> None:
     data = encode([make_row(argv="fedbench run simclr")], Row)
     for torn in (b"", data[:200], data[:-1], b"not parquet at all"):
-        with pytest.raises(StoreError, match="not a whole Parquet file|torn or altered"):
+        with pytest.raises(StoreError, match=r"not a whole Parquet file|torn or altered"):
             decode(torn, Row)
     place = data.index(b"fedbench run simclr")
     flipped = data[:place] + b"F" + data[place + 1 :]  # still a valid string, other bits
     with pytest.raises(StoreError, match="torn or altered: its checksum does not fit"):
         decode(flipped, Row)
     for at in range(0, len(data), 7):  # the footer too, with its names, types and metadata
-        with pytest.raises(StoreError, match="torn or altered|not a whole Parquet file"):
+        with pytest.raises(StoreError, match=r"torn or altered|not a whole Parquet file"):
             decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], Row)
     hidden = data.replace(b"fedbench.sha256", b"fedbench.sha257")
     with pytest.raises(StoreError, match="torn or altered: its checksum is missing"):

@@ -62,7 +62,7 @@ def test_studies(store: Store) -> None:
     file.write_text("{")
     (store.root / "trials" / "a" / "0.parquet").write_bytes(b"")
     with pytest.raises(
-        StoreError, match="is torn or altered: .*; delete it, the same `fedbench tune`"
+        StoreError, match=r"is torn or altered: .*; delete it, the same `fedbench tune`"
     ):
         store.study("b")
     assert len(store.problems()) == 2
