@@ -378,10 +378,11 @@ def config(
     *,
     settings: groups.Settings,
     yaml: opt.AsYaml = False,
+    data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
     """Show the configuration and where each value comes from."""
-    resolved = fedbench.resolve(spec, **settings.values())
+    resolved = fedbench.resolve(spec, data_dir=data_dir, **settings.values())
     if output.json:
         emit_json(show_lists.config_record(resolved))
     elif yaml:

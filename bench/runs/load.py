@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -73,9 +73,11 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     config = RunConfig.model_validate_json(row.config_json)
     dataset = open_dataset(config, data_dir)
     if dataset.revision != row.dataset_revision:
+        older = row.benchmark_version != BENCHMARK_VERSION
         raise DataError(
             f"run {run_id} used revision {row.dataset_revision[:8]} of its data,"
             f" {config.data.name} is {dataset.revision[:8]} now"
+            + (f"; for runs of that time install fedbench {row.package_version}" if older else "")
         )
     partition = Partition.load(folder / "partition.safetensors")
     setup = Setup.of(config, dataset, partition)

@@ -123,8 +123,9 @@ def test_rows_on_the_same_images_are_ranked_together_under_one_name(make_row: Ma
         assert leaderboard(rows, dataset=asked).groups == (group,)
     # One row whose machine knows the content names them all.
     rows.append(row(2, "c", "svhn"))
-    for asked in ("SVHN", "hub:b", None):
-        (group,) = leaderboard(rows, dataset=asked).groups
+    names: tuple[str | None, ...] = ("SVHN", "hub:b", None)
+    for name in names:
+        (group,) = leaderboard(rows, dataset=name).groups
         assert group.title.startswith("svhn · ")
         assert [line.n_seeds for line in group.lines] == [3]
 
