@@ -369,6 +369,15 @@ def merge(
         raise typer.Exit(UNREADABLE)
 
 
+@command("fedbench verify --store leaderboards")
+def verify(*, store: opt.StoreDir = None, output: groups.Output) -> None:
+    """Check every file of the store: whole, unaltered, rows as their settings say."""
+    result = fedbench.verify(store)
+    output.show(result, show_results.show_verification)
+    if not result.ok:
+        raise typer.Exit(UNREADABLE)
+
+
 # Settings and data
 
 

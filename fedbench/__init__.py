@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.reproduce import reproduce
     from fedbench.bench.runs.resolve import resolve
     from fedbench.bench.runs.run import RunPlan, RunResult
+    from fedbench.bench.runs.verify import Verification, verify
     from fedbench.bench.system.errors import (
         ConfigError,
         DataError,
@@ -58,6 +59,7 @@ _HOMES = {
     "runs.reproduce": "reproduce",
     "runs.resolve": "resolve",
     "runs.run": "RunPlan RunResult",
+    "runs.verify": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",
     "tuning.study": "StudyResult tune",
@@ -84,6 +86,7 @@ __all__ = [
     "StudyResult",
     "SweepResult",
     "UnknownNameError",
+    "Verification",
     "__version__",
     "export_encoder",
     "figures",
@@ -101,6 +104,7 @@ __all__ = [
     "studies",
     "sweep",
     "tune",
+    "verify",
 ]
 
 

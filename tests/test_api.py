@@ -67,6 +67,7 @@ KEYWORDS = {
         "on_progress", "dry_run",
     ],
     "merge": ["sources", "store", "dry_run"],
+    "verify": ["store"],
     "reproduce": ["run_id", "store", "data_name", "keep", "workers", "on_round", *PLACES[1:]],
     "export_encoder": ["run_id", "file", "store", "data_dir"],
     "figures": ["run_ids", "folder", "forms", "num_images", "client_id", "store", "data_dir"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import platform
 import resource
@@ -42,6 +41,7 @@ from fedbench.bench.system import numerics
 from fedbench.bench.system.compute import choose_devices, installed_version
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
@@ -234,15 +234,18 @@ class _Run:
             return {}
         path = self._folder / "untrained.json"
         try:
-            return {name: float(value) for name, value in json.loads(path.read_text()).items()}
-        except (OSError, ValueError):  # missing or torn: it only saves time
+            stored = unseal(path.read_bytes(), required=True)
+            return {name: float(value) for name, value in stored.items()}
+        except FileNotFoundError:
             pass
         vector = self.trainer.vector
         trained = vector.clone()
+        except (OSError, ValueError) as err:  # it only saves time
+            _log.warning("%s: %s; measured again", path, err)
         vector.copy_(self.trainer.initial)
         metrics = self._evaluate(first=True)
         vector.copy_(trained)
-        atomic_write_text(path, json.dumps(metrics, sort_keys=True))
+        atomic_write_text(path, seal(metrics))
         return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
@@ -327,31 +330,17 @@ def facts(
         started_at: start of the run.
         device: device of the server.
     """
-    data = config.data
     return {
-        "row_id": row_id(config, dataset_revision),
-        "config_id": config_id(config, dataset_revision),
-        "training_id": training_id(config, dataset_revision),
+        **derived(config, dataset_revision),
         "measured_from": origin.measured_from,
-        "benchmark_version": BENCHMARK_VERSION,
         "preset": origin.preset,
         "dataset": dataset,
         "dataset_revision": dataset_revision,
-        "partition": data.partition,
-        "alpha": None if data.partition in ("iid", "pathological") else data.alpha,
-        "num_clients": data.num_clients,
-        "participation": config.federation.participation,
-        "num_rounds": config.federation.num_rounds,
-        "local_epochs": config.client.local_epochs,
         "partition_hash": partition_hash,
-        "method": config.spec,
-        "backbone": config.model.backbone,
-        "norm": config.model.norm,
         "config_json": canonical_json(config.model_dump(mode="json")),
         "tuned": origin.study_id is not None,
         "study_id": origin.study_id,
         "selection": "label-free" if origin.study_id else "default",
-        "seed": config.seed,
         "started_at": started_at,
         "device": device,
         "grid": origin.grid,
@@ -363,6 +352,27 @@ def facts(
 
 @cache
 def _provenance() -> dict[str, str | None]:
+def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
+    """The columns that follow from a configuration and the revision of its data."""
+    data = config.data
+    return {
+        "row_id": row_id(config, dataset_revision),
+        "config_id": config_id(config, dataset_revision),
+        "training_id": training_id(config, dataset_revision),
+        "benchmark_version": BENCHMARK_VERSION,
+        "partition": data.partition,
+        "alpha": None if data.partition in ("iid", "pathological") else data.alpha,
+        "num_clients": data.num_clients,
+        "participation": config.federation.participation,
+        "num_rounds": config.federation.num_rounds,
+        "local_epochs": config.client.local_epochs,
+        "method": config.spec,
+        "backbone": config.model.backbone,
+        "norm": config.model.norm,
+        "seed": config.seed,
+    }
+
+
     """The columns `git_sha package_version env_json hardware`."""
     env = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -17,6 +20,8 @@ from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
             f"run {run_id} has no checkpoint in {str(folder)!r} any more;"
             " run it again into an empty store"
         )
-    config = RunConfig.model_validate_json(row.config_json)
+    config = row.config
     dataset = open_dataset(config, data_dir)
     if dataset.revision != row.dataset_revision:
         older = row.benchmark_version != BENCHMARK_VERSION
@@ -79,7 +84,7 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
             f" {config.data.name} is {dataset.revision[:8]} now"
             + (f"; for runs of that time install fedbench {row.package_version}" if older else "")
         )
-    partition = Partition.load(folder / "partition.safetensors")
+    partition = _partition(row, config, dataset, folder / "partition.safetensors")
     setup = Setup.of(config, dataset, partition)
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
@@ -96,3 +101,16 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     if not setup.evaluate_on_clients:
         run.select(0)  # a pooled run's one client
     return run
+
+
+def _partition(row: Row, config: RunConfig, dataset: Dataset, path: Path) -> Partition:
+    """Read the partition of a run; one that is missing or damaged is dealt again."""
+    try:
+        return Partition.load(path)
+    except DataError as err:
+        labels = dataset.train_labels
+        partition = deal(labels, dataset.num_classes, config.data, config.seed)
+        if partition.hash != row.partition_hash:
+            raise StoreError(f"{err}; this fedbench deals the data in another way") from err
+        _log.warning("%s; it was dealt again, with the same hash", err)
+        return partition

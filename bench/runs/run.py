@@ -28,7 +28,7 @@ from fedbench.bench.runs.execute import (
 )
 from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.compute import choose_devices
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
@@ -279,11 +279,16 @@ def store_run(
         drop_scratch(elsewhere)
         copy_folder(elsewhere, folder)
     if history is None and folder.exists():
-        history = [record.as_dict() for record in History(folder).read()]
+        try:
+            history = [record.as_dict() for record in History(folder).read(row.rounds_done or 0)]
+        except DataError:
+            if row.status != "error":  # else it may be why, and the row names it
+                raise
     if history is not None:
         store.write_curve(row.row_id, [flatten(record) for record in history])
         drop_scratch(folder)
     store.write_row(row)
+        DataError: when rounds of the run are missing or altered.
     if elsewhere is not None:
         shutil.rmtree(elsewhere, ignore_errors=True)
 

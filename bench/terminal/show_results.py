@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedbench.bench.results.store.merge import Merged
     from fedbench.bench.runs.figures import Figures
     from fedbench.bench.runs.reproduce import Reproduction
+    from fedbench.bench.runs.verify import Verification
 
 _DIFFERENCES, _WIDTH = 20, 60  # differences shown, and characters of each value
 
@@ -114,3 +115,18 @@ def show_reproduction(result: Reproduction) -> None:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def show_verification(result: Verification) -> None:
+    """Print counts by kind of file, the damaged files with what to do, and how much was read."""
+    header = ["kind", "files", "fine", "without checksum", "damaged"]
+    rows = [
+        [k.kind, *map(str, (k.files, k.fine, k.without_checksum, k.damaged))] for k in result.kinds
+    ]
+    if rows:
+        show_table(header, rows, title=f"store {result.store}")
+    for damage in result.damaged:
+        emit(f"{damage.file}: {damage.problem}; {damage.remedy}")
+    files = count(sum(kind.files for kind in result.kinds), "file")
+    verdict = "all is well" if result.ok else f"{len(result.damaged)} damaged"
+    emit(f"{files}, {size(result.bytes)} read in {result.seconds:.1f} s: {verdict}")

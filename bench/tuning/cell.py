@@ -167,7 +167,7 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
             with job.place.lock(job.cell) as mine:
                 if mine:
                     message = _perform(job, report, began)
-                    if history:
+                    if history and message["status"] != "error":
                         records = History(job.folder).read()
                         message["history"] = [record.as_dict() for record in records]
                     report(message)

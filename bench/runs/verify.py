@@ -1,0 +1,266 @@
+"""Check of every file of a store: whole, unaltered, and rows that agree with their identity."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import BENCHMARK_VERSION
+from fedbench.bench.config.yaml_files import is_stamped, load_yaml
+from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.results.store.reader import list_folder, parse_record, tables_in
+from fedbench.bench.results.store.row import Row, Trial
+from fedbench.bench.results.store.schema import has_checksum, read_table
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.runs.execute import derived
+from fedbench.bench.system import tensor_files
+from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.system.sealed_json import is_sealed, unseal
+from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
+from fedbench.bench.training.history import History
+
+_THREADS = min(8, os.cpu_count() or 1)
+
+_Check = Callable[[Path], bool]
+"""Reads a file; returns whether it has a checksum, and raises if it is damaged."""
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """Outcome for the files of one kind.
+
+    Attributes:
+        kind: their name.
+        files: number of all of them.
+        fine: read, and the checksum fits.
+        without_checksum: read, but written by a version that made no checksum.
+        damaged: torn, altered, or in contradiction to their own values.
+        bytes: size of all of them.
+    """
+
+    kind: str
+    files: int
+    fine: int
+    without_checksum: int
+    damaged: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged file.
+
+    Attributes:
+        file: its path.
+        kind: as in `FileKind`.
+        problem: the damage in one line.
+        remedy: the next step.
+    """
+
+    file: str
+    kind: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Outcome of a check of a store.
+
+    Attributes:
+        store: its folder.
+        kinds: counts by kind of file, of the kinds that there are.
+        damaged: the damaged files, by path.
+        seconds: wall time.
+    """
+
+    store: str
+    kinds: tuple[FileKind, ...]
+    damaged: tuple[Damage, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """True if no file is damaged."""
+        return not self.damaged
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files that were read."""
+        return sum(kind.bytes for kind in self.kinds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench verify --json`."""
+        return {"ok": self.ok, **asdict(self), "bytes": self.bytes}
+
+
+def verify(store: Store | Path | str | None = None) -> Verification:
+    """Read every file of a store and check it; nothing is written.
+
+    Rows of this benchmark version must have the identities and the columns that follow from their
+    configuration. Other processes may work on the store meanwhile: a file that they delete is left
+    out.
+
+    Args:
+        store: see `open_store`.
+
+    Raises:
+        StoreError: for a store that is not there, or a folder in it that may not be read.
+    """
+    began = time.monotonic()
+    root = open_store(store).require().root
+    files = list(_files(root))
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _KINDS}
+    damaged = []
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for (kind, path), outcome in zip(files, threads.map(_outcome, files), strict=True):
+            if outcome is None:
+                continue
+            size, state = outcome
+            counts[kind].update(files=1, bytes=size)
+            if state in ("fine", "without_checksum"):
+                counts[kind][state] += 1
+            else:
+                counts[kind]["damaged"] += 1
+                damaged.append(Damage(str(path), kind, state, _KINDS[kind][1]))
+    names = ("files", "fine", "without_checksum", "damaged", "bytes")
+    kinds = (FileKind(kind, **{n: c[n] for n in names}) for kind, c in counts.items() if c)
+    order = sorted(damaged, key=lambda damage: damage.file)
+    return Verification(str(root), tuple(kinds), tuple(order), time.monotonic() - began)
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each file that a result may depend on, with its kind."""
+    yield from (("rows", path) for path in tables_in(root / "rows"))
+    if (root / "leaderboard.parquet").exists():
+        yield "leaderboard", root / "leaderboard.parquet"
+    for folder in list_folder(root / "trials"):
+        if folder.is_dir():
+            yield from (("trials", path) for path in tables_in(folder))
+            for kind, name in (("studies", "study.json"), ("best values", "best.yaml")):
+                if (folder / name).exists():
+                    yield kind, folder / name
+    for folder in list_folder(root / "cells"):
+        if not folder.is_dir():
+            continue
+        yield from (("checkpoints", path) for path in newest_first(folder))
+        clients = folder / "clients"
+        yield from (("clients", path) for path in sorted(clients.glob("[!.]*.safetensors")))
+        for kind, name in _OF_CELLS.items():
+            if (folder / name).exists():
+                yield kind, folder / name
+
+
+def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
+    """Return size and state of a file, or the damage in one line; None if it has just gone."""
+    kind, path = file
+    try:
+        size = path.stat().st_size
+        return size, "fine" if _KINDS[kind][0](path) else "without_checksum"
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        return 0, f"cannot be read ({err.strerror or err})"
+    except (FedbenchError, ValueError, KeyError, TypeError) as err:
+        text = " ".join(str(err).split()) or type(err).__name__
+        return size, text.removeprefix(f"{str(path)!r}: ").removeprefix(f"{path}: ")
+
+
+def _row(path: Path) -> bool:
+    data = path.read_bytes()
+    row = parse_record(path, data, Row)
+    if not isinstance(row, Row):
+        raise StoreError(str(row))
+    if row.benchmark_version == BENCHMARK_VERSION:
+        for name, value in derived(row.config, row.dataset_revision).items():
+            if getattr(row, name) != value:
+                raise StoreError(
+                    f"{name} is {getattr(row, name)} but its configuration gives {value}"
+                )
+    return has_checksum(data)
+
+
+def _trial(path: Path) -> bool:
+    data = path.read_bytes()
+    trial = parse_record(path, data, Trial)
+    if not isinstance(trial, Trial):
+        raise StoreError(str(trial))
+    if trial.study_id != path.parent.name:
+        raise StoreError(f"it belongs to study {trial.study_id}")
+    return has_checksum(data)
+
+
+def _table(path: Path) -> bool:
+    data = path.read_bytes()
+    read_table(data)
+    return has_checksum(data)
+
+
+def _json(path: Path) -> bool:
+    data = path.read_bytes()
+    unseal(data)
+    return is_sealed(data)
+
+
+def _yaml(path: Path) -> bool:
+    load_yaml(path)
+    return is_stamped(path.read_text(encoding="utf-8"))
+
+
+def _history(path: Path) -> bool:
+    History(path.parent).read()
+    return all(map(is_sealed, path.read_bytes().split(b"\n")[:-1]))
+
+
+def _checkpoint(path: Path) -> bool:
+    read_checkpoint(path)
+    return tensor_files.has_checksum(path) or path.stem.count("-") == 2
+
+
+def _partition(path: Path) -> bool:
+    Partition.load(path)
+    return tensor_files.has_checksum(path)
+
+
+def _tensors(path: Path) -> bool:
+    tensor_files.read(path)
+    return tensor_files.has_checksum(path)
+
+
+_KINDS: dict[str, tuple[_Check, str]] = {
+    "rows": (_row, "delete it; the same command runs this cell again"),
+    "trials": (_trial, "delete it; the same `fedbench tune` command runs this trial again"),
+    "studies": (_json, "delete it; the same `fedbench tune` command writes it again"),
+    "best values": (_yaml, "delete it; the same `fedbench tune` command writes it again"),
+    "curves": (_table, "delete it; to have it again, delete its row too and run the cell again"),
+    "checkpoints": (
+        _checkpoint,
+        "an unfinished run goes back a round by itself; to export a finished one, delete its row"
+        " and its folder and run it again",
+    ),
+    "clients": (
+        _tensors,
+        "an unfinished run goes back a round, or says to delete its folder; to use the weights of a"
+        " finished one, delete its row and its folder and run it again",
+    ),
+    "partitions": (_partition, "leave it; the data are dealt again when it is needed"),
+    "rounds": (_history, "delete its folder; an unfinished run starts again"),
+    "untrained": (_json, "leave it; an unfinished run measures again"),
+    "figures": (_json, "run `fedbench figures` for this run again"),
+    "leaderboard": (_table, "delete it; it is made again from the rows"),
+}
+"""Check and remedy of each kind of file."""
+
+_OF_CELLS = {
+    "curves": "curve.parquet",
+    "partitions": "partition.safetensors",
+    "rounds": "history.jsonl",
+    "untrained": "untrained.json",
+    "figures": "geometry.json",
+}
