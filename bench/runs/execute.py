@@ -41,8 +41,8 @@ from fedbench.bench.system import numerics
 from fedbench.bench.system.compute import choose_devices, installed_version
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
@@ -238,10 +238,10 @@ class _Run:
             return {name: float(value) for name, value in stored.items()}
         except FileNotFoundError:
             pass
-        vector = self.trainer.vector
-        trained = vector.clone()
         except (OSError, ValueError) as err:  # it only saves time
             _log.warning("%s: %s; measured again", path, err)
+        vector = self.trainer.vector
+        trained = vector.clone()
         vector.copy_(self.trainer.initial)
         metrics = self._evaluate(first=True)
         vector.copy_(trained)
@@ -350,8 +350,6 @@ def facts(
     }
 
 
-@cache
-def _provenance() -> dict[str, str | None]:
 def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
     """The columns that follow from a configuration and the revision of its data."""
     data = config.data
@@ -359,20 +357,37 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
         "row_id": row_id(config, dataset_revision),
         "config_id": config_id(config, dataset_revision),
         "training_id": training_id(config, dataset_revision),
+        "measured_from": origin.measured_from,
         "benchmark_version": BENCHMARK_VERSION,
+        "preset": origin.preset,
+        "dataset": dataset,
+        "dataset_revision": dataset_revision,
         "partition": data.partition,
         "alpha": None if data.partition in ("iid", "pathological") else data.alpha,
         "num_clients": data.num_clients,
         "participation": config.federation.participation,
         "num_rounds": config.federation.num_rounds,
         "local_epochs": config.client.local_epochs,
+        "partition_hash": partition_hash,
         "method": config.spec,
         "backbone": config.model.backbone,
         "norm": config.model.norm,
+        "config_json": canonical_json(config.model_dump(mode="json")),
+        "tuned": origin.study_id is not None,
+        "study_id": origin.study_id,
+        "selection": "label-free" if origin.study_id else "default",
         "seed": config.seed,
+        "started_at": started_at,
+        "device": device,
+        "grid": origin.grid,
+        "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
+        "argv": origin.argv,
+        **_provenance(),
     }
 
 
+@cache
+def _provenance() -> dict[str, str | None]:
     """The columns `git_sha package_version env_json hardware`."""
     env = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:

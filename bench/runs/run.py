@@ -273,6 +273,7 @@ def store_run(
 
     Raises:
         StoreError: when the store cannot be written.
+        DataError: when rounds of the run are missing or altered.
     """
     folder = store.cell_dir(row.row_id)
     if elsewhere is not None and elsewhere.exists():
@@ -288,7 +289,6 @@ def store_run(
         store.write_curve(row.row_id, [flatten(record) for record in history])
         drop_scratch(folder)
     store.write_row(row)
-        DataError: when rounds of the run are missing or altered.
     if elsewhere is not None:
         shutil.rmtree(elsewhere, ignore_errors=True)
 
