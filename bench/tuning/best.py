@@ -79,7 +79,7 @@ def find_tuned(
             others = [meta for meta in studies if meta["spec"] in missing]
             raise ConfigError(_no_study(missing, preset, dataset.name, others, store))
         return {
-            spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
+            spec: TunedValues(_params(store, latest[spec]), latest[spec]["study_id"])
             for spec in specs
         }
     given = [tuned] if isinstance(tuned, str | Path) else tuned
@@ -134,7 +134,21 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         raise ConfigError(
             f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
         )
-    return meta["spec"], TunedValues(meta["best"]["params"], str(study))
+    return meta["spec"], TunedValues(_params(store, meta), str(study))
+
+
+def _params(store: Store, meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the best values of a finished study.
+
+    Raises:
+        StoreError: if its description has none.
+    """
+    params = (meta.get("best") or {}).get("params")
+    if params is None:
+        path = best_file(store, meta["study_id"]).with_name("study.json")
+        raise StoreError(f"{str(path)!r} has no best values; run its `fedbench tune` command again")
+    values: Mapping[str, Any] = params
+    return values
 
 
 def _is_on(meta: Mapping[str, Any], dataset: Dataset) -> bool:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")
+_COLUMNS = {
+    "round_index": True,
+    **dict.fromkeys(("bytes_up", "bytes_down", *(f"metrics.{m}" for m in CURVE_METRICS)), False),
+}
+"""Columns that are read from a record of a round, and True for those that it must have."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,9 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
     Raises:
         StoreError: for records that are no rounds.
     """
-    if any("round_index" not in point for point in points):
-        raise StoreError(f"the curve of run {row.row_id} has no column 'round_index'")
+    for point in points:
+        for name, needed in _COLUMNS.items():
+            _check(point, name, row, needed=needed)
     untrained = {name: getattr(row, f"untrained_{name}") for name in CURVE_METRICS}
     evaluations: list[tuple[int, int, Mapping[str, Any]]] = [(0, 0, untrained)]
     sent = 0
@@ -96,6 +102,18 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
         knn_acc=tuple(values["knn_acc"] for _, _, values in measured_at),
         linear_acc=tuple(values["linear_acc"] for _, _, values in measured_at),
     )
+
+
+def _check(point: Mapping[str, Any], name: str, row: Row, *, needed: bool) -> None:
+    """Refuse a value that is no number from 0, or for an accuracy no number at all."""
+    value = point.get(name)
+    if value is None and needed:
+        raise StoreError(f"the curve of run {row.row_id} has no column {name!r}")
+    if value is not None and (
+        not isinstance(value, int | float)
+        or (not name.startswith("metrics.") and (value < 0 or not isinstance(value, int)))
+    ):
+        raise StoreError(f"the curve of run {row.row_id}: {name!r} holds {str(value)[:40]!r}")
 
 
 def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], list[str]]:

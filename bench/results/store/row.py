@@ -9,7 +9,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.results.metrics import FINAL_METRICS
+from fedbench.bench.results.store.json_columns import (
+    check_numbers,
+    check_object,
+    check_objects,
+    check_settings,
+)
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
@@ -174,6 +181,30 @@ class Row(Record):
             return None
         return self.bytes_up + self.bytes_down
 
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run.
+
+        Raises:
+            StoreError: if this version of fedbench does not take it.
+        """
+        try:
+            return RunConfig.model_validate_json(self.config_json)
+        except ValidationError as err:
+            first = err.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the whole"
+            raise StoreError(
+                f"run {self.row_id}: this fedbench does not take its configuration"
+                f" ({where}: {first['msg']}); it was made by fedbench {self.package_version}"
+            ) from err
+
+    _settings = field_validator("config_json")(check_settings)
+    _numbers = field_validator("metrics_json")(check_numbers)
+    _objects = field_validator("traffic_json", "privacy_json", "env_json", "scaled_json")(
+        check_object
+    )
+    _lists = field_validator("platform_json")(check_objects)
+
     @field_validator("started_at", "finished_at")
     @classmethod
     def _to_utc(cls, value: datetime) -> datetime:
@@ -218,6 +249,9 @@ class Trial(Record):
     seconds: float | None = _column("wall time", SECONDS, ge=0)
     error: str | None = _column("what went wrong")
     extra_json: str = Field("{}", description="anything else", json_schema_extra=JSON)
+
+    _numbers = field_validator("watched_json")(check_numbers)
+    _objects = field_validator("params_json", "extra_json")(check_object)
 
 
 _TRIAL_COLUMNS = frozenset(Trial.model_fields) - {"schema_version", "extra_json"}

@@ -27,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fedbench.bench.results.store.json_columns import check_study
 from fedbench.bench.results.store.reader import (
     Reader,
     list_folder,
@@ -274,7 +275,7 @@ class Store:
         """
         path = self._study_dir(study_id) / "study.json"
         try:
-            return unseal(path.read_bytes())
+            return check_study(unseal(path.read_bytes()))
         except FileNotFoundError:
             return None
         except OSError as cause:

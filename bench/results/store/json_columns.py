@@ -1,0 +1,163 @@
+"""Checks of the JSON inside of records: a stranger's store may hold anything there.
+
+Readers rely on these checks and on nothing else: objects of bounded depth, metrics that are finite
+numbers, settings of the kinds that a configuration has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Self
+
+import pydantic_core
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedbench.bench.config import RunConfig
+
+
+def check_object(text: str | None) -> str | None:
+    """Return a text that holds a JSON object of bounded depth, without NaN and infinity; or None.
+
+    Raises:
+        ValueError: for any other text.
+    """
+    if text is not None:
+        _object(text)
+    return text
+
+
+def check_numbers(text: str | None) -> str | None:
+    """Return a text that holds a JSON object of numbers and nulls; or None.
+
+    Raises:
+        ValueError: for any other text, and for numbers beyond those of 64 bits.
+    """
+    if text is not None:
+        for name, value in _object(text).items():
+            if not _is_number(value):
+                raise ValueError(f"{name!r} is no number")
+    return text
+
+
+def check_objects(text: str | None) -> str | None:
+    """Return a text that holds a list of JSON objects; or None.
+
+    Raises:
+        ValueError: for any other text.
+    """
+    if text is not None:
+        values = _parsed(text)
+        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+            raise ValueError("is no list of JSON objects")
+    return text
+
+
+def check_settings(text: str) -> str:
+    """Return a text that holds a configuration, perhaps of another version of fedbench.
+
+    Fields that this version knows have values of their kind; there may be fewer, and others.
+
+    Raises:
+        ValueError: for any other text.
+    """
+    config = _object(text)
+    for section, kinds in _kinds().items():
+        values = config.get(section, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"{section!r} is no object")
+        for field, kind in kinds.items():
+            if not _is_of(values.get(field), kind):
+                raise ValueError(f"'{section}.{field}' is no {_WORDS[kind]}")
+    for section in ("client", "data", "evaluation"):
+        if section not in config:
+            raise ValueError(f"{section!r} is missing")
+    if config["data"].get("partition") is None:
+        raise ValueError("'data.partition' is missing")
+    return text
+
+
+class _Best(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    params: dict[str, bool | int | float | str | None] | None = None
+
+
+class _Study(BaseModel):
+    """Keys of `study.json` that readers use; it may have fewer until its study has finished."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    study_id: str = ""
+    spec: str = ""
+    preset: str = ""
+    sampler: str = ""
+    data: str = ""
+    dataset: str | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    finished_at: str | None = None
+    trials: int = 0
+    seeds_per_trial: int = 1
+    best: _Best | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.finished_at is not None:
+            needed = {"study_id", "spec", "preset", "trials", "seeds_per_trial"}
+            if missing := sorted(needed - self.model_fields_set):
+                raise ValueError(f"it is finished, but {missing[0]!r} is missing")
+        return self
+
+
+def check_study(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a `study.json` whose values have their kinds.
+
+    Raises:
+        ValueError: for any other content, on one line.
+    """
+    try:
+        _Study.model_validate(meta)
+    except ValidationError as err:
+        first = err.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where}: {reason}" if where else reason) from err
+    return meta
+
+
+_WORDS = {bool: "truth value", float: "number", str: "text", list: "list"}
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = _parsed(text)
+    if not isinstance(value, dict):
+        raise ValueError("is no JSON object")
+    return value
+
+
+def _parsed(text: str) -> Any:
+    return pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and abs(value) < 2.0**1023)
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    if value is None:
+        return True
+    return _is_number(value) if kind is float else isinstance(value, kind)
+
+
+@cache
+def _kinds() -> Mapping[str, Mapping[str, type]]:
+    """Return the kind of every field by section; a default of null stands for a number."""
+    sections = RunConfig().model_dump(mode="json").items()
+    return {
+        section: {
+            field: type(value) if isinstance(value, bool | str | list) else float
+            for field, value in values.items()
+        }
+        for section, values in sections
+        if isinstance(values, dict)
+    }
