@@ -111,6 +111,18 @@ def show_sweep(result: SweepResult) -> None:
     emit(sweep_text(result))
 
 
+def _measured(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line about the cells to run that need no training; none without any."""
+    cells = [c for c in cells if c["status"] == "planned" and c["measured_from"] is not None]
+    if not cells:
+        return []
+    shown = ", ".join(f"{cell['row_id']} from {cell['measured_from']}" for cell in cells[:2])
+    more = ", …" if len(cells) > 2 else ""
+    return [
+        f"  measured {len(cells)} from the weights of runs with the same training: {shown}{more}"
+    ]
+
+
 def sweep_text(result: SweepResult) -> str:
     """Return the counts of a sweep, or with `dry_run` what it would do and cost."""
     if result.estimate is None:
@@ -131,6 +143,7 @@ def sweep_text(result: SweepResult) -> str:
         [
             f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already,"
             f" {result.to_run} to run",
+            *_measured(result.cells),
             f"  cells    {varied} (preset {result.preset})",
             *(f"           {text}" for text in settings),
             *(f"  scaled   {', '.join(methods)}: {text}" for text, methods in scaled.items()),

@@ -17,6 +17,7 @@ from fedbench.bench.data.datasets import reopen
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Place, execute, facts
+from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord
@@ -51,6 +52,7 @@ class CellJob:
         checkpoints: root of another folder for `cells/`; None = the store.
         workers: processes that train its clients on a CPU.
         device: `cpu` or `cuda`.
+        earlier: ids of runs with the same training, in the store or in the same sweep before it.
         shared: look for the row in the store first, since another process may have written it.
         stop_collapsed: end the run early when its encoder has collapsed.
         wait_seconds: time to wait for the lock before reporting that the cell is busy.
@@ -68,6 +70,7 @@ class CellJob:
     checkpoints: Path | None = None
     workers: int = 1
     device: str = "cpu"
+    earlier: tuple[str, ...] = ()
     shared: bool = True
     stop_collapsed: bool = False
     wait_seconds: float = 0.0
@@ -93,6 +96,7 @@ class CellJob:
         record = json.loads(text)
         record["config"] = RunConfig.model_validate(record["config"])
         record["origin"] = Origin(**record["origin"])
+        record["earlier"] = tuple(record["earlier"])
         for name in ("store", "dataset", "checkpoints"):
             record[name] = None if record[name] is None else Path(record[name])
         return cls(**record)
@@ -216,7 +220,12 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         workers = job.workers if job.device == "cpu" else 1
         dataset = reopen(job.dataset, name=job.dataset_name)
         place = Place(folder, workers=workers, device=job.device, dataset=dataset)
-        row = execute(job.config, job.origin, place, on_round)
+        store = Store(job.store)
+        rows = [row for i in job.earlier if (row := store.finished(i)) is not None]
+        origin, trained = begin(store, rows, job.config, job.origin, place)
+        row = execute(job.config, origin, place, on_round)
+        if trained is not None:
+            row = with_training_of(row, trained)
     except _Stopped:
         cost = sum(record.bytes_up + record.bytes_down for record in History(folder).read())
         return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}

@@ -445,7 +445,8 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
 
     A row names the grid that it was first run for. A cell that `run` or another grid executed is
     therefore recognised by its configuration: that of a cell under its preset, or one that differs
-    from a row of this grid in axes and seed only.
+    from a row of this grid in axes and seed only. The evaluation does not matter unless the grid
+    varies it.
 
     Args:
         rows: rows of a store.
@@ -462,7 +463,8 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         for preset in sorted({row.preset for row in rows} & {*preset_names()})
         for cell in plan(grid, preset=preset, environ={})
     ]
-    planned = {canonical_json(cell.config.model_dump(mode="json")) for cell in cells}
+    names = {key for preset in ("", *grid.presets) for key in grid.keys(preset)}
+    planned = {_trained(cell.config.model_dump(mode="json"), names) for cell in cells}
     points = {(cell.preset, _point(cell.axes, grid.keys(cell.preset))) for cell in cells}
     row_ids = {row.row_id for row in rows if row.grid == grid.grid}
     rows = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
@@ -472,18 +474,28 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     for row in rows:
         family, point = _split(row, grid.keys(row.preset))
         sibling = (family, row.seed) in families and (row.preset, point) in points
-        if sibling or _by_content(row) in planned:
+        if sibling or _trained(json.loads(_by_content(row)), names) in planned:
             row_ids.add(row.row_id)
     return frozenset(row_ids)
 
 
 def _split(row: Row, keys: Sequence[str]) -> tuple[str, str]:
-    """Return a row's configuration without its seed and a grid's names; and its values of these."""
+    """Return a row's training configuration without a grid's names, and its values of these."""
     config = RunConfig.model_validate_json(_by_content(row))
     values = flat_config(config)
     point = _point(values, keys)
-    rest = {key: value for key, value in values.items() if key != "seed" and key not in keys}
+    rest = {
+        key: value
+        for key, value in values.items()
+        if key != "seed" and key not in keys and not key.startswith("evaluation.")
+    }
     return canonical_json([config.spec, rest]), point
+
+
+def _trained(config: Mapping[str, Any], names: Collection[str]) -> str:
+    """Return a configuration as JSON, with those fields of its evaluation that a grid varies."""
+    evaluation = {k: v for k, v in config["evaluation"].items() if f"evaluation.{k}" in names}
+    return canonical_json({**config, "evaluation": evaluation})
 
 
 def _by_content(row: Row) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import row_id
+from fedbench.bench.config import row_id, training_id
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.results.metrics import FINAL_METRICS
 from fedbench.bench.results.store.row import Row
@@ -19,6 +19,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
 from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
 from fedbench.bench.runs.run import command_line, refresh_quietly, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.tuning.best import AUTO, find_tuned
@@ -27,7 +28,7 @@ from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
 from fedbench.bench.tuning.events import CellDone, Event, OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
-from fedbench.bench.tuning.ray.executor import remove_stale_marks, run_source
+from fedbench.bench.tuning.ray.executor import estimate_device, remove_stale_marks, run_source
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class SweepResult:
         diverged: those of `done` that diverged.
         failed: cells that ended with an error, now or (without `retry_failed`) before.
         to_run: cells that were, or with `dry_run` would be, executed.
+        measured: those of `to_run` that are not trained: their weights are those of another run.
         cells: for each cell `row_id method seed axes scaled status metrics error` and more; the
-            status `planned` means that it has not run.
+            status `planned` means that it has not run. `measured_from` is the run whose training
+            it has.
         seconds: wall time.
         estimate: cost of `to_run`, with `dry_run` only.
         predicted: cost of a long sweep, as measured before it began.
@@ -58,6 +61,7 @@ class SweepResult:
     diverged: int
     failed: int
     to_run: int
+    measured: int
     cells: tuple[Mapping[str, Any], ...] = field(repr=False)
     seconds: float = 0.0
     estimate: Cost | None = None
@@ -133,7 +137,13 @@ def sweep(
             row_id=identity,
             label=_label(cell),
             config=cell.config,
-            origin=Origin(cell.preset, cell.study, grid.grid, argv),
+            origin=Origin(
+                cell.preset,
+                cell.study,
+                grid.grid,
+                argv,
+                scaled={scaled.key: scaled.base for scaled in cell.scaled},
+            ),
             store=store.root.resolve(),
             dataset=datasets(cell.config).path,
             revision=datasets(cell.config).revision,
@@ -144,8 +154,11 @@ def sweep(
         for identity, cell in named.items()
         if identity not in stored or stored[identity].status not in settled
     ]
+    jobs = _with_earlier(jobs, stored.values())
+    kind = estimate_device(share)
+    measured = {job.row_id: _measured_from(store, job, stored, kind) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))
-    configs = [job.config for job in jobs]
+    configs = [without_training(j.config) if measured[j.row_id] else j.config for j in jobs]
     measurable = cluster.address is None or share.gpus == 0
     cost = None
     if dry_run or (measurable and worth_measuring(configs, datasets)):
@@ -188,7 +201,10 @@ def sweep(
         diverged=sum(1 for o in source.outcomes if o.row and o.row.status == "diverged"),
         failed=statuses.count("error") + old_failures,
         to_run=len(jobs),
-        cells=tuple(_record(i, cell, rows.get(i), i in ran) for i, cell in named.items()),
+        measured=sum(i is not None for i in measured.values()),
+        cells=tuple(
+            _record(i, cell, rows.get(i), i in ran, measured.get(i)) for i, cell in named.items()
+        ),
         seconds=time.monotonic() - began,
         estimate=cost if dry_run else None,
         predicted=None if dry_run else cost,
@@ -219,14 +235,45 @@ def _planned(
     return tuned_cells
 
 
+def _with_earlier(jobs: Sequence[CellJob], rows: Iterable[Row]) -> list[CellJob]:
+    """Return the jobs with the ids of the runs that have the same training."""
+    known: dict[str, list[str]] = {}
+    for row in rows:
+        if row.training_id is not None and row.status != "error":
+            known.setdefault(row.training_id, []).append(row.row_id)
+    with_earlier = []
+    for job in jobs:
+        ids = known.setdefault(training_id(job.config, job.revision), [])
+        with_earlier.append(replace(job, earlier=tuple(ids)))
+        ids.append(job.row_id)
+    return with_earlier
+
+
+def _measured_from(
+    store: Store, job: CellJob, stored: Mapping[str, Row], device: str
+) -> str | None:
+    """Return the id of the run, stored or planned, whose weights make a training unnecessary."""
+    rows = [stored[i] for i in job.earlier if i in stored and stored[i].status != "error"]
+    earlier = trained_before(rows, store, job.config, job.revision, device)
+    if (source := measured_from(store, earlier, job.config)) is not None:
+        return source
+    done = {row.row_id for row in rows}
+    planned = [i for i in job.earlier if i not in done]
+    return planned[0] if planned and job.config.evaluation.every == 0 else None
+
+
 class _Rows:
-    """Source of cells in the order of the grid, which writes a row for each."""
+    """Source of cells in the order of the grid, which writes a row for each.
+
+    A cell whose weights another cell is training waits for that.
+    """
 
     def __init__(self, jobs: Sequence[CellJob], store: Store, already: int) -> None:
         self._waiting, self._store = deque(jobs), store
         self._began = datetime.now(UTC)
         self.ended, self.total = already, already + len(jobs)
         self.outcomes: list[Outcome] = []
+        self._running: set[str] = set()
 
     @property
     def finished(self) -> bool:
@@ -234,12 +281,18 @@ class _Rows:
         return not self._waiting
 
     def next(self) -> CellJob | None:
-        """Return the next cell, or None."""
-        return self._waiting.popleft() if self._waiting else None
+        """Return the next cell, or None if there is none now."""
+        for job in self._waiting:
+            if self._running.isdisjoint(job.earlier):
+                self._waiting.remove(job)
+                self._running.add(job.row_id)
+                return job
+        return None
 
     def done(self, outcome: Outcome) -> None:
         """Write the row of a cell that has ended."""
         row, job = outcome.row, outcome.job
+        self._running.discard(job.row_id)
         if row is None:
             message = outcome.error or f"ended as {outcome.status}"
             row = error_row(job, message, self._began)
@@ -260,7 +313,13 @@ def _label(cell: Cell) -> str:
     return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
 
 
-def _record(identity: str, cell: Cell, row: Row | None, ran: bool) -> dict[str, Any]:
+def _record(
+    identity: str,
+    cell: Cell,
+    row: Row | None,
+    ran: bool,
+    measured: str | None,
+) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     if row is not None and row.status == "ok":
         metrics = {name: getattr(row, name) for name in FINAL_METRICS}
@@ -273,6 +332,7 @@ def _record(identity: str, cell: Cell, row: Row | None, ran: bool) -> dict[str, 
         "scaled": [scaled.text for scaled in cell.scaled],
         "status": row.status if row is not None else "planned",
         "stored_before": row is not None and not ran,
+        "measured_from": measured if row is None else row.measured_from,
         "metrics": metrics,
         "error": row.error if row is not None else None,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +14,17 @@ import psutil
 import pytest
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, open_dataset
+from fedbench.bench.runs.execute import Origin, facts, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.cost import Datasets
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
-from fedbench.bench.tuning.grid import Grid, check_grid
+from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.ray.nodes import Share, check_trial_resources
 from fedbench.bench.tuning.sweep import _planned, sweep
 
@@ -287,3 +289,103 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     content = {"study_id": "s2", "dataset": "hub:far", "whole": "content of mnist"}
     store.write_study("s2", {**(third or {}), **content, "best": {"params": {"client.lr": 3.0}}})
     assert planned(3, "auto")[2] == ("mnist", "s2", 3.0)
+
+
+FURTHER = {"evaluation.protocols": ["knn", "linear"], "evaluation.knn_neighbours": 5}
+
+
+def test_cells_that_are_trained_already_are_measured(tmp_path: Path, in_one_process: Use) -> None:
+    """Other protocols over a swept store train nothing, and give the rows of a fresh store."""
+    in_one_process()
+    first = small(tmp_path / "a")
+    planned = small(tmp_path / "a", set=FURTHER, dry_run=True)
+    sources = [cell["row_id"] for cell in first.cells]
+    assert (planned.to_run, planned.measured) == (4, 4)
+    assert [cell["measured_from"] for cell in planned.cells] == sources
+    trained = small(tmp_path / "none", set=FURTHER, dry_run=True)
+    assert (trained.to_run, trained.measured) == (4, 0)
+    assert planned.estimate.bytes_up == 0 < trained.estimate.bytes_up
+    further = small(tmp_path / "a", set=FURTHER)
+    assert further.measured == 4
+    assert [cell["measured_from"] for cell in further.cells] == sources
+    small(tmp_path / "b", set=FURTHER)
+    ids = {cell["row_id"] for cell in further.cells}
+
+    def results(store: Path) -> list[dict[str, Any]]:
+        plain = [{**row, "measured_from": None} for row in rows(store)]
+        return [row for row in plain if row["row_id"] in ids]
+
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+    closer = small(tmp_path / "a", set={**FURTHER, "evaluation.every": 1}, dry_run=True)
+    assert closer.measured == 0
+
+
+def test_one_training_serves_all_values_of_an_evaluation_axis(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    """Cells that share weights run one after the other, whatever the concurrency."""
+    grid = Grid(
+        grid="neighbours",
+        description="for tests",
+        axes={"evaluation.knn_neighbours": (1, 5, 9)},
+        methods=("simclr", "supervised"),
+        seeds=(0,),
+    )
+    in_one_process(width=4)
+    planned = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
+    assert (planned.to_run, planned.measured) == (6, 4)
+    sweep(grid, store=tmp_path, set=SMALL)
+    sources = [row.measured_from for row in Store(tmp_path).rows()]
+    assert sources.count(None) == 2
+    assert len({row.training_id for row in Store(tmp_path).rows()}) == 2
+    assert len(leaderboard(Store(tmp_path).rows(), metric="objective").lines) == 2
+    assert len(leaderboard(Store(tmp_path).rows(), metric="knn").groups) == 3
+
+
+def test_values_that_follow_an_axis_are_recorded(tmp_path: Path, in_one_process: Use) -> None:
+    grid = Grid(
+        grid="shares",
+        description="for tests",
+        axes={"data.num_clients": (8, 4)},
+        scaling={"client.lr": Scale(by="linear", of="data.num_clients")},
+        methods=("supervised",),
+        seeds=(0,),
+    )
+    in_one_process()
+    settings = {key: value for key, value in SMALL.items() if key != "data.num_clients"}
+    sweep(grid, store=tmp_path, set={**settings, "client.lr": 0.1})
+    records = {row.num_clients: row.scaled_json for row in Store(tmp_path).rows()}
+    assert records == {8: None, 4: '{"client.lr":0.1}'}
+
+
+def row_of(config: RunConfig) -> Row:
+    """Return a row of `run`, which names no grid."""
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    known = facts(config, "r", "h", Origin(), dataset="digits", started_at=now, device="cpu")
+    return Row(**known, status="ok", finished_at=now)
+
+
+def test_a_grid_has_its_cells_however_they_were_measured() -> None:
+    """One cell, measured twice, and a run that is none."""
+    (cell,) = plan(
+        load_grid("heterogeneity"), methods=["simclr"], seeds=[0], set={"evaluation.every": 1}
+    )[:1]
+    config = cell.config
+    plain = config.evaluation.model_copy(update={"every": 0})
+    slow = config.client.model_copy(update={"lr": 0.123})
+    rows = [
+        row_of(config),
+        row_of(config.model_copy(update={"evaluation": plain})),
+        row_of(config.model_copy(update={"client": slow})),
+    ]
+    assert cells_of(rows, "heterogeneity") == {row.row_id for row in rows[:2]}
+
+
+def test_the_labels_that_a_grid_varies_set_its_cells_apart() -> None:
+    (cell,) = plan(load_grid("label-fraction"), methods=["simclr"], seeds=[0])[:1]
+    clients = cell.config.evaluation.model_copy(update={"labels_from": "clients"})
+    rows = [
+        row_of(cell.config),
+        row_of(cell.config.model_copy(update={"evaluation": clients})),
+    ]
+    assert cells_of(rows, "label-fraction") == {rows[0].row_id}
