@@ -12,7 +12,6 @@ from torch import nn
 from fedbench.bench.method import (
     Batch,
     Client,
-    ClientData,
     DataSpec,
     Labels,
     Loss,
@@ -37,16 +36,13 @@ class Supervised(Method):
 
     def needs(self) -> Needs:
         """Ask for views and all labels."""
-        return Needs(views=(self.augmentation,) * self.num_views, labels=Labels.ALL)
+        views = (self.augmentation,) * self.num_views
+        return Needs(views=views, labels=Labels.ALL, labelled_only=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and a linear classifier."""
         classifier = nn.Linear(backbone.dim, data.num_classes)
         return Net({"encoder": backbone.make(), "classifier": classifier})
-
-    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Train on the labelled images only."""
-        return data.keep(data.labels >= 0)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the mean cross entropy over views and batch."""

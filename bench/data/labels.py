@@ -53,14 +53,22 @@ def visible_labels(
         if dealt[held].any() or (np.diff(held) == 0).any():
             raise ConfigError(f"client {client} has examples that are dealt twice")
         dealt[held] = True
-        # The small term undoes 0.29 * 50 = 14.499999999999998.
-        count = math.floor(fraction * len(held) + 0.5 + 1e-9)
-        if fraction > 0 and held.size:
-            count = max(1, count)
+        count = num_visible(len(held), fraction)
         order = numpy_generator(seed, "visible-labels", client).permutation(len(held))
         shown = held[order[:count]]
         seen[shown] = labels[shown]
     return seen
+
+
+def num_visible(num_examples: int, fraction: float) -> int:
+    """Return how many labels of a client with so many examples exist.
+
+    >>> [num_visible(50, 0.29), num_visible(3, 0.1), num_visible(0, 0.1), num_visible(50, 0.0)]
+    [15, 1, 0, 0]
+    """
+    # The small term undoes 0.29 * 50 = 14.499999999999998.
+    count = math.floor(fraction * num_examples + 0.5 + 1e-9)
+    return max(1, count) if fraction > 0 and num_examples else count
 
 
 def hide_all(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

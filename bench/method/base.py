@@ -43,6 +43,7 @@ class Needs:
     Attributes:
         views: names of the augmented versions made of every image, in order (`bench.data.views`).
         labels: the labels that the method sees.
+        labelled_only: clients train on the images whose label is visible, and on no other.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
         evaluate_on: the encoder that is evaluated: the server's, or that of every client.
         encoders: parts that k-NN and linear probe judge beside `encoder`, by the prefix of their
@@ -61,6 +62,7 @@ class Needs:
 
     views: tuple[str, ...]
     labels: Labels = Labels.NONE
+    labelled_only: bool = False
     min_batch: int = 1
     evaluate_on: Literal["server", "clients"] = "server"
     encoders: Mapping[str, str] = field(default_factory=dict)

@@ -23,7 +23,6 @@ import torch
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch, ClientData
-from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import ACTIVATIONS, RoundPlan
@@ -37,6 +36,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import Binding, Layout
 from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import dealt
 
 _WARM_UP, _MEASURED = 2, 6
 """Local steps; where they are slow, two are enough, of which the first warms up."""
@@ -176,8 +176,7 @@ class Estimator:
 
     def _setup(self, config: RunConfig) -> Setup:
         dataset = open_dataset(config, self._data_dir)
-        partition = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
-        return Setup.of(config, dataset, partition)
+        return Setup.of(config, dataset, dealt(dataset, config))
 
     def _costs(self, setup: Setup) -> _Costs:
         config = setup.config

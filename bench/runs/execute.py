@@ -28,7 +28,6 @@ from fedbench.bench.config import (
     training_id,
 )
 from fedbench.bench.data.datasets import Dataset, load_dataset
-from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
@@ -47,6 +46,7 @@ from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import dealt, local_steps
 from fedbench.bench.training.trainer import Diverged, Trainer
 from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
@@ -111,14 +111,14 @@ def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
 
 def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
     """Deal the data set, and write the partition to the file that worker processes read."""
-    dealt = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+    partition = dealt(dataset, config)
     try:
-        if path.exists() and Partition.load(path).hash == dealt.hash:
-            return dealt
+        if path.exists() and Partition.load(path).hash == partition.hash:
+            return partition
     except DataError as err:
         _log.warning("%s; written again", err)
-    dealt.save(path)
-    return dealt
+    partition.save(path)
+    return partition
 
 
 def execute(
@@ -133,12 +133,14 @@ def execute(
     A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
 
     Raises:
-        FedbenchError: for data, configuration, device or store problems.
+        FedbenchError: for data, configuration, device or store problems; and for a run with rounds
+            and local epochs in which no client would make a step.
     """
     began, started_at = time.perf_counter(), datetime.now(UTC)
     dataset = place.dataset
     if dataset is None:
         dataset = open_dataset(config, place.data_dir)
+    local_steps(config, dealt(dataset, config)).check()
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,12 +31,15 @@ from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import copy_folder
+from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
+from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
 
 if TYPE_CHECKING:
     from fedbench.bench.runs.estimate import Estimate
 
+_log = logging.getLogger(__name__)
 _COST = (
     "wall_seconds",
     "train_seconds",
@@ -69,9 +73,9 @@ class RunResult:
         paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
         collapsed: the detector's verdict on the final features.
         stored_before: whether the store had it already, so that nothing was executed.
-        row: the whole row of the store.
         measured_from: a run with the same training, whose weights were evaluated if they were
             there; None if it is the first.
+        row: the whole row of the store.
     """
 
     run_id: str
@@ -87,8 +91,8 @@ class RunResult:
     paths: Mapping[str, str | None]
     collapsed: bool
     stored_before: bool
-    row: Row = field(repr=False)
     measured_from: str | None
+    row: Row = field(repr=False)
 
     @classmethod
     def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
@@ -121,8 +125,8 @@ class RunResult:
             paths={"store": str(store.root), **paths},
             collapsed=bool(row.collapsed),
             stored_before=stored_before,
-            row=row,
             measured_from=row.measured_from,
+            row=row,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -138,11 +142,12 @@ class RunPlan:
     Attributes:
         run_id: its row id.
         stored: whether the store has it already.
-        preset: the preset that the configuration starts from.
         measured_from: the run whose weights would be evaluated instead of training them once more;
             None if it would be trained.
+        preset: the preset that the configuration starts from.
         workers: processes that would train clients.
         device: device of the server.
+        local_steps: of a client in a round, over all clients.
         estimate: cost, from measured parts of the run.
         config: the configuration.
         store: the store's folder.
@@ -150,10 +155,11 @@ class RunPlan:
 
     run_id: str
     stored: bool
-    preset: str
     measured_from: str | None
+    preset: str
     workers: int
     device: str
+    local_steps: LocalSteps
     estimate: Estimate
     config: RunConfig = field(repr=False)
     store: Path
@@ -163,13 +169,14 @@ class RunPlan:
         return {
             "run_id": self.run_id,
             "status": "stored" if self.stored else "planned",
-            "method": self.config.spec,
             "measured_from": self.measured_from,
+            "method": self.config.spec,
             "preset": self.preset,
             "seed": self.config.seed,
             "config": self.config.model_dump(mode="json"),
             "workers": self.workers,
             "device": self.device,
+            "local_steps": self.local_steps.as_dict(),
             "estimate": asdict(self.estimate),
             "paths": {"store": str(self.store)},
         }
@@ -189,10 +196,10 @@ def run(
 ) -> RunResult:
     """Execute a configuration unless the store has its row; an interrupted run is resumed.
 
-    Args:
     If the store has a run with the same training, its weights are evaluated instead of trained once
     more, unless evaluations between rounds are asked for.
 
+    Args:
         config: what to run.
         store: takes the row and the checkpoints.
         origin: preset, study and command line, for the record.
@@ -225,14 +232,18 @@ def run(
             stored_before = row is not None
             if row is None:
                 origin = replace(origin, argv=origin.argv or command_line())
+                steps = local_steps(config, dealt(dataset, config))
+                steps.check()
+                if steps.idle:
+                    _log.warning("%s", steps.idle)
                 if on_start is not None:
                     on_start(config, choose_devices(device, workers))
                 place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset)
-                row = execute(config, origin, place, on_round, on_resume)
                 origin, trained = begin(store, store.rows(), config, origin, place)
-                store_run(store, row)
+                row = execute(config, origin, place, on_round, on_resume)
                 if trained is not None:
                     row = with_training_of(row, trained)
+                store_run(store, row)
     if stored_before:
         refresh_quietly(store)
     else:
@@ -307,4 +318,4 @@ def forget_cell(store: Store, identity: str) -> None:
 
 def command_line() -> str:
     """The command line of this process, without the folder of the program."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return utf8_text(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedbench.bench.terminal.console import emit
-from fedbench.bench.terminal.units import count, duration, percent, size
+from fedbench.bench.terminal.units import count, duration, percent, size, spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +107,8 @@ def show_plan(plan: RunPlan) -> None:
     data, federation = config.data, config.federation
     rounds = count(federation.num_rounds, "round", comma=False)
     workers = count(estimate.workers, "worker")
+    local = plan.local_steps
+    steps = spread(local.least, local.median, local.most)
     lines = [
         f"{config.spec} · preset {plan.preset} · seed {config.seed}",
         _entry(
@@ -118,7 +120,8 @@ def show_plan(plan: RunPlan) -> None:
             f"{rounds} with {config.cohort_size} clients each,"
             f" local epochs: {config.client.local_epochs}",
         ),
-        _entry("steps", f"{estimate.num_steps:,}"),
+        _entry("steps", f"{estimate.num_steps:,}; {steps} per client and round"),
+        *([_entry("", local.idle)] if local.idle else []),
         _entry("time", f"about {duration(estimate.seconds)} with {workers} on {plan.device}"),
         _entry(
             "",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit, note, show_table
 from fedbench.bench.terminal.show_lists import describe_cells
-from fedbench.bench.terminal.units import count, duration, parameters, size
+from fedbench.bench.terminal.units import count, duration, parameters, size, spread
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, Studies, StudyView
@@ -147,9 +148,33 @@ def sweep_text(result: SweepResult) -> str:
             f"  cells    {varied} (preset {result.preset})",
             *(f"           {text}" for text in settings),
             *(f"  scaled   {', '.join(methods)}: {text}" for text, methods in scaled.items()),
+            *_steps(result.cells),
             _cost(result.estimate),
         ]
     )
+
+
+def _steps(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe local steps per client and round, and clients that never train.
+
+    One line for all methods and settings that have the same; numbers are over their seeds.
+    """
+    by_line: dict[str, list[Mapping[str, Any]]] = {}  # method and setting -> its seeds
+    for cell in cells:
+        setting = parameters({k.rpartition(".")[2]: v for k, v in cell["axes"].items()})
+        by_line.setdefault(f"{cell['method']} {setting}".rstrip(), []).append(cell["local_steps"])
+    lines: dict[str, list[str]] = {}  # text about steps -> methods and settings
+    for line, steps in by_line.items():
+        median = statistics.median(step["median"] for step in steps)
+        least, most = (f(s[k] for s in steps) for f, k in ((min, "least"), (max, "most")))
+        text = f"{spread(least, median, most)} per client and round"
+        if idle := max(step["idle_clients"] for step in steps):
+            text += f"; {idle:,} of {steps[0]['num_clients']:,} clients never train"
+        lines.setdefault(text, []).append(line)
+    return [
+        f"  local    {text}: {'all cells' if len(names) == len(by_line) else '; '.join(names)}"
+        for text, names in lines.items()
+    ]
 
 
 def describe_varied(cells: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:

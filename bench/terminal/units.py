@@ -50,6 +50,15 @@ def percent(value: float) -> str:
     return f"{value * 100:.1f} %"
 
 
+def spread(least: float, median: float, most: float) -> str:
+    """Format the range of some numbers.
+
+    >>> spread(0, 7, 1200), spread(19, 19, 19)
+    ('0 to 1,200 (median 7)', '19')
+    """
+    return f"{most:,}" if least == most else f"{least:,} to {most:,} (median {median:,g})"
+
+
 def parameters(values: Mapping[str, Any]) -> str:
     """Format settings on one line.
 

@@ -22,6 +22,7 @@ from fedbench.bench.nn.backbones import Backbone, make_backbone
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.training.layout import Layout
+from fedbench.bench.training.steps import least_batch
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,10 @@ class Setup:
         return layout
 
     def client_data(self, client_id: int, device: torch.device | str) -> ClientData:
-        """Return one client's images and visible labels."""
+        """Return the images that one client trains on, and their visible labels."""
         chosen = self.partition.client(client_id)
+        if self.method.needs().labelled_only:
+            chosen = chosen[self.labels[chosen] >= 0]
         images = torch.from_numpy(self.images[chosen])
         labels = torch.from_numpy(self.labels[chosen])
         return ClientData(images.to(device), labels.to(device))
@@ -148,8 +151,8 @@ class Setup:
 
     @property
     def min_batch(self) -> int:
-        """Smallest batch to train on; a batch norm needs two examples with every method."""
-        return max(self.method.needs().min_batch, 2 if self.backbone.norm_is_batch else 1)
+        """Smallest batch to train on."""
+        return least_batch(self.config, self.method)
 
     @property
     def evaluate_on_clients(self) -> bool:

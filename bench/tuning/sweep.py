@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ from fedbench.bench.runs.execute import Origin
 from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
 from fedbench.bench.runs.run import command_line, refresh_quietly, store_run
 from fedbench.bench.system.arguments import grouped
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cluster import Cluster
@@ -29,6 +32,8 @@ from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
 from fedbench.bench.tuning.events import CellDone, Event, OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.ray.executor import estimate_device, remove_stale_marks, run_source
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class SweepResult:
         measured: those of `to_run` that are not trained: their weights are those of another run.
         cells: for each cell `row_id method seed axes scaled status metrics error` and more; the
             status `planned` means that it has not run. `measured_from` is the run whose training
-            it has.
+            it has. `local_steps` are those of a client in a round, over all clients; None for a
+            cell that a real sweep did not have to run.
         seconds: wall time.
         estimate: cost of `to_run`, with `dry_run` only.
         predicted: cost of a long sweep, as measured before it began.
@@ -154,6 +160,13 @@ def sweep(
         for identity, cell in named.items()
         if identity not in stored or stored[identity].status not in settled
     ]
+    to_run = {job.row_id for job in jobs}
+    steps = {
+        identity: local_steps(cell.config, dealt(datasets(cell.config), cell.config))
+        for identity, cell in named.items()
+        if dry_run or identity in to_run
+    }
+    _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs], warn=not dry_run)
     jobs = _with_earlier(jobs, stored.values())
     kind = estimate_device(share)
     measured = {job.row_id: _measured_from(store, job, stored, kind) for job in jobs}
@@ -203,7 +216,8 @@ def sweep(
         to_run=len(jobs),
         measured=sum(i is not None for i in measured.values()),
         cells=tuple(
-            _record(i, cell, rows.get(i), i in ran, measured.get(i)) for i, cell in named.items()
+            _record(i, cell, rows.get(i), i in ran, measured.get(i), steps.get(i))
+            for i, cell in named.items()
         ),
         seconds=time.monotonic() - began,
         estimate=cost if dry_run else None,
@@ -313,12 +327,43 @@ def _label(cell: Cell) -> str:
     return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
 
 
+def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]], *, warn: bool) -> None:
+    """Refuse cells in which nobody trains, and warn of those with clients that never do.
+
+    Args:
+        grid: name of the grid.
+        cells: label and steps of each.
+        warn: log the warning.
+
+    Raises:
+        ConfigError: names the first cell in which nobody trains, and their number.
+    """
+    empty = [(label, s) for label, s in cells if s.idle_clients == s.num_clients]
+    if empty:
+        label, steps = empty[0]
+        raise ConfigError(
+            f"grid {grid!r}: in {len(empty)} of {len(cells)} cells no client would ever make a"
+            f" local step, for example in {label}: {steps.reason}"
+        )
+    partial = [(label, s) for label, s in cells if s.idle_clients]
+    if partial and warn:
+        label, steps = max(partial, key=lambda item: item[1].idle_clients)
+        _log.warning(
+            "%d of %d cells have clients that never train; most of them %s: %s",
+            len(partial),
+            len(cells),
+            label,
+            steps.idle,
+        )
+
+
 def _record(
     identity: str,
     cell: Cell,
     row: Row | None,
     ran: bool,
     measured: str | None,
+    steps: LocalSteps | None,
 ) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     if row is not None and row.status == "ok":
@@ -330,6 +375,7 @@ def _record(
         "seed": cell.config.seed,
         "axes": dict(cell.axes),
         "scaled": [scaled.text for scaled in cell.scaled],
+        "local_steps": None if steps is None else steps.as_dict(),
         "status": row.status if row is not None else "planned",
         "stored_before": row is not None and not ran,
         "measured_from": measured if row is None else row.measured_from,

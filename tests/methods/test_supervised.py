@@ -11,7 +11,6 @@ from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup, train
-from fedbench.methods.supervised import Supervised
 
 CLIENT = Client(0, 0, generator(0, "client"))
 
@@ -30,15 +29,13 @@ def test_the_loss_is_the_mean_over_views() -> None:
 
 def test_only_labelled_images_are_trained_on() -> None:
     setup = tiny_setup(tiny_config("supervised", data__label_fraction=0.3))
-    data = setup.client_data(1, "cpu")
-    visible = Supervised().before_local(setup.make_net(), data, CLIENT)
-    assert len(data) == 20
-    assert len(visible) == 6  # 0.3 * 20
+    visible = setup.client_data(1, "cpu")
     chosen = setup.partition.client(1)
-    truth = torch.from_numpy(setup.dataset.train_labels[chosen].copy())
-    seen = data.labels >= 0
-    assert torch.equal(visible.labels, truth[seen])
-    assert torch.equal(visible.images, data.images[seen])
+    assert len(chosen) == 20
+    assert len(visible) == 6  # 0.3 * 20
+    shown = chosen[setup.labels[chosen] >= 0]
+    assert torch.equal(visible.labels, torch.from_numpy(setup.dataset.train_labels[shown]))
+    assert torch.equal(visible.images, torch.from_numpy(setup.images[shown]))
 
 
 def test_it_learns(tmp_path: Path) -> None:

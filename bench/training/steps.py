@@ -1,0 +1,153 @@
+"""Local steps of every client, from the labels of the training images alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.labels import num_visible
+from fedbench.bench.data.partition.deal import deal
+from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.method import Method, RoundPlan, registry
+from fedbench.bench.system.errors import ConfigError
+
+_REMEMBERED = 8
+"""Partitions; the cells of a sweep that share one follow each other."""
+_partitions: OrderedDict[str, Partition] = OrderedDict()
+
+
+def dealt(dataset: Dataset, config: RunConfig) -> Partition:
+    """Deal a data set as a configuration says; the last few partitions are remembered.
+
+    Raises:
+        ConfigError: the settings cannot be met by these labels.
+    """
+    fields = config.data.model_dump_json(exclude={"name", "label_fraction"})
+    key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
+    if key not in _partitions:
+        _partitions[key] = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+    _partitions.move_to_end(key)
+    while len(_partitions) > _REMEMBERED:
+        _partitions.popitem(last=False)
+    return _partitions[key]
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Local steps of a client in a round, over all clients.
+
+    Upper bounds for methods that leave out more images than those without a label, as pseudo-labels
+    that are rejected; and for methods with rounds of fewer local epochs.
+
+    Attributes:
+        least, median, most: over all clients.
+        num_clients: clients that hold the data.
+        idle_clients: clients that never make a step.
+        reason: why they do not, and a remedy; empty if there are none.
+    """
+
+    least: int
+    median: float
+    most: int
+    num_clients: int
+    idle_clients: int
+    reason: str = field(default="", repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers without the reason."""
+        return {name: value for name, value in asdict(self).items() if name != "reason"}
+
+    @property
+    def idle(self) -> str:
+        """One line about clients that never make a step; empty if there are none."""
+        if not self.idle_clients:
+            return ""
+        return f"{self.idle_clients:,} of {self.num_clients:,} clients never train: {self.reason}"
+
+    def check(self) -> None:
+        """Refuse a run in which nobody trains although it has rounds and local epochs.
+
+        Raises:
+            ConfigError: gives the reason and a remedy.
+        """
+        if self.idle_clients == self.num_clients:
+            raise ConfigError(f"no client would ever make a local step: {self.reason}")
+
+
+def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
+    """Count the local steps of a configuration.
+
+    A run without rounds or without local epochs has no steps and no idle clients, since it is not
+    meant to train.
+
+    Args:
+        config: the configuration.
+        partition: its deal, as `dealt` returns it.
+    """
+    method = registry.create(config.spec, config.method)
+    images = _images(config, method, partition)  # (K,)
+    epochs = _epochs(config, method)
+    if not epochs:
+        return LocalSteps(0, 0.0, 0, len(images), 0)
+    batch, least = config.client.batch_size, least_batch(config, method)
+    whole, rest = np.divmod(images, batch)
+    steps = whole + (rest >= least if config.client.keep_last_batch else 0)
+    if batch < least:
+        steps = np.zeros_like(images)
+    idle = int((steps == 0).sum())
+    steps = steps * epochs
+    return LocalSteps(
+        least=int(steps.min()),
+        median=float(np.median(steps)),
+        most=int(steps.max()),
+        num_clients=len(steps),
+        idle_clients=idle,
+        reason=_reason(config, method, int(images[steps == 0].max())) if idle else "",
+    )
+
+
+def least_batch(config: RunConfig, method: Method) -> int:
+    """Return the smallest batch to train on; a batch norm needs two examples with every method."""
+    return max(method.needs().min_batch, 1 if config.model.norm == "group" else 2)
+
+
+def _epochs(config: RunConfig, method: Method) -> int:
+    """Return the most local epochs of a round that a run has."""
+    rounds = config.federation.num_rounds
+    if not rounds:
+        return 0
+    default = RoundPlan(config.client.local_epochs)
+    total = rounds + method.needs().preparatory_rounds
+    return max(method.plan_round(index, default).local_epochs for index in range(total))
+
+
+def _images(config: RunConfig, method: Method, partition: Partition) -> npt.NDArray[np.int64]:
+    """Return the number of images that each client trains on, (K,)."""
+    needs, fraction = method.needs(), config.data.label_fraction
+    sizes = (partition.pooled() if needs.pooled else partition).sizes.astype(np.int64)
+    if needs.labelled_only and fraction:
+        sizes = np.array([num_visible(int(size), fraction) for size in sizes], dtype=np.int64)
+    return sizes
+
+
+def _reason(config: RunConfig, method: Method, largest: int) -> str:
+    """Say why a client with so many images, the largest of those that do not train, does not."""
+    batch, least = config.client.batch_size, least_batch(config, method)
+    kind = "labelled image" if method.needs().labelled_only else "image"
+    held = f"they hold at most {largest} {kind}{'' if largest == 1 else 's'}"
+    if batch < least:
+        return f"client.batch_size={batch} is below the {least} that method and norm need; raise it"
+    if largest == 0:
+        return f"they hold no {kind}; lower data.num_clients"
+    if largest < least:
+        return f"{held}, and method and norm need {least} in a batch; lower data.num_clients"
+    return (
+        f"{held}, fewer than client.batch_size={batch}, and incomplete batches are dropped; lower"
+        " client.batch_size or set client.keep_last_batch=true"
+    )

@@ -1,0 +1,169 @@
+"""Local steps of every client, counted from labels before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.partition.deal import balanced_labels, deal
+from fedbench.bench.runs.presets import preset_names
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training import steps as module
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
+from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan
+
+_SIZES = {"digits": (1437, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
+_TINY = (100_000, 200)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    module._partitions.clear()
+    yield
+    module._partitions.clear()
+
+
+def labelled(name: str, subset: int | None) -> Dataset:
+    """Return the labels of a data set: its size in equal classes, and no images."""
+    size, classes = _SIZES.get(name, _TINY)
+    size = subset or size
+    labels = np.arange(size, dtype=np.int64) % classes
+    made = SimpleNamespace(revision=f"{name}{subset}", train_labels=labels, num_classes=classes)
+    return cast(Dataset, made)
+
+
+def planned(spec: str, preset: str, **given: Any) -> LocalSteps:
+    values = {key.replace("__", "."): value for key, value in given.items()}
+    config = resolve(spec, preset=preset, set={"data.name": "cifar10", **values}, environ={}).config
+    return local_steps(config, dealt(labelled("cifar10", None), config))
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        # 50,000 / 10 = 5,000 images: 19 whole batches of 256 in each of 10 epochs.
+        ({}, (190, 190, 0)),
+        ({"data__num_clients": 100}, (10, 10, 0)),  # 500 images, one whole batch
+        ({"data__num_clients": 100, "client__keep_last_batch": True}, (20, 20, 0)),
+        ({"data__num_clients": 200, "client__keep_last_batch": True}, (10, 10, 0)),
+        ({"data__num_clients": 200}, (0, 0, 200)),  # 250 images each
+        ({"data__num_clients": 400}, (0, 0, 400)),  # 125 images each
+        ({"data__num_clients": 400, "client__batch_size": 16}, (70, 70, 0)),  # 7 whole ones
+        ({"data__num_clients": 400, "client__local_epochs": 0}, (0, 0, 0)),  # not meant to train
+        ({"data__num_clients": 400, "federation__num_rounds": 0}, (0, 0, 0)),
+        # One image is too few for a batch norm: 5,000 = 2 x 2,499 + 2, and 2 * 2,500.
+        ({"client__batch_size": 4999, "client__keep_last_batch": True}, (10, 10, 0)),
+    ],
+)
+def test_steps_of_equal_clients(given: dict[str, Any], steps: tuple[int, int, int]) -> None:
+    counted = planned("simclr", "cross-silo", **{"data__partition": "iid", **given})
+    assert (counted.least, counted.most, counted.idle_clients) == steps
+    assert counted.median == counted.least
+    assert bool(counted.idle) == bool(counted.idle_clients)
+
+
+def test_methods_on_labels_count_labelled_images() -> None:
+    # 500 images, a tenth of them labelled: 50 make 3 whole batches of 16; 10 epochs.
+    given: dict[str, Any] = {"data__partition": "iid", "data__label_fraction": 0.1}
+    assert planned("supervised", "cross-device", **given).most == 30
+    assert planned("simclr", "cross-device", **given).most == 310
+    assert planned("supervised", "cross-device", data__partition="iid").most == 310
+    few = planned("supervised", "cross-device", **given | {"data__label_fraction": 0.01})
+    assert few.idle_clients == 100
+    assert "they hold at most 5 labelled images, fewer than client.batch_size=16" in few.idle
+
+
+@pytest.mark.parametrize(
+    ("spec", "given"),
+    [
+        ("simclr", {}),
+        ("simclr", {"client__keep_last_batch": False, "client__batch_size": 7}),
+        ("supervised", {"data__label_fraction": 0.3, "client__batch_size": 4}),
+        ("simsiam", {"model__norm": "batch", "client__batch_size": 19}),
+        ("simclr", {"data__partition": "dirichlet", "data__alpha": 0.1, "client__batch_size": 8}),
+    ],
+)
+def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_path: Any) -> None:
+    setup = tiny_setup(tiny_config(spec, client__local_epochs=2, **given))
+    counted = local_steps(setup.config, setup.dealt)
+    runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
+    made = []
+    for k in range(setup.partition.num_clients):
+        data = setup.client_data(k, "cpu")
+        made.append(sum(1 for _ in runner._batches(data, Task(k, 0, 2, None))))
+    assert (counted.least, counted.most) == (min(made), max(made))
+    assert counted.median == np.median(made)
+    assert counted.idle_clients == made.count(0)
+
+
+def test_a_run_in_which_nobody_trains_is_refused() -> None:
+    steps = planned("simclr", "cross-silo", data__num_clients=400)
+    with pytest.raises(ConfigError) as caught:
+        steps.check()
+    assert str(caught.value) == (
+        "no client would ever make a local step: they hold at most 125 images, fewer than"
+        " client.batch_size=256, and incomplete batches are dropped; lower client.batch_size or set"
+        " client.keep_last_batch=true"
+    )
+    replace(steps, idle_clients=399).check()
+    planned("simclr", "cross-silo", data__num_clients=400, client__local_epochs=0).check()
+
+
+def test_a_partition_is_dealt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dealings = []
+
+    def counting(*args: Any) -> Any:
+        dealings.append(args)
+        return deal(*args)
+
+    monkeypatch.setattr(module, "deal", counting)
+    for given in ({}, {"client__batch_size": 8}, {"data__label_fraction": 0.1}):
+        planned("supervised", "cross-silo", **given)
+    assert len(dealings) == 1
+    planned("supervised", "cross-silo", data__alpha=1.0)
+    planned("supervised", "cross-silo", data__num_clients=20)
+    assert len(dealings) == 3
+
+
+def trains_nobody(cells: list[Cell]) -> list[str]:
+    empty = []
+    for cell in cells:
+        config = cell.config
+        dataset = labelled(config.data.name, config.data.train_subset)
+        steps = local_steps(config, dealt(dataset, config))
+        if steps.idle_clients == steps.num_clients:
+            empty.append(f"{cell.preset} {config.spec} {dict(cell.axes)}: {steps.idle}")
+    return empty
+
+
+@pytest.mark.parametrize("name", grid_names())
+def test_no_cell_of_a_shipped_grid_trains_nobody(name: str) -> None:
+    """Of one seed, under every preset, with the sizes of the data sets and equal classes."""
+    grid = load_grid(name)
+    for preset in preset_names():
+        seeds = grid.lists(preset)[2][:1]
+        assert trains_nobody(plan(grid, preset=preset, seeds=seeds, environ={})) == []
+
+
+def test_the_number_of_clients_alone_would_train_nobody() -> None:
+    """The grid as it was before it kept incomplete batches under cross-silo."""
+    content = load_grid("scaling").model_dump(mode="json")
+    del content["presets"]["cross-silo"]
+    content["presets"] = {
+        k: {n: v for n, v in p.items() if v} for k, p in content["presets"].items()
+    }
+    grid = check_grid(content, "scaling")
+    cells = plan(grid, preset="cross-silo", methods=["simclr"], seeds=[0], environ={})
+    assert len(trains_nobody(cells)) == 2  # 200 and 400 clients
+    labels, classes = balanced_labels("balanced:50000:10")
+    assert (len(labels), classes) == _SIZES["cifar10"]
