@@ -348,7 +348,7 @@ def reproduce(
             **places.values(),
         )
     output.show(result, show_results.show_reproduction)
-    if not result.same:
+    if result.verdict == "different":
         raise typer.Exit(DIFFERENT)
 
 
@@ -361,7 +361,7 @@ def merge(
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """Merge other stores into this one; contradictions are refused."""
+    """Merge other stores; other bits from another platform are kept beside, else refused."""
     merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
     output.show(merged, partial(show_results.show_merged, dry_run=dry_run))

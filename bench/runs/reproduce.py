@@ -1,22 +1,44 @@
-"""Reproduction of stored runs: execute a row's configuration again and compare every bit."""
+"""Reproduction of stored runs: execute a row's configuration again and compare every bit.
+
+One numeric platform gives the same bits; another may differ as much as another seed.
+"""
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
-from fedbench.bench.results.store.replicas import Difference, differences, results_of
+from fedbench.bench.results.metrics import METRICS
+from fedbench.bench.results.store.replicas import (
+    Difference,
+    differences,
+    known_apart,
+    platform_of,
+    results_of,
+)
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
 from fedbench.bench.runs.run import run
+from fedbench.bench.runs.spread import Spread, spreads
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.scratch import temporary_folder
+
+Verdict = Literal["same bits", "within seed spread", "different"]
+
+_ROUNDED = frozenset(
+    {
+        *METRICS,
+        *("bytes_up", "bytes_down", "traffic_json", "revealing_messages", "smallest_group"),
+        *("epsilon", "delta", "privacy_json"),
+    }
+)
+"""Columns that rounding may change; all others follow from configuration and data exactly."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +52,10 @@ class Reproduction:
         num_results: values that were compared.
         num_rounds: rounds that were compared; 0 if the store has no curve of the run.
         differences: values that are not the same to the last bit; empty = reproduced.
+        platforms: numeric platforms of the stored run and of this one.
+        spread: metrics beside the spread of seeds, if the platforms are known to differ.
+        verdict: `same bits`; `within seed spread`, for another numeric platform only; `different`.
+        reason: the cause of the verdict `different`; empty otherwise.
         environment: versions and hardware that differ: name to (then, now).
         row: the new row.
     """
@@ -40,6 +66,10 @@ class Reproduction:
     num_results: int
     num_rounds: int
     differences: tuple[Difference, ...]
+    platforms: tuple[str, str]
+    spread: tuple[Spread, ...]
+    verdict: Verdict
+    reason: str
     environment: Mapping[str, tuple[str | None, str | None]]
     row: Row = field(repr=False)
 
@@ -54,7 +84,11 @@ class Reproduction:
             "row_id": self.row_id,
             "method": self.method,
             "seed": self.seed,
+            "verdict": self.verdict,
+            "reason": self.reason,
             "same": self.same,
+            "platform": dict(zip(("stored", "now"), self.platforms, strict=True)),
+            "spread": [spread.as_dict() for spread in self.spread],
             "num_results": self.num_results,
             "num_rounds": self.num_rounds,
             "differences": [asdict(difference) for difference in self.differences],
@@ -75,8 +109,11 @@ def reproduce(
 ) -> Reproduction:
     """Run a stored row again from its configuration, in another store, and compare every bit.
 
+    Of replicas, the one from this numeric platform is compared, else the one that finished first.
+
     Args:
-        run_id: its row id, or an unambiguous beginning of it, at least 4 characters.
+        run_id: its row id, or an unambiguous beginning of it, at least 4 characters; see
+            `Store.find` for a certain replica.
         store: see `open_store`; nothing is written there.
         data_name: `data.name` to use if the data has moved since the row was made.
         keep: store for the new run; None = a temporary one.
@@ -96,12 +133,13 @@ def reproduce(
         raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
     with ExitStack() as stack:
         if keep is None:
-            keep = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedbench-"))
+            keep = stack.enter_context(temporary_folder())
         other = open_store(keep)
         if other.root.resolve() == store.root.resolve():
             raise StoreError(f"--keep {str(other.root)!r} is the store itself; name another folder")
+        config = _config(row, data_name, data_dir)
         result = run(
-            _config(row, data_name, data_dir),
+            config,
             store=other,
             origin=Origin(preset=row.preset, study_id=row.study_id, grid=row.grid),
             data_dir=data_dir,
@@ -113,21 +151,61 @@ def reproduce(
             raise StoreError(
                 f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
             )
-        before, after = store.curve(row.row_id), other.curve(row.row_id)
-    same_schema = row.schema_version == result.row.schema_version
+        if result.row.measured_from is not None:
+            raise StoreError(
+                f"{str(other.root)!r} has the weights of run {result.row.measured_from}, which were"
+                " not trained again; name another folder with --keep"
+            )
+        after = other.curve(row.row_id)
+    again = result.row
+    if "@" not in run_id:
+        alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
+        row = next(alike, row)
+    before = store.curve(store.key(row))
+    of_row = differences(row, again)
+    of_rounds = _round_differences(
+        before, after, same_schema=row.schema_version == again.schema_version
+    )
+    apart = known_apart(row, again)
+    num_test = len(open_dataset(config, data_dir).test_labels)
+    spread = spreads(row, again, store.rows(), num_test) if apart else ()
+    reason = _reason(of_row, of_rounds, spread, apart=apart)
+    if not of_row and not of_rounds:
+        verdict: Verdict = "same bits"
+    else:
+        verdict = "different" if reason else "within seed spread"
     return Reproduction(
         row_id=row.row_id,
         method=row.method,
         seed=row.seed,
         num_results=len(results_of(row)),
         num_rounds=min(len(before), len(after)),
-        differences=(
-            *differences(row, result.row),
-            *_round_differences(before, after, same_schema=same_schema),
-        ),
-        environment=_environment(row, result.row),
-        row=result.row,
+        differences=(*of_row, *of_rounds),
+        platforms=(platform_of(row), platform_of(again)),
+        spread=spread,
+        verdict=verdict,
+        reason=reason,
+        environment=_environment(row, again),
+        row=again,
     )
+
+
+def _reason(
+    of_row: list[Difference], of_rounds: list[Difference], spread: Sequence[Spread], *, apart: bool
+) -> str:
+    """Return the reason why differences are not those of another platform; empty if they are."""
+    if not of_row and not of_rounds:
+        return ""
+    if not apart:
+        return "the numeric platform is not known to be another one"
+    exact = [d for d in of_row if d.name in Row.model_fields and d.name not in _ROUNDED]
+    exact += [d for d in of_rounds if d.name == "rounds"]
+    if exact:
+        return f"{exact[0].name} does not depend on the platform"
+    if not spread:
+        return "no metric can be compared with a spread"
+    beyond = [part.metric for part in spread if not part.within]
+    return f"{', '.join(beyond)} differ by more than seeds do" if beyond else ""
 
 
 def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
@@ -138,7 +216,7 @@ def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> Run
             f" {BENCHMARK_VERSION}: the same configuration gives other results; install"
             f" fedbench {row.package_version}"
         )
-    config = RunConfig.model_validate_json(row.config_json)
+    config = row.config
     if data_name is not None:
         data = config.data.model_copy(update={"name": data_name})
         config = config.model_copy(update={"data": data})
@@ -180,7 +258,8 @@ def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]
     def named(row: Row) -> dict[str, str | None]:
         versions: dict[str, str | None] = json.loads(row.env_json or "{}")
         columns = ("package_version", "git_sha", "hardware", "device")
-        return versions | {name: getattr(row, name) for name in columns}
+        columns_of = {name: getattr(row, name) for name in columns}
+        return versions | columns_of | {"numeric platform": platform_of(row)}
 
     old, new = named(then), named(now)
     return {

@@ -85,22 +85,41 @@ def show_merged(merged: Merged, *, dry_run: bool) -> None:
     """Print on one line what a merge copied, or with `dry_run` what it would copy."""
     would = "would be " if dry_run else ""
     replaced = f", {count(merged.rows_replaced, 'failed one')} replaced"
+    beside = f", {count(merged.replicas_added, 'replica')} from another platform"
     emit(
-        f"{count(merged.rows_added, 'row')} {would}added{replaced if merged.rows_replaced else ''},"
+        f"{count(merged.rows_added, 'row')} {would}added{replaced if merged.rows_replaced else ''}"
+        f"{beside if merged.replicas_added else ''},"
         f" {merged.rows_same} there already;"
         f" {count(merged.trials_added, 'trial')} {would}added, {merged.trials_same} there already"
     )
 
 
 def show_reproduction(result: Reproduction) -> None:
-    """Print whether every bit agrees, the differences, and the environments if they differ."""
+    """Print the verdict, the differences, the spread, and the environments if they differ."""
     head = f"{result.row_id} · {result.method} · seed {result.seed}"
     compared = f"{result.num_results} values of the row, {count(result.num_rounds, 'round')}"
-    if result.same:
+    differences = count(len(result.differences), "difference")
+    if result.verdict == "same bits":
         emit(f"{head}: reproduced, every bit the same ({compared})")
+    elif result.verdict == "within seed spread":
+        emit(
+            f"{head}: reproduced on another numeric platform, within the spread of seeds;"
+            f" {differences} ({compared})"
+        )
     else:
-        differences = count(len(result.differences), "difference")
-        emit(f"{head}: not reproduced, {differences} ({compared})")
+        emit(f"{head}: not reproduced, {differences} ({compared}): {result.reason}")
+    if result.spread and not result.same:
+        rows = [
+            [
+                s.metric,
+                *(f"{v:.6g}" for v in (s.stored, s.now, s.now - s.stored, s.limit)),
+                s.source,
+            ]
+            for s in result.spread
+        ]
+        header = ["metric", "stored", "now", "difference", "allowed", "from"]
+        show_table(header, rows, title="spread of seeds")
+    if result.verdict == "different":
         shown = result.differences[:_DIFFERENCES]
         rows = [[d.name, _short(d.first), _short(d.second)] for d in shown]
         show_table(["name", "stored", "now"], rows)

@@ -130,7 +130,8 @@ def test_reproduce(call: Call, copy: Path, finished: Any) -> None:
     place = ("--store", copy, "--workers", "1", "--device", "cpu", "-q")
     same = call("reproduce", run_id[:6], *place, "--json")
     assert same.code == 0, same.err
-    assert same.json["same"] is True
+    assert (same.json["same"], same.json["verdict"]) == (True, "same bits")
+    assert len(set(same.json["platform"].values())) == 1
     assert same.json["num_rounds"] == 1
     assert same.json["num_results"] > 30
     (row,) = Store(copy).rows()

@@ -1,0 +1,131 @@
+"""Spread of seeds: how far two runs of one configuration may differ for no other reason.
+
+Rounding differs between numeric platforms and grows over the rounds, until two runs of one seed
+differ at most as two seeds do. A stored value x and a repeated one y then are two draws from the
+distribution over seeds, with a standard deviation s that is estimated with v degrees of freedom,
+and (y - x) / (s sqrt(2)) has Student's t distribution. The limit of |y - x| is its quantile at a
+level of 5 % over all metrics (Bonferroni), times s sqrt(2).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedbench.bench.results.leaderboard.comparability import class_id, class_keys, contender
+from fedbench.bench.results.metrics import is_accuracy
+from fedbench.bench.results.store.row import Row
+
+LEVEL = 0.05
+"""Probability that a run which differs like another seed exceeds a limit."""
+_MIN_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One metric of a stored run and of its repetition, and how far they may differ.
+
+    Attributes:
+        metric: column, or key of `metrics_json`.
+        stored, now: its two values.
+        sd: standard deviation of a single run.
+        limit: largest difference that is within the spread.
+        source: seeds or test images that the standard deviation comes from.
+    """
+
+    metric: str
+    stored: float
+    now: float
+    sd: float
+    limit: float
+    source: str
+
+    @property
+    def within(self) -> bool:
+        """Return True if the values differ by no more than the limit."""
+        return abs(self.now - self.stored) <= self.limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Part of the output of `fedbench reproduce --json`."""
+        return asdict(self) | {"within": self.within}
+
+
+def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[Spread, ...]:
+    """Compare accuracies on the test split and the objective of a run and its repetition.
+
+    The standard deviation is that over seeds of the same configuration if the store has 3 or more,
+    else pooled over the configurations of its comparability class with 3 or more, else, of an
+    accuracy, the binomial standard error of one run. An objective without seeds is left out.
+
+    Args:
+        row: the stored run.
+        again: its repetition.
+        rows: all rows of the store.
+        num_test: images of the test split.
+    """
+    values = {
+        name: (before, after)
+        for name in ("objective", *_accuracies(row))
+        if (before := _value(row, name)) is not None and (after := _value(again, name)) is not None
+    }
+    estimates = {
+        name: estimate
+        for name, pair in values.items()
+        if (estimate := _estimate(row, name, pair, rows, num_test)) is not None
+    }
+    return tuple(
+        Spread(name, *values[name], sd, _quantile(degrees, len(estimates)) * sd * 2**0.5, source)
+        for name, (sd, degrees, source) in estimates.items()
+    )
+
+
+def _accuracies(row: Row) -> list[str]:
+    names = (*Row.model_fields, *json.loads(row.metrics_json or "{}"))
+    return [name for name in names if is_accuracy(name) and "_local" not in name]
+
+
+def _value(row: Row, metric: str) -> float | None:
+    if metric in Row.model_fields:
+        value = getattr(row, metric)
+        return value if isinstance(value, float) else None
+    number = json.loads(row.metrics_json or "{}").get(metric)
+    return number if isinstance(number, float) else None
+
+
+def _quantile(degrees: float, num_metrics: int) -> float:
+    from scipy import stats  # imported here: it takes half a second
+
+    return float(stats.t.ppf(1 - LEVEL / num_metrics / 2, degrees))
+
+
+def _estimate(
+    row: Row, metric: str, pair: tuple[float, float], rows: Sequence[Row], num_test: int
+) -> tuple[float, float, str] | None:
+    """Return standard deviation, degrees of freedom, and source; None if nothing tells."""
+    identity = class_id(class_keys(row, metric))
+    seeds: dict[str, dict[int, float]] = {}
+    for other in sorted(rows, key=lambda other: other.finished_at):
+        value = _value(other, metric) if other.status == "ok" else None
+        if value is not None and class_id(class_keys(other, metric)) == identity:
+            seeds.setdefault(contender(other), {}).setdefault(other.seed, value)
+    variances = {
+        name: (len(values) - 1, statistics.variance(values.values()))
+        for name, values in seeds.items()
+        if len(values) >= _MIN_SEEDS
+    }
+    if (mine := variances.get(contender(row))) and mine[1] > 0:
+        return math.sqrt(mine[1]), mine[0], f"{mine[0] + 1} seeds of this configuration"
+    degrees = sum(number for number, _ in variances.values())
+    total = sum(number * variance for number, variance in variances.values())
+    if total > 0:
+        source = f"seeds of {len(variances)} configurations of its class, pooled"
+        return math.sqrt(total / degrees), degrees, source
+    if not is_accuracy(metric):
+        return None
+    share = min(max(sum(pair) / 2, 0.0), 1.0)
+    error = math.sqrt(share * (1 - share) / num_test)
+    return error, math.inf, f"binomial, {num_test:,} test images"

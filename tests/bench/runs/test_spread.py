@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from math import sqrt
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.replicas import Difference
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.runs.execute import Origin, facts
+from fedbench.bench.runs.reproduce import _reason
+from fedbench.bench.runs.spread import Spread, spreads
+
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def row_of(seed: int = 0, lr: float = 0.1, **fields: Any) -> Row:
+    client = RunConfig().client.model_copy(update={"lr": lr})
+    known = facts(
+        RunConfig(seed=seed, client=client),
+        "revision",
+        "hash",
+        Origin(),
+        dataset="digits",
+        started_at=STARTED,
+        device="cpu",
+    )
+    return Row(**{**known, "status": "ok", "finished_at": STARTED, **fields})
+
+
+def limit(spread: Spread) -> float:
+    return spread.limit / sqrt(2) / spread.sd
+
+
+def test_three_seeds_of_the_configuration_tell() -> None:
+    rows = [row_of(seed, linear_acc=0.8 + 0.01 * seed) for seed in range(3)]
+    (spread,) = spreads(rows[0], row_of(linear_acc=0.85), rows, 300)
+    # 0.80, 0.81, 0.82 have the standard deviation 0.01; Student's t at 97.5 %, 2 degrees: 4.303.
+    assert spread.sd == pytest.approx(0.01)
+    assert limit(spread) == pytest.approx(4.303, abs=1e-3)
+    assert (spread.within, spread.source) == (True, "3 seeds of this configuration")
+    (beyond,) = spreads(rows[0], row_of(linear_acc=0.87), rows, 300)  # allowed: 0.0609
+    assert not beyond.within
+    assert beyond.as_dict()["within"] is False
+
+
+def test_a_seed_counts_once_and_the_level_is_shared_by_the_metrics() -> None:
+    rows = [row_of(seed, linear_acc=0.8 + 0.01 * seed, knn_acc=0.7) for seed in range(3)]
+    later = STARTED + timedelta(hours=1)
+    replica = row_of(1, linear_acc=0.1, knn_acc=0.7, finished_at=later)
+    rows = [replica, row_of(4, status="diverged"), *rows]
+    knn, linear = spreads(rows[2], row_of(linear_acc=0.8, knn_acc=0.7), rows, 300)
+    assert linear.sd == pytest.approx(0.01)
+    # Two metrics share 5 %: Student's t at 98.75 %, 2 degrees: 6.205.
+    assert limit(linear) == pytest.approx(6.205, abs=1e-3)
+    # Three equal values are no spread; nothing else is in the class, so images tell.
+    assert knn.source == "binomial, 300 test images"
+
+
+def test_other_configurations_of_the_class_are_pooled() -> None:
+    others = [
+        row_of(seed, lr=lr, linear_acc=0.8 + step * seed)
+        for lr, step in ((0.2, 0.01), (0.3, 0.03))
+        for seed in range(3)
+    ]
+    two = [row_of(seed, linear_acc=0.1 * seed) for seed in range(2)]  # too few
+    elsewhere = [Row(**{**dict(row_of(s)), "alpha": 7.0, "linear_acc": s / 3}) for s in range(3)]
+    (spread,) = spreads(two[0], row_of(linear_acc=0.05), [*others, *two, *elsewhere], 300)
+    # Variances 0.0001 and 0.0009 with 2 degrees each: mean 0.0005; t at 97.5 %, 4 degrees: 2.776.
+    assert spread.sd == pytest.approx(sqrt(0.0005))
+    assert limit(spread) == pytest.approx(2.776, abs=1e-3)
+    assert spread.source == "seeds of 2 configurations of its class, pooled"
+
+
+def test_without_seeds_the_number_of_test_images_tells() -> None:
+    row = row_of(linear_acc=0.8, objective=0.5, metrics_json='{"mlp_acc":0.8,"mlp_local_acc":0.1}')
+    again = row_of(linear_acc=0.7, objective=0.4, metrics_json='{"mlp_acc":0.8,"mlp_local_acc":0}')
+    linear, mlp = spreads(row, again, [row], 400)
+    assert (linear.metric, mlp.metric) == ("linear_acc", "mlp_acc")
+    # sqrt(0.75 * 0.25 / 400) = 0.02165; two metrics: the normal quantile at 98.75 % is 2.2414.
+    assert linear.sd == pytest.approx(0.02165, abs=1e-5)
+    assert limit(linear) == pytest.approx(2.2414, abs=1e-4)
+    assert (linear.within, mlp.within) == (False, True)
+
+
+def test_reasons() -> None:
+    bits = [Difference("linear_acc", 0.5, 0.6)]
+    near, far = (Spread("linear_acc", 0.5, 0.6, 0.1, limit, "") for limit in (0.2, 0.05))
+    assert _reason([], [], (), apart=False) == ""
+    assert _reason(bits, [], (near,), apart=True) == ""
+    assert "not known to be another" in _reason(bits, [], (near,), apart=False)
+    assert "linear_acc differ by more" in _reason(bits, [], (near, far), apart=True)
+    assert "no metric" in _reason(bits, [], (), apart=True)
+    exact = [*bits, Difference("partition_hash", "a", "b")]
+    assert "partition_hash does not depend" in _reason(exact, [], (near,), apart=True)
+    rounds = [Difference("round 1 loss", 1.0, 2.0), Difference("rounds", 3, 4)]
+    assert _reason([], rounds[:1], (near,), apart=True) == ""
+    assert "rounds does not depend" in _reason([], rounds, (near,), apart=True)

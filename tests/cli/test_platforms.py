@@ -1,0 +1,81 @@
+"""One run under two instruction sets, in new processes, since these variables are read once."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.results.store.store import Store
+
+pytestmark = [
+    pytest.mark.slow,  # three processes that train
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86"),
+]
+CAPPED = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
+TINY = ("--set", "federation.num_rounds=2", "--set", "data.train_subset=400", "--seed", "0")
+PLACE = ("--workers", "1", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def stores(
+    tmp_path_factory: pytest.TempPathFactory, shell: Callable[..., Any]
+) -> tuple[Path, Path, str]:
+    """Stores of two instruction sets with the same run, and its id."""
+    root = tmp_path_factory.mktemp("platforms")
+    ids = set()
+    for name, env in (("plain", {}), ("capped", CAPPED)):
+        answer = shell("run", "simclr", *TINY, *PLACE, "--store", root / name, "--json", env=env)
+        assert answer.code == 0, answer.err
+        ids.add(answer.json["run_id"])
+    (run_id,) = ids
+    return root / "plain", root / "capped", run_id
+
+
+def test_stores_of_two_instruction_sets_merge_and_rank(
+    stores: tuple[Path, Path, str], call: Callable[..., Any], tmp_path: Path
+) -> None:
+    plain, capped, run_id = stores
+    both = []
+    for order in ((plain, capped), (capped, plain)):
+        target = tmp_path / order[0].name
+        merged = call("merge", *order, "--store", target)
+        assert merged.code == 0, merged.err
+        assert "1 row added, 1 replica from another platform, 0 there already" in merged.out
+        assert call("merge", *order, "--store", target, "--json").json["rows_same"] == 2
+        both.append(Store(target))
+    rows = both[0].rows()
+    assert rows == both[1].rows()
+    assert [row.row_id for row in rows] == [run_id, run_id]
+    assert len({row.platform for row in rows}) == 2
+    assert "onednn sse41" in (rows[1].platform or "")
+    for store in both:
+        ranked = call("leaderboard", "--store", store.root, "--json")
+        assert ranked.code == 0, ranked.err
+        (line,) = ranked.json["rows"]
+        assert (line["n_seeds"], line["num_replicas"]) == (1, 1)
+        assert line["mean"] == rows[0].linear_acc  # it finished first
+        for row in rows:
+            assert len(store.curve(store.key(row))) == 2
+        name = f"{run_id}@{store.key(rows[1]).partition('@')[2]}".rstrip("@")
+        exported = call("export", name, tmp_path / "encoder.safetensors", "--store", store.root)
+        assert exported.code == 0, exported.err
+
+
+def test_reproduce_names_the_platforms(
+    stores: tuple[Path, Path, str], shell: Callable[..., Any], call: Callable[..., Any]
+) -> None:
+    plain, capped, run_id = stores
+    (stored,), (other) = Store(plain).rows(), Store(capped).rows()[0]
+    place = ("--store", plain, *PLACE, "-q")
+    apart = shell("reproduce", run_id, *place, "--json", env=CAPPED)
+    assert (apart.code, apart.json["same"]) == (0, False), apart.err
+    assert apart.json["verdict"] == "within seed spread"
+    assert apart.json["platform"] == {"stored": stored.platform, "now": other.platform}
+    assert apart.json["environment"]["numeric platform"] == [stored.platform, other.platform]
+    (linear,) = [part for part in apart.json["spread"] if part["metric"] == "linear_acc"]
+    assert (linear["stored"], linear["now"]) == (stored.linear_acc, other.linear_acc)
+    assert linear["source"] == "binomial, 355 test images"
