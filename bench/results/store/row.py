@@ -74,8 +74,10 @@ class Row(Record):
 
     # Task
     preset: str = Field(description="preset that the configuration started from")
-    dataset: str = Field(description="data.name of the configuration")
-    dataset_revision: str = Field(description="checksum or revision of the data")
+    dataset: str = Field(
+        description="name of the data's content; hub:FOLDER and the like where it is not known"
+    )
+    dataset_revision: str = Field(description="checksum of the data, which identifies them")
     partition: str = Field(description="partitioner that dealt the data to clients")
     alpha: float | None = _column("Dirichlet concentration; null where there is none", gt=0)
     num_clients: int = Field(ge=1, description="data holders", json_schema_extra=COUNT)

@@ -153,8 +153,8 @@ def test_an_error_does_not_overwrite_a_row_that_came_meanwhile(
 
 def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("preset: cross-silo\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"study of simclr on '.*' with preset 'cross-silo'"):
+    file.write_text("preset: cross-silo\ndata.name: digits\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"study of simclr on 'digits' with preset 'cross-silo'"):
         small(tmp_path / "s", config_files=[file], methods=["simclr"], tuned="auto")
     with pytest.raises(ConfigError, match="--tuned: is empty"):
         small(tmp_path / "s", tuned=[])
@@ -262,6 +262,7 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     for number, name in enumerate(["digits", "hub:/far/cifar10"]):
         study = {
             "study_id": f"s{number}", "spec": "simclr", "preset": "demo", "finished_at": "2026",
+            "trials": 1, "seeds_per_trial": 1,
             "config": {"data": {"name": name}}, "best": {"params": {"client.lr": 0.01 + number}},
         }  # fmt: skip
         store.write_study(f"s{number}", study)

@@ -1,0 +1,127 @@
+"""Data sets by their content, through the command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedbench.bench.data import datasets
+from fedbench.bench.data.known import REVISIONS
+
+from .conftest import Answer
+
+Call = Callable[..., Answer]
+SMALL = {
+    "data.num_clients": 2,
+    "data.partition": "iid",
+    "federation.num_rounds": 1,
+    "client.batch_size": 4,
+    "model.width": 4,
+    "evaluation.untrained": "false",
+    "evaluation.objective_max_examples": 8,
+}
+
+
+def image_folder(root: Path, *, turned: bool = False) -> Path:
+    """Write 16 training and 8 test images in 2 classes; `turned` reverses the files."""
+    rng = np.random.default_rng(0)
+    for split, number in (("train", 8), ("test", 4)):
+        for name in "ab":
+            for index in range(number):
+                pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                place = number - index if turned else index
+                file = root / split / name / f"{place}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(file)
+    return root
+
+
+@pytest.fixture
+def run(call: Call, tmp_path: Path) -> Callable[..., Answer]:
+    """Run a small configuration on a folder."""
+
+    def run(method: str, folder: Path, **more: Any) -> Answer:
+        values = {**SMALL, "data.name": f"folder:{folder}", **more}
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        places = ["--store", tmp_path / "store", "--data-dir", tmp_path / "data"]
+        return call("run", method, *words, *places, "--workers", "1", "--json")
+
+    return run
+
+
+def test_the_same_images_under_two_names_are_one_data_set(
+    run: Callable[..., Answer], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = image_folder(tmp_path / "cifar100x")
+    two = image_folder(tmp_path / "snapshot123", turned=True)
+    first = run("simclr", one)
+    assert first.code == 0, first.err
+    assert not first.json["stored_before"]
+    again = run("simclr", two)
+    assert (again.json["run_id"], again.json["stored_before"]) == (first.json["run_id"], True)
+    assert run("supervised", two).code == 0
+    board = ("leaderboard", "--store", tmp_path / "store")
+    lines = call(*board, "--json").json["rows"]
+    assert sorted((line["method"], line["rank"] is not None) for line in lines) == [
+        ("simclr", True),
+        ("supervised", True),
+    ]
+    assert len({line["class_id"] for line in lines}) == 1
+    assert {line["dataset"] for line in lines} == {"folder:cifar100x"}
+    # The order of the files changes no bit of a run.
+    shutil.rmtree(tmp_path / "store")
+    other = run("simclr", two).json
+    assert not other["stored_before"]
+    assert other["metrics"] == first.json["metrics"]
+    # Once the content has a name, rows get it.
+    revision = call(
+        *("data", "prepare", f"folder:{two}", "--data-dir", tmp_path / "data", "--json")
+    ).json["sha256"]
+    monkeypatch.setattr(datasets, "REVISIONS", {**REVISIONS, revision: "cifar100"})
+    assert run("supervised", one).code == 0
+    for asked in ("cifar100", f"folder:{two}"):
+        lines = call(*board, "--dataset", asked, "--json").json["rows"]
+        assert [line["dataset"] for line in lines] == ["cifar100", "cifar100"]
+
+
+def test_presets_go_by_content(
+    run: Callable[..., Answer], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, data = image_folder(tmp_path / "cifar100"), ("--data-dir", tmp_path / "data")
+    config = ("config", "simclr", "--preset", "mi", "--set", f"data.name=folder:{folder}", *data)
+    answer = call(*config, "--json")
+    assert answer.code == 5
+    assert answer.out == ""
+    assert f"run: fedbench data prepare folder:{folder} --data-dir {data[1]}" in answer.err
+    assert not (tmp_path / "data").exists()
+    prepare = ("data", "prepare", f"folder:{folder}", *data, "--json")
+    prepared = call(*prepare).json
+    assert prepared["name"] == "folder:cifar100"
+    assert call(*config, "--json").json["data"]["num_clients"] == 100
+    monkeypatch.setattr(datasets, "REVISIONS", {**REVISIONS, prepared["sha256"]: "cifar100"})
+    assert call(*config, "--json").json["data"]["num_clients"] == 500
+    assert call(*prepare).json["name"] == "cifar100"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link to a folder"])
+def test_hostile_folders_end_in_one_line(
+    kind: str, run: Callable[..., Answer], tmp_path: Path
+) -> None:
+    folder = image_folder(tmp_path / "set")
+    if kind == "a pipe":
+        os.mkfifo(folder / "train/a/x.png")
+    else:
+        (folder / "train/a/x").symlink_to(folder)
+    answer = run("simclr", folder)
+    assert answer.code == 5
+    assert answer.out == ""
+    (line,) = answer.err.splitlines()
+    assert line.startswith(f"error: {folder}/train/a/x")
+    assert kind in line
