@@ -82,7 +82,7 @@ def as_json(records: Sequence[Mapping[str, str]]) -> str:
 
 @cache
 def measure(device: str = "cpu") -> Platform:
-    """Return the platform of this process; takes a tenth of a second, once.
+    """Return the platform of this process; takes a tenth of a second once, beside imports.
 
     Args:
         device: type of the device that trains, `cpu` or `cuda`.
@@ -235,7 +235,7 @@ def _formulas(device: torch.device) -> Iterator[Tensor]:
 
 def _on_cpu() -> Iterator[Tensor]:
     """Computations that stay on the processor: draws, views of images, the linear probe."""
-    from scipy.optimize import minimize  # imported here: it takes a tenth of a second
+    from scipy.optimize import minimize  # imported here: it takes half a second
 
     draws = generator(0, "numerics")
     yield torch.empty(999).normal_(generator=draws)
