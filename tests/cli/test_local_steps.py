@@ -1,0 +1,49 @@
+"""The commands name local steps, and refuse runs in which nobody trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .conftest import Answer
+
+Call = Callable[..., Answer]
+
+# Digits: 1,442 training images = 300 * 4 + 242, so that 58 clients hold 4 and 242 hold 5.
+MANY = ("--set", "data.num_clients=300", "--set", "data.partition=iid")
+DROP = ("--set", "client.keep_last_batch=false", "--set", "client.batch_size=8")
+FIVES = (*DROP[:3], "client.batch_size=5")
+SMALL = ("--set", "model.width=4", "--set", "federation.num_rounds=1")
+
+
+def test_a_run_without_a_step_is_refused(
+    refused: Callable[[tuple[str, ...], str], None],
+) -> None:
+    message = (
+        "no client would ever make a local step: they hold at most 5 images, fewer than"
+        " client.batch_size=8, and incomplete batches are dropped; lower client.batch_size or set"
+        " client.keep_last_batch=true"
+    )
+    refused(("run", "simclr", *MANY, *DROP, *SMALL, "--dry-run"), message)
+
+
+def test_the_plan_of_a_run_has_its_steps(call: Call, tmp_path: Path) -> None:
+    words = ("run", "simclr", *MANY, *FIVES, *SMALL, "--store", tmp_path, "--dry-run")
+    assert call(*words, "--json").json["local_steps"] == {
+        "least": 0,
+        "median": 1.0,
+        "most": 1,
+        "num_clients": 300,
+        "idle_clients": 58,
+    }
+    text = call(*words).out
+    assert "0 to 1 (median 1) per client and round" in text
+    assert "58 of 300 clients never train: they hold at most 4 images" in text
+
+
+def test_the_plan_of_a_sweep_has_its_steps(call: Call, tmp_path: Path) -> None:
+    words = ("sweep", "--grid", "scaling", "--methods", "simclr", "--seeds", 0)
+    answer = call(*words, *SMALL, "--store", tmp_path, "--dry-run")
+    assert answer.code == 0
+    assert "per client and round" in answer.out
+    assert "never train" not in answer.out
