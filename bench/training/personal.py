@@ -78,17 +78,18 @@ class PersonalStore:
     ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Return the report and the tensors that a client sent in a round; None if it has not.
 
-        A damaged file counts as none, with a warning: the client then trains again.
+        A file that is damaged anywhere counts as none, with a warning: the client trains again.
         """
         path = self._path(client_id, round_index)
         if not path.exists():
             return None
         try:
-            report, tensors = self._read(client_id, round_index, _SENT)
+            report, tensors = self._read(client_id, round_index, "")
         except StoreError:
             _log.warning("%s is torn or altered; client %d trains again", path, client_id)
             return None
-        return report, {name.removeprefix(_SENT): value for name, value in tensors.items()}
+        sent = {name: value for name, value in tensors.items() if name.startswith(_SENT)}
+        return report, {name.removeprefix(_SENT): value for name, value in sent.items()}
 
     def intact(self, client_id: int, round_index: int) -> bool:
         """Return True if what the client needs to go on after a round can be read."""

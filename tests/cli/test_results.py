@@ -75,6 +75,25 @@ def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
     assert len(refused.err.splitlines()) <= 2
 
 
+def test_verify(call: Call, copy: Path) -> None:
+    fine = call("verify", "--store", copy)
+    assert fine.code == 0
+    assert "all is well" in fine.out
+    path = next((copy / "rows").glob("*.parquet"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    damaged = call("verify", "--store", copy)
+    assert damaged.code == 5
+    assert f"{path}: torn or altered" in damaged.out.replace("\n", "")
+    assert "delete it; the same command runs this cell again" in damaged.out
+    answer = call("verify", "--store", copy, "--json")
+    assert answer.code == 5
+    assert answer.json["damaged"][0]["file"] == str(path)
+    missing = call("verify", "--store", copy / "absent")
+    assert (missing.code, missing.out) == (5, "")
+
+
 def test_studies(call: Call, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for number in range(6):

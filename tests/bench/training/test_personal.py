@@ -22,6 +22,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.system.tensor_files import read
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.ledger import Ledger
@@ -171,9 +172,9 @@ def test_a_file_that_was_to_be_deleted_is_deleted_later(
     assert names(tmp_path / "clients") == [f"{k}-{r}.safetensors" for k in range(4) for r in (2, 3)]
 
 
-def damage(path: Path) -> None:
+def damage(path: Path, place: int = -1) -> None:
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1
+    data[place] ^= 1
     path.write_bytes(data)
 
 
@@ -223,7 +224,10 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     if damaged != "client":
         damage(sorted(cut.glob("round-*"))[-1])
     if damaged != "checkpoint" and client is not None:
-        damage(cut / "clients" / f"{client}-2.safetensors")
+        path = cut / "clients" / f"{client}-2.safetensors"
+        damage(
+            path, path.read_bytes().index(read(path, "personal")[1]["personal"].numpy().tobytes())
+        )
     resumed = train(setup, cut)
     assert_same_run(whole, resumed)
     if client is not None:

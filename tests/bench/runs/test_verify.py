@@ -1,0 +1,100 @@
+"""`verify`: counts by kind, every kind of damage, rows against their configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.run import run
+from fedbench.bench.runs.verify import verify
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.testing import tiny_config
+from fedbench.bench.tuning.best import best_file, write_best
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = Store(tmp_path_factory.mktemp("verify") / "store")
+    run(tiny_config("pfedae"), store=store, workers=1, device="cpu")
+    store.write_study("s", {"spec": "pfedae"})
+    store.write_trial("s", 0, {"status": "ok", "objective": 0.5})
+    write_best(best_file(store, "s"), "pfedae", "demo", "s", {"client.lr": 0.1})
+    return store.root
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def test_a_store_that_is_well(whole: Path) -> None:
+    result = verify(whole)
+    assert result.ok
+    assert {kind.kind: kind.files for kind in result.kinds} == {
+        "rows": 1, "trials": 1, "studies": 1, "best values": 1, "curves": 1, "checkpoints": 1,
+        "clients": 4, "partitions": 1, "rounds": 1, "untrained": 1, "leaderboard": 1,
+    }  # fmt: skip
+    assert all(kind.fine == kind.files for kind in result.kinds)
+    assert result.bytes == sum(
+        path.stat().st_size for path in whole.rglob("*") if path.is_file() and path.name != "lock"
+    )
+    assert result.as_dict()["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        ("rows", "rows/*.parquet"),
+        ("trials", "trials/s/0.parquet"),
+        ("studies", "trials/s/study.json"),
+        ("best values", "trials/s/best.yaml"),
+        ("curves", "cells/*/curve.parquet"),
+        ("checkpoints", "cells/*/round-*"),
+        ("clients", "cells/*/clients/0-*"),
+        ("partitions", "cells/*/partition.safetensors"),
+        ("rounds", "cells/*/history.jsonl"),
+        ("untrained", "cells/*/untrained.json"),
+        ("leaderboard", "leaderboard.parquet"),
+    ],
+)
+def test_a_flipped_bit_in_each_kind(copy: Path, kind: str, pattern: str) -> None:
+    (path,) = copy.glob(pattern)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = verify(copy)
+    (damage,) = result.damaged
+    assert (damage.file, damage.kind) == (str(path), kind)
+    assert "altered" in damage.problem or "does not fit" in damage.problem
+    assert damage.remedy
+    (counted,) = [counted for counted in result.kinds if counted.kind == kind]
+    assert counted.damaged == 1
+    assert counted.fine == counted.files - 1
+
+
+def test_rows_must_agree_with_their_configuration(copy: Path) -> None:
+    store = Store(copy)
+    (row,) = store.rows()
+    (copy / "rows" / f"{row.row_id}.parquet").unlink()
+    store.write_row(row.model_copy(update={"seed": 7}))
+    (damage,) = verify(copy).damaged
+    assert damage.problem == f"seed is 7 but its configuration gives {row.seed}"
+
+
+def test_files_of_older_versions_have_no_checksum(copy: Path) -> None:
+    path = copy / "trials" / "s" / "study.json"
+    path.write_text(json.dumps({"spec": "pfedae"}))
+    result = verify(copy)
+    assert result.ok
+    (studies,) = [kind for kind in result.kinds if kind.kind == "studies"]
+    assert (studies.fine, studies.without_checksum) == (0, 1)
+
+
+def test_an_absent_store_is_an_error_and_an_empty_one_is_well(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store"):
+        verify(tmp_path / "absent")
+    assert verify(tmp_path).kinds == ()

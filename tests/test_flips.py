@@ -1,0 +1,58 @@
+"""A short version of `tests/torture/flips.py`: damage to any kind of file is never used silently.
+
+It costs more than a few seconds: each of 26 kinds of file is made once, damaged 20 times and read.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "torture" / "flips.py"
+NUMBER = 20
+
+
+@pytest.fixture(scope="module")
+def flips() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("flips", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["flips"] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_no_damaged_byte_is_used_silently(flips: ModuleType, tmp_path: Path) -> None:
+    bad = []
+    noticed = {}
+    for name, kind in flips.kinds(tmp_path).items():
+        resumes = name.startswith(("checkpoints", "clients"))
+        number = NUMBER // 4 if resumes else NUMBER  # these train
+        outcomes, lines = flips.attack(kind, number, random.Random(name), tmp_path)
+        bad += [f"{name}: {line}" for line in lines]
+        noticed[name] = outcomes["redone"] + outcomes["refused"]
+    assert bad == []
+    unnoticed = [name for name, number in noticed.items() if not number]
+    assert unnoticed == ["leaderboard.parquet"]  # its rows come from their own files then
+
+
+def test_a_reader_that_uses_damage_is_reported(flips: ModuleType, tmp_path: Path) -> None:
+    """The script can fail: plain reading is silent, and parsing without a check is a traceback."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"7" * 600)
+    for use, outcome in (
+        (lambda f: (f / "a").read_bytes(), "silent"),
+        (lambda f: [int(text) for text in ((f / "a").read_text()[:600:60])][9], "traceback"),
+    ):
+        kind = flips.Kind(folder, "a", use)
+        outcomes, lines = flips.attack(kind, 30, random.Random(0), tmp_path)
+        assert outcomes[outcome] > 0
+        assert len(lines) == outcomes["silent"] + outcomes["traceback"]

@@ -1,0 +1,330 @@
+"""Damage the files of a small store, one at a time; no damaged byte may be used silently.
+
+Run by hand; a short version is `tests/test_flips.py`:
+
+    python tests/torture/flips.py FOLDER [DAMAGES [SEED [KIND…]]]
+
+Every kind of file is made by the code that always makes it. One of its files is damaged: a bit
+flipped, the end cut off, or a block of 512 bytes zeroed, at a place that is drawn; its time of
+change stays as it was. Then it is read by the code that always reads it, which may give the same
+values, give them after doing work again, or refuse with a `FedbenchError`. Other values are
+"silent", other exceptions "tracebacks"; there must be none of either.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.data.partition.deal import deal
+from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.rotated import rotated_images
+from fedbench.bench.results.report.content import geometries
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import Origin, Place, execute, open_partition
+from fedbench.bench.runs.export import export_encoder, load_encoder
+from fedbench.bench.runs.figures import figures
+from fedbench.bench.runs.load import load_run
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.runs.run import run
+from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
+from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.tuning.best import best_file, write_best
+
+OUTCOMES = ("unchanged", "redone", "refused", "silent", "traceback")
+BLOCK = 512
+SMALL = {"data__train_subset": 40, "data__num_clients": 2, "evaluation__protocols": ("knn",)}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of one kind, and their reader.
+
+    Attributes:
+        folder: holds them; copied before it is damaged.
+        pattern: glob of the files below the folder.
+        use: reads a copy of the folder as fedbench does; equal results compare equal.
+    """
+
+    folder: Path
+    pattern: str
+    use: Callable[[Path], Any]
+
+
+class Warned(logging.Handler):
+    """Notes that fedbench has warned of something."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.seen = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a record."""
+        self.seen = True
+
+
+@contextmanager
+def warnings_seen() -> Iterator[Warned]:
+    """Collect fedbench's warnings instead of printing them."""
+    logger, handler = logging.getLogger("fedbench"), Warned()
+    logger.addHandler(handler)
+    propagate, logger.propagate = logger.propagate, False
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+def damage(path: Path, rng: random.Random) -> str:
+    """Damage a file and return how."""
+    before, data = path.stat(), bytearray(path.read_bytes())
+    place = rng.randrange(len(data))
+    how = rng.choices(("flip", "cut", "zero"), (6, 2, 2))[0]
+    if how == "zero":
+        place -= place % BLOCK
+        if not any(data[place : place + BLOCK]):
+            how = "flip"
+    if how == "flip":
+        data[place] ^= 1 << rng.randrange(8)
+    elif how == "cut":
+        del data[place:]
+    else:
+        data[place : place + BLOCK] = bytes(len(data[place : place + BLOCK]))
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return f"{how} at byte {place}"
+
+
+def attack(
+    kind: Kind, number: int, rng: random.Random, work: Path
+) -> tuple[Counter[str], list[str]]:
+    """Damage files of a kind one after another; return the outcomes, and lines about bad ones."""
+    outcomes: Counter[str] = Counter()
+    bad = []
+    copy = work / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(kind.folder, copy)
+    with warnings_seen() as first:
+        expected = kind.use(copy)
+    assert not first.seen
+    for _ in range(number):
+        shutil.rmtree(copy)
+        shutil.copytree(kind.folder, copy)
+        path = rng.choice(sorted(copy.glob(kind.pattern)))
+        where = f"{path.relative_to(copy)}: {damage(path, rng)}"
+        with warnings_seen() as warned:
+            try:
+                value = kind.use(copy)
+                if value != expected:
+                    outcome = "silent"
+                else:
+                    outcome = "redone" if warned.seen else "unchanged"
+            except FedbenchError:
+                outcome = "refused"
+            except Exception as err:
+                outcome = "traceback"
+                where += f": {type(err).__name__}: {err}"
+        outcomes[outcome] += 1
+        if outcome in ("silent", "traceback"):
+            bad.append(f"{outcome}: {where}")
+    return outcomes, bad
+
+
+def check(problems: list[str]) -> None:
+    """Raise what a command would warn of."""
+    if problems:
+        raise StoreError("; ".join(problems))
+
+
+def ranked(folder: Path) -> Any:
+    """Rank the rows; a row that cannot be read is named and not used."""
+    store = Store(folder)
+    rows = store.rows()
+    check(store.problems())
+    return rows
+
+
+def trials(folder: Path) -> Any:
+    """Read a study's trials; one that cannot be read is named and run again."""
+    store = Store(folder)
+    values = store.trials("study")
+    check(store.problems())
+    return values
+
+
+def result(trainer: Trainer) -> Any:
+    """Return everything of a run that must not depend on damage."""
+    history = [replace(record, seconds=0.0) for record in trainer.history]
+    return all_tensors(trainer).tolist(), trainer.ledger, history
+
+
+def kinds(work: Path) -> dict[str, Kind]:
+    """Make the files of all kinds below a folder; their kinds by name."""
+    made: dict[str, Kind] = {}
+    store = Store(work / "store")
+    finished = run(tiny_config("orchestra", **SMALL), store=store, workers=1, device="cpu")
+    row = finished.row
+    for seed in range(70):  # so many that leaderboard.parquet is read in their place
+        store.write_row(row.model_copy(update={"row_id": f"{seed:020x}", "seed": seed}))
+    store.refresh()
+    for number in range(4):
+        params = {"client.lr": 0.1 / (number + 1)}
+        store.write_trial("study", number, {"status": "ok", "objective": 0.5, "params": params})
+    store.write_study("study", {"spec": "simclr", "best": {"params": params}, "trials": 4})
+    write_best(best_file(store, "study"), "simclr", "demo", "study", params)
+    figures([row.row_id], work / "figures", forms=["svg"], num_images=20, store=store)
+    export = work / "export"
+    export.mkdir()
+    export_encoder(row.row_id, export / "encoder.safetensors", store=store)
+    cell = f"cells/{row.row_id}"
+
+    one = work / "one"
+    alone = Store(one)
+    for number in range(3):
+        alone.write_row(row.model_copy(update={"row_id": f"{number:020x}", "seed": number}))
+    made["rows"] = Kind(one, "rows/*.parquet", ranked)
+    made["leaderboard.parquet"] = Kind(store.root, "leaderboard.parquet", ranked)
+    studies = work / "studies"
+    shutil.copytree(store.root / "trials", studies / "trials")
+    made["trials"] = Kind(studies, "trials/study/*.parquet", trials)
+    made["study.json"] = Kind(studies, "trials/study/study.json", lambda f: Store(f).study("study"))
+    made["best.yaml"] = Kind(
+        studies,
+        "trials/study/best.yaml",
+        lambda f: resolve("simclr", config_files=[best_file(Store(f), "study")]).config,
+    )
+    whole = work / "whole"
+    shutil.copytree(store.root / cell, whole / cell)
+    Store(whole).write_row(row)
+
+    def weights(folder: Path) -> Any:
+        loaded = load_run(Store(folder), row.row_id)
+        return loaded.binding.server.data.tolist(), loaded.setup.dealt
+
+    def maps(folder: Path) -> Any:
+        records, problems = geometries(Store(folder), [row])
+        check(problems)
+        return records
+
+    made["curve.parquet"] = Kind(
+        whole, f"{cell}/curve.parquet", lambda f: Store(f).curve(row.row_id)
+    )
+    made["geometry.json"] = Kind(whole, f"{cell}/geometry.json", maps)
+    made["checkpoint of a finished run"] = Kind(whole, f"{cell}/round-*.safetensors", weights)
+    made["partition of a finished run"] = Kind(whole, f"{cell}/partition.safetensors", weights)
+    made["exported encoder"] = Kind(
+        export,
+        "encoder.safetensors",
+        lambda f: {
+            name: value.tolist()
+            for name, value in load_encoder(f / "encoder.safetensors").state_dict().items()
+        },
+    )
+
+    config = row.config
+    dataset = load_dataset(
+        "digits", train_subset=config.data.train_subset, test_subset=config.data.test_subset
+    )
+    (work / "dealt").mkdir()
+    open_partition(config, dataset, work / "dealt" / "partition.safetensors")
+
+    def dealt(folder: Path) -> Any:
+        path = folder / "partition.safetensors"
+        return open_partition(config, dataset, path), Partition.load(path)
+
+    made["partition of an unfinished run"] = Kind(work / "dealt", "*.safetensors", dealt)
+
+    measured = work / "measured"
+    execute(config, Origin(), Place(measured))
+
+    def untrained(folder: Path) -> Any:
+        again = execute(config, Origin(), Place(folder))
+        return again.untrained_objective, again.untrained_knn_acc, again.metrics_json
+
+    made["untrained.json"] = Kind(measured, "untrained.json", untrained)
+
+    for name, spec, values in (
+        ("orchestra", "orchestra", {}),
+        ("pfedae", "pfedae", {"model__width": 4}),
+        ("byol, personal target", "byol", {"method__target": "personal"}),
+        ("byol, fedu", "byol", {"method__update": "fedu", "method__target": "personal"}),
+    ):
+        setup = tiny_setup(tiny_config(spec, federation__num_rounds=3, **{**SMALL, **values}))
+        folder = work / spec / name
+        trainer = train(setup, folder, rounds=trainer_rounds(setup))
+
+        def resumed(copy: Path, setup: Any = setup) -> Any:
+            return result(train(setup, copy))
+
+        made[f"checkpoints, {name}"] = Kind(folder, "round-*.safetensors", resumed)
+        made[f"rounds, {name}"] = Kind(folder, "history.jsonl", resumed)
+        if trainer.personal_rounds:
+            made[f"clients, {name}"] = Kind(folder, "clients/*.safetensors", resumed)
+
+    data = work / "data"
+
+    def images(folder: Path) -> Any:
+        opened = load_dataset("digits", folder)
+        arrays = (opened.train_images, opened.train_labels, opened.test_images, opened.test_labels)
+        return opened.revision, opened.class_names, [array.tobytes() for array in arrays]
+
+    images(data)
+    made["data cache, arrays"] = Kind(data, "digits/*.npy", images)
+    made["data cache, meta.json"] = Kind(data, "digits/meta.json", images)
+    shift = tiny_config("simclr", data__partition="rotation", data__train_subset=None).data
+    turned = work / "turned"
+
+    def rotated(folder: Path) -> Any:
+        opened = load_dataset("digits", folder)
+        shares = deal(opened.train_labels, opened.num_classes, shift, 0)
+        return np.asarray(rotated_images(opened, shares)).tobytes()
+
+    rotated(turned)
+    made["rotated images"] = Kind(turned, "digits/rotated-*.npy", rotated)
+    return made
+
+
+def trainer_rounds(setup: Any) -> int:
+    """Return the number of rounds after which one is left."""
+    return int(setup.config.federation.num_rounds + setup.method.needs().preparatory_rounds - 1)
+
+
+def main(words: list[str]) -> int:
+    """Damage all kinds; print a line for each and the bad ones; return the number of those."""
+    folder = Path(words[0])
+    number = int(words[1]) if len(words) > 1 else 300
+    seed = int(words[2]) if len(words) > 2 else 0
+    folder.mkdir(parents=True, exist_ok=True)
+    bad: list[str] = []
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        work = Path(place)
+        made = kinds(work)
+        print("| kind | " + " | ".join(OUTCOMES) + " | s |", flush=True)
+        for name in words[3:] or made:
+            began = time.monotonic()
+            outcomes, lines = attack(made[name], number, random.Random(f"{seed} {name}"), work)
+            bad += [f"{name}: {line}" for line in lines]
+            cells = [str(outcomes[outcome]) for outcome in OUTCOMES]
+            print(f"| {name} | {' | '.join(cells)} | {time.monotonic() - began:.0f} |", flush=True)
+    print("\n".join(bad))
+    return len(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(sys.argv[1:]) else 0)
