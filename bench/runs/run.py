@@ -292,7 +292,9 @@ def store_run(
         copy_folder(elsewhere, folder)
     if history is None and folder.exists():
         try:
-            history = [record.as_dict() for record in History(folder).read(row.rounds_done or 0)]
+            # A run that diverged may have done a round of which there is no record.
+            at_least = (row.rounds_done or 0) if row.status == "ok" else 0
+            history = [record.as_dict() for record in History(folder).read(at_least)]
         except DataError:
             if row.status != "error":  # else it may be why, and the row names it
                 raise

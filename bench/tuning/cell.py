@@ -221,7 +221,7 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         dataset = reopen(job.dataset, name=job.dataset_name)
         place = Place(folder, workers=workers, device=job.device, dataset=dataset)
         store = Store(job.store)
-        rows = [row for i in job.earlier if (row := store.finished(i)) is not None]
+        rows = [row for i in job.earlier for row in store.replicas(i)]
         origin, trained = begin(store, rows, job.config, job.origin, place)
         row = execute(job.config, origin, place, on_round)
         if trained is not None:

@@ -267,11 +267,11 @@ def _measured_from(
     store: Store, job: CellJob, stored: Mapping[str, Row], device: str
 ) -> str | None:
     """Return the id of the run, stored or planned, whose weights make a training unnecessary."""
-    rows = [stored[i] for i in job.earlier if i in stored and stored[i].status != "error"]
+    rows = [row for i in job.earlier if i in stored for row in store.replicas(i)]
     earlier = trained_before(rows, store, job.config, job.revision, device)
     if (source := measured_from(store, earlier, job.config)) is not None:
         return source
-    done = {row.row_id for row in rows}
+    done = {row.row_id for row in rows if row.status != "error"}
     planned = [i for i in job.earlier if i not in done]
     return planned[0] if planned and job.config.evaluation.every == 0 else None
 

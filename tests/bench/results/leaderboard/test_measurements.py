@@ -120,7 +120,7 @@ def test_rows_of_older_versions_with_ids_by_evaluation_are_one_line(make_row: Ma
 
 
 def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) -> None:
-    wide = {"evaluation": {"knn_neighbours": 5}}
+    wide: dict[str, Any] = {"evaluation": {"knn_neighbours": 5}}
     rows = [
         make_row(configured(), linear_acc=0.5, knn_acc=0.4),
         make_row(configured(spec="byol"), linear_acc=0.6, knn_acc=0.3),
