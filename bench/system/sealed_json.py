@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _KEY = "sha256"
+_PREFIX = "sha256:"
+"""Before the hash: it tells where a checksum was if the name of its entry is altered."""
 
 
 def seal(value: Mapping[str, Any], *, indent: int | None = None, allow_nan: bool = True) -> str:
@@ -36,8 +38,11 @@ def unseal(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
     """
     value = _object(text)
     checksum = value.pop(_KEY, None)
-    if checksum is None and required:
-        raise ValueError("it has no checksum")
+    if checksum is None:
+        if any(isinstance(other, str) and other.startswith(_PREFIX) for other in value.values()):
+            raise ValueError("the name of its checksum is altered")
+        if required:
+            raise ValueError("it has no checksum")
     if checksum not in (None, _checksum(value)):
         raise ValueError("its checksum does not fit its content")
     return value
@@ -59,4 +64,4 @@ def _object(text: str | bytes) -> dict[str, Any]:
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return _PREFIX + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -27,7 +27,7 @@ def test_any_altered_bit_is_refused_or_means_the_same() -> None:
             altered = bytearray(data)
             altered[at] ^= 1 << bit
             try:
-                value = unseal(bytes(altered), required=True)
+                value = unseal(bytes(altered))
             except ValueError:
                 continue
             accepted += 1
