@@ -31,7 +31,7 @@ from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
 from fedbench.bench.tuning.events import CellDone, Event, OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
-from fedbench.bench.tuning.ray.executor import estimate_device, remove_stale_marks, run_source
+from fedbench.bench.tuning.ray.executor import estimate_device, remove_leftovers, run_source
 
 _log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ def sweep(
             if source.outcomes:
                 store.refresh()
     elif not dry_run:
-        remove_stale_marks(root)
+        remove_leftovers(root)
         refresh_quietly(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     ran = {job.row_id for job in jobs}

@@ -343,8 +343,12 @@ class Store:
         return file_lock(self.cell_dir(name) / "lock")
 
     def check_writable(self) -> None:
-        """Raise a one-line StoreError now rather than after hours, if nothing can be written."""
+        """Raise a one-line StoreError now rather than after hours, if nothing can be written.
+
+        Leftovers of killed writers are removed at the same time.
+        """
         check_writable(self.root)
+        self._sweep()
 
     # Inside
 

@@ -16,6 +16,7 @@ import psutil
 from fedbench.bench.system.compute import choose_devices, physical_cores
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.system.scratch import sweep_folders
 from fedbench.bench.tuning.events import Began, OnProgress
 from fedbench.bench.tuning.ray.driver import Driver, Source
 from fedbench.bench.tuning.ray.nodes import (
@@ -26,7 +27,7 @@ from fedbench.bench.tuning.ray.nodes import (
     cluster_slots,
     local_gpus,
 )
-from fedbench.bench.tuning.ray.session import ray_session
+from fedbench.bench.tuning.ray.session import ray_session, short_folder
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
@@ -172,6 +173,12 @@ def _home(root: Path, address: str | None) -> Iterator[dict[str, str] | None]:
         yield {"node": str(ray.get_runtime_context().get_node_id()), "mark": mark.name}
     finally:
         mark.unlink(missing_ok=True)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Delete what killed commands left below `root` and among the temporary folders."""
+    remove_stale_marks(root)
+    sweep_folders(short_folder())
 
 
 def remove_stale_marks(root: Path) -> None:
