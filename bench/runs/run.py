@@ -214,6 +214,7 @@ def run(
         StoreError: if the store cannot be written, or another process executes this run.
         FedbenchError: for data, configuration or device problems.
     """
+    devices = choose_devices(device, workers)
     origin = origin or Origin()
     config = canonical(config)
     dataset = open_dataset(config, data_dir)
@@ -237,7 +238,7 @@ def run(
                 if steps.idle:
                     _log.warning("%s", steps.idle)
                 if on_start is not None:
-                    on_start(config, choose_devices(device, workers))
+                    on_start(config, devices)
                 place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset)
                 origin, trained = begin(store, store.rows(), config, origin, place)
                 row = execute(config, origin, place, on_round, on_resume)

@@ -30,8 +30,8 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
     Raises:
         ResourceError: if it cannot be made, or the block cannot write in it.
     """
+    place = temporary_place() if place is None else place
     try:
-        place = Path(tempfile.gettempdir()) if place is None else place
         sweep_folders(place)
         folder, owner = _claim(place)
     except OSError as err:
@@ -48,6 +48,21 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
     finally:
         delete_folder(folder)
         release_lock(owner)
+
+
+def temporary_place() -> Path:
+    """Return the system's folder for temporary files.
+
+    Raises:
+        ResourceError: if nothing can be written in any of its candidates.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as err:
+        raise ResourceError(
+            "no folder for temporary files takes any (TMPDIR, /tmp, /var/tmp); set TMPDIR to one"
+            " that is writable and has free space"
+        ) from err
 
 
 def sweep_folders(place: Path) -> None:

@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import socket
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from fedbench.bench.data.cache import ARRAYS, CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import file_lock
+from fedbench.bench.system.scratch import temporary_place
 from fedbench.bench.tuning.cell import CellJob, abort_report, work
 
 STALE_SECONDS = 7 * 86_400.0
@@ -106,7 +106,7 @@ def _scratch() -> Path:
     Raises:
         ResourceError: if it belongs to another user, who could then change its content.
     """
-    folder = Path(tempfile.gettempdir()) / f"fedbench-{os.getuid()}"
+    folder = temporary_place() / f"fedbench-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise ResourceError(

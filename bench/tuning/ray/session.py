@@ -8,7 +8,6 @@ import secrets
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +21,12 @@ import psutil
 
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
-from fedbench.bench.system.scratch import delete_folder, end_processes, temporary_folder
+from fedbench.bench.system.scratch import (
+    delete_folder,
+    end_processes,
+    temporary_folder,
+    temporary_place,
+)
 from fedbench.bench.system.signals import STOP_SIGNALS, exit_code_of, stop_signals
 
 _ENVIRONMENT = {
@@ -227,12 +231,13 @@ def short_folder() -> Path:
     Raises:
         ResourceError: if there is none.
     """
-    places = [os.environ.get("RAY_TMPDIR"), tempfile.gettempdir(), str(Path(os.sep, "tmp"))]
+    usual = temporary_place()
+    places = [os.environ.get("RAY_TMPDIR"), str(usual), str(Path(os.sep, "tmp"))]
     for place in places:
         if place and len(os.fsencode(place)) <= _LONGEST_BASE and os.access(place, os.W_OK):
             return Path(place)
     raise ResourceError(
-        f"the temporary folder {tempfile.gettempdir()!r} is too long for Ray's sockets"
+        f"the temporary folder {str(usual)!r} is too long for Ray's sockets"
         f" (at most {_LONGEST_BASE} bytes); set TMPDIR to a shorter one"
     )
 
