@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.system.errors import DataError, exhausted
 from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
 
 LOGGER = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ def ensure(
             raise DataError(f"{err}; and its cache cannot be used: {reason}") from err
         raise
     except OSError as err:
-        raise DataError(
+        raise exhausted(err) or DataError(
             f"cannot use the data cache {path}: {err.strerror or err}; choose another folder with"
             " --data-dir or FEDBENCH_DATA_DIR"
         ) from err

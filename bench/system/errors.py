@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -41,6 +42,29 @@ class StoreError(FedbenchError):
     """A result store cannot be read or written."""
 
     exit_code = 5
+
+
+_EXHAUSTED = {
+    errno.EMFILE: "open files (`ulimit -n`)",
+    errno.ENFILE: "open files of the whole system",
+    errno.EAGAIN: "processes and threads (`ulimit -u`, or that of a container)",
+    errno.ENOMEM: "memory",
+}
+
+
+def exhausted(cause: BaseException) -> ResourceError | None:
+    """Return the one-line error for a limit of the system that was reached; None = another cause.
+
+    >>> print(exhausted(OSError(errno.EMFILE, "Too many open files")))
+    the limit of open files (`ulimit -n`) is reached; raise it, or use fewer --workers
+    """
+    if isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
+        limit = _EXHAUSTED[errno.EAGAIN]
+    elif isinstance(cause, OSError) and cause.errno in _EXHAUSTED:
+        limit = _EXHAUSTED[cause.errno]
+    else:
+        return None
+    return ResourceError(f"the limit of {limit} is reached; raise it, or use fewer --workers")
 
 
 class PluginError(FedbenchError):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.system.errors import FedbenchError, StoreError, exhausted
 
 _ATTEMPTS = 3
 """Writes of one file; a node that does not see the locks of others may delete a temporary file."""
@@ -29,6 +29,8 @@ def write_error(
     path: Path, cause: OSError, error: type[FedbenchError] = StoreError
 ) -> FedbenchError:
     """Return the one-line error for a failed write: which file, why, what to do."""
+    if (limit := exhausted(cause)) is not None:
+        return limit
     if cause.errno in _FULL:
         why = "the disk is full (or a quota or file-size limit is reached); free some space"
     elif cause.errno in _FORBIDDEN:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from fedbench.bench.system.errors import FedbenchError
+from fedbench.bench.system.errors import FedbenchError, exhausted
 from fedbench.bench.system.signals import stop_signals
 from fedbench.bench.terminal.console import note, setup_streams
 
@@ -60,6 +60,10 @@ def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:
         if hasattr(error, "format_message"):  # wrong use, as Typer reports it
             note(_usage(error))
             return _code(getattr(error, "exit_code", None), 2)
+        limit = exhausted(error)
+        if limit is not None:
+            _show(f"error: {limit}", debug)
+            return limit.exit_code
         message = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = "" if debug else "; --debug shows the traceback"
         _show(f"error: {message}\nthis is a bug{remedy}", debug)

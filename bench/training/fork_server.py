@@ -30,6 +30,8 @@ CAN_FORK = sys.platform == "linux"
 _REQUEST = struct.Struct("!cq")  # kind, process id
 _ANSWER = struct.Struct("!q")
 _FORK, _REAP = b"f", b"r"
+NO_PROCESS = os.EX_OSERR
+"""Exit code of a server that may start no further process."""
 _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -180,7 +182,10 @@ def serve(control: int, run_worker: Callable[[int, int], None]) -> None:
                 break
             kind, pid = _REQUEST.unpack(data)
             if kind == _FORK:
-                answer = os.fork() if CAN_FORK else 0
+                try:
+                    answer = os.fork() if CAN_FORK else 0
+                except OSError:
+                    os._exit(NO_PROCESS)
                 if answer == 0:
                     parent.close()
                     _run_and_exit(run_worker, *fds)

@@ -186,6 +186,11 @@ class WorkerPool:
         return number, replace(trained, extras=tensors), slot
 
     def _lost(self, code: int) -> ResourceError:
+        if code == fork_server.NO_PROCESS:
+            return ResourceError(
+                "the system allows no further worker process (`ulimit -u`, a container's limit, or"
+                " memory); raise the limit, or use fewer --workers"
+            )
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
         return ResourceError(
             f"a worker process died ({cause}; signal 9 often means out of memory); the run is kept"

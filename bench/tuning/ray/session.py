@@ -108,8 +108,8 @@ class Session:
             raise Interrupted(self.received[0])
         if self.lost:
             raise ResourceError(
-                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died (out of memory, perhaps, or"
-                " killed); finished work is stored, and the same command continues"
+                f"Ray's {self.lost}, {_PARTS[self.lost]}, has died (killed, or out of memory"
+                " or temporary space); finished work is stored, and the same command continues"
             )
 
     def find_addresses(self) -> None:
