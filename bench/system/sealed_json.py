@@ -58,6 +58,8 @@ def _object(text: str | bytes) -> dict[str, Any]:
         value = json.loads(text)
     except RecursionError as err:
         raise ValueError("it is nested too deeply") from err
+    except ValueError as err:
+        raise ValueError(f"torn or altered: it is not JSON ({err})") from err
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value
