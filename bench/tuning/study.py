@@ -235,6 +235,8 @@ def _run(
                 )
             stored, complete = study.trials()  # another process may have run some of them
             to_run = study.missing(complete)
+            for trial in stored:  # a killed process may have left runs of them
+                study.forget_runs(trial["number"])
             if len(complete) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
                 start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
@@ -262,7 +264,7 @@ def _run(
                     on_progress=on_progress,
                 )
         stored = store.trials(study_id)
-    for trial in stored:  # a killed process may have left runs of them
+    for trial in stored:
         study.forget_runs(trial["number"])
     return stored, to_run, _write_best(study, stored)
 

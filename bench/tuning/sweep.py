@@ -21,7 +21,7 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
-from fedbench.bench.runs.run import command_line, refresh_quietly, store_run
+from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
@@ -177,6 +177,8 @@ def sweep(
     if dry_run or (measurable and worth_measuring(configs, datasets)):
         cost = cluster.estimate(configs, share, places)
     root = cluster.checkpoints or store.root
+    if cluster.checkpoints is not None and not dry_run:
+        _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:
 
         def watch(event: Event) -> None:
@@ -274,6 +276,15 @@ def _measured_from(
     done = {row.row_id for row in rows if row.status != "error"}
     planned = [i for i in job.earlier if i not in done]
     return planned[0] if planned and job.config.evaluation.every == 0 else None
+
+
+def _forget_moved(checkpoints: Store, identities: Collection[str]) -> None:
+    """Delete folders of stored cells that a killed process had not deleted after it copied them."""
+    for identity in identities:
+        if checkpoints.cell_dir(identity).is_dir():
+            with checkpoints.lock(identity) as mine:
+                if mine:
+                    forget_cell(checkpoints, identity)
 
 
 class _Rows:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
@@ -98,6 +102,96 @@ def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
             assert process.wait(60) == 143
             assert last == "terminated; the same command continues"
     assert first_rounds[0] == 1 < first_rounds[1]
+
+
+@pytest.mark.slow
+def test_the_end_of_the_terminal_is_like_sigterm(tmp_path: Path) -> None:
+    """SIGHUP goes to the whole group, as the system does it when a terminal is closed."""
+    (tmp_path / "tmp").mkdir()
+    words = [sys.executable, "-m", "fedbench", "run", "supervised", "--workers", "2"]
+    words += ["--store", str(tmp_path / "s"), "--set", "federation.num_rounds=3000"]
+    words += ["--set", "data.train_subset=200", "--device", "cpu"]
+    with subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+    ) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        assert process.stderr.readline().startswith("round 1/")
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGHUP)
+        last = process.stderr.read().splitlines()[-1]
+    assert (process.returncode, last) == (143, "terminated; the same command continues")
+    assert len(children) == 3  # a server and two workers
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not list((tmp_path / "s").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])  # plain lines, and lines drawn by rich
+def test_a_run_outlives_its_terminal(tmp_path: Path, term: str) -> None:
+    """Without SIGHUP, as after `disown`, only writing fails: with EIO."""
+    master, slave = pty.openpty()
+    words = [sys.executable, "-m", "fedbench", "run", "supervised", *QUICK]
+    with subprocess.Popen(
+        [*words, "--store", str(tmp_path)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={**os.environ, "TERM": term},
+    ) as process:
+        os.close(slave)
+        assert os.read(master, 1)
+        os.close(master)
+        assert process.wait(240) == 0
+    assert len(list((tmp_path / "rows").iterdir())) == 1
+
+
+def test_nohup_is_respected() -> None:
+    code = (
+        "import signal, sys\n"
+        "from fedbench.bench.system.signals import stop_signals\n"
+        "before = len(stop_signals())\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "print(before, [number.name for number in stop_signals()])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "3 ['SIGINT', 'SIGTERM']\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS counts descriptors of its own")
+def test_too_few_open_files_is_exit_code_3(tmp_path: Path) -> None:
+    words = f"{shlex.quote(sys.executable)} -m fedbench run supervised {' '.join(QUICK)}"
+    places = f"--store {shlex.quote(str(tmp_path / 's'))} --data-dir {shlex.quote(str(tmp_path))}"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -n 8; exec {words} {places}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        3,
+        "error: the limit of open files (`ulimit -n`) is reached; raise it, or use fewer"
+        " --workers\n",
+    )
+
+
+def test_a_device_that_is_not_there_creates_nothing(call: Call, tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("has a GPU")
+    places = ("--store", tmp_path / "s", "--data-dir", tmp_path / "d")
+    answer = call("run", "supervised", "--device", "cuda", *places)
+    assert answer.code == 3
+    assert "torch sees no GPU" in answer.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_letters_that_the_terminal_does_not_have(shell: Call, store: Path, finished: Any) -> None:

@@ -135,6 +135,18 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     ]
 
 
+def test_the_death_of_ray_itself_is_no_failure_of_a_cell() -> None:
+    def ray_is_dead() -> None:
+        raise ResourceError("Ray's raylet has died")
+
+    source = Fixed(jobs(1))
+    driver = make(source, check_nodes=ray_is_dead)
+    driver.hand_out("a")
+    with pytest.raises(ResourceError, match="raylet has died"):
+        driver.died("a", "killed with the raylet")
+    assert source.outcomes == []
+
+
 def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None:
     source = Fixed(jobs(1))
     driver = make(source, attempts=3)

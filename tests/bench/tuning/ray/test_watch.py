@@ -1,0 +1,98 @@
+"""The death of Ray's processes ends a session, in order or at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.system.errors import ResourceError
+from fedbench.bench.tuning.ray.session import Interrupted, Session
+
+SAID = (
+    "Ray's raylet, this node's scheduler, has died (killed, or out of memory or temporary space);"
+    " finished work is stored, and the same command continues"
+)
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import psutil
+from fedbench.bench.tuning.ray import session as module
+module._SECONDS_BETWEEN_CHECKS = 0.05
+module._SECONDS_TO_EXIT_LOST = 0.3
+session = module.Session(Path(sys.argv[1]))
+session._processes["raylet"] = psutil.Process(int(sys.argv[2]))
+with module._watch(session) as end_watch:
+    print("watching", flush=True)
+    if sys.argv[3] == "ends":
+        end_watch()
+        sys.stdin.readline()
+        time.sleep(1.0)
+    while sys.argv[3] == "hangs":
+        time.sleep(60)
+    while sys.argv[3] == "sees" and not session.ending:
+        time.sleep(0.01)
+print("left", session.lost, flush=True)
+time.sleep(0.6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "out", "err"),
+    [
+        ("hangs", 3, "", f"error: {SAID}\n"),
+        ("sees", 0, "left raylet\n", ""),
+        ("ends", 0, "left \n", ""),
+    ],
+)
+def test_a_death_ends_the_process_unless_it_ends_in_time(
+    tmp_path: Path, what: str, code: int, out: str, err: str
+) -> None:
+    folder = tmp_path / "fb-session"
+    folder.mkdir()
+    (folder / ".fedbench").write_text("")
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (
+        subprocess.Popen(sleep) as raylet,
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder), str(raylet.pid), what],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4])},
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "watching\n"
+        raylet.kill()
+        raylet.wait()
+        assert process.communicate("\n", timeout=60) == (out, err)
+    assert process.returncode == code
+    assert folder.exists() == (what != "hangs")
+
+
+def test_a_part_of_a_joined_cluster_that_listens_no_more_has_died(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        session._addresses["raylet"] = server.getsockname()
+        session.check_parts()
+        assert not session.ending
+    with pytest.raises(ResourceError, match="raylet, this node's scheduler, has died"):
+        session.check_parts()
+    assert session.lost == "raylet"
+    session.received.append(signal.SIGTERM)  # the whole cluster was asked to end
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        session.raise_if_ending()
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
+def test_exit_codes_of_signals(signum: signal.Signals, code: int) -> None:
+    assert Interrupted(signum).exit_code == code
