@@ -89,6 +89,15 @@ def contender(row: Row) -> str:
     return _contender(row.config_json, row.benchmark_version, row.dataset_revision)
 
 
+def metric_value(row: Row, metric: str) -> float | None:
+    """A metric of a row by column name or by key of `metrics_json`; None if not measured."""
+    if metric in Row.model_fields:
+        value = getattr(row, metric)
+    else:
+        value = json.loads(row.metrics_json or "{}").get(metric)
+    return float(value) if isinstance(value, int | float) else None
+
+
 def measured_by(row: Row, metric: str) -> dict[str, Any]:
     """Return the settings that give a metric of a row its meaning, by dotted name.
 
@@ -134,7 +143,9 @@ def classes(rows: Sequence[Row], metric: str) -> list[tuple[dict[str, Any], list
     """Divide rows into comparability classes: the keys of each, and its rows.
 
     Methods with one encoder are compared with those that are evaluated on some clients' encoders;
-    if these were evaluated on different numbers of clients, with the larger class.
+    if these were evaluated on different numbers of clients, with the larger class. Runs of which
+    none measured the metric stand in the largest class where others did: how they would have
+    measured it sets nothing apart.
     """
     keys: dict[str, dict[str, Any]] = {}
     members: dict[str, list[Row]] = {}
@@ -144,16 +155,28 @@ def classes(rows: Sequence[Row], metric: str) -> list[tuple[dict[str, Any], list
         names = [keys[identity]["dataset"]] if identity in keys else []
         keys[identity] = row_keys | {"dataset": min([*names, row.dataset])}
         members.setdefault(identity, []).append(row)
-    larger: dict[str, str] = {}
-    for identity in sorted(keys, key=lambda i: (len(members[i]), i)):
-        if CLIENTS in keys[identity]:
-            rest = {key: value for key, value in keys[identity].items() if key != CLIENTS}
-            larger[class_id(rest)] = identity
-    for identity in set(larger) & set(keys):
-        joined = larger[identity]
-        keys[joined]["dataset"] = min(keys[joined]["dataset"], keys[identity]["dataset"])
-        members[joined] += members.pop(identity)
-        del keys[identity]
+    measured = {i for i in members if any(metric_value(r, metric) is not None for r in members[i])}
+
+    def join(
+        leaving: Iterable[str], staying: Iterable[str], left_out: Callable[[str], bool]
+    ) -> None:
+        """Move rows of classes to the largest one with equal keys but for those left out."""
+
+        def rest(identity: str) -> str:
+            return class_id({k: v for k, v in keys[identity].items() if not left_out(k)})
+
+        ordered = sorted(staying, key=lambda i: (len(members[i]), i))
+        largest = {rest(identity): identity for identity in ordered}
+        for identity in leaving:
+            if (target := largest.get(rest(identity))) is not None:
+                label = min(keys[target]["dataset"], keys[identity]["dataset"])
+                keys[target]["dataset"] = label
+                members[target] += members.pop(identity)
+                del keys[identity]
+
+    join(sorted({*keys} - measured), measured, lambda key: key.startswith("evaluation."))
+    on_clients = {i for i in keys if CLIENTS in keys[i]}
+    join(sorted({*keys} - on_clients), on_clients, lambda key: key == CLIENTS)
     return [(keys[identity], members[identity]) for identity in keys]
 
 

@@ -6,7 +6,6 @@ other machines. For each metric the row counts that has it and finished first.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +16,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     Meaning,
     class_id,
     contender,
+    metric_value,
     settings_id,
     variants,
 )
@@ -177,15 +177,6 @@ class Group:
         """True if curves of some lines lack rounds after which others were evaluated."""
         with_area = [line for line in self.lines if line.area is not None]
         return bool(with_area) and any(line.curve_ids for line in self.lines if line.area is None)
-
-
-def metric_value(row: Row, metric: str) -> float | None:
-    """A metric of a row by column name or by key of `metrics_json`; None if not measured."""
-    if metric in Row.model_fields:
-        value = getattr(row, metric)
-    else:
-        value = json.loads(row.metrics_json or "{}").get(metric)
-    return float(value) if isinstance(value, int | float) else None
 
 
 def lines_of(

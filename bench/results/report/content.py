@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
-from fedbench.bench.results.leaderboard.lines import Group, Line, Spent, metric_value
+from fedbench.bench.results.leaderboard.lines import Group, Line, Spent
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.studies import StudyView
 from fedbench.bench.results.metrics import is_accuracy, metric_title

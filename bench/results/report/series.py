@@ -11,11 +11,12 @@ from fedbench.bench.results.leaderboard.comparability import (
     class_id,
     classes,
     contender,
+    metric_value,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve
 from fedbench.bench.results.leaderboard.formats import method_title
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.lines import Group, metric_value
+from fedbench.bench.results.leaderboard.lines import Group
 from fedbench.bench.results.leaderboard.statistics import summarize
 from fedbench.bench.results.leaderboard.studies import correlate
 from fedbench.bench.results.store.row import Row

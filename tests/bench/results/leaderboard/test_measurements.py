@@ -293,3 +293,18 @@ def test_the_label_of_a_data_set_is_in_no_class(make_row: MakeRow) -> None:
     ]
     assert only_line(rows).n_seeds == 2
     assert leaderboard(rows).groups[0].keys["dataset"] == "hub:cifar100x"
+
+
+def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: MakeRow) -> None:
+    """One contender, measured by an MLP of 2 epochs; its other run only names the default 100."""
+    short: dict[str, Any] = {"evaluation": {"protocols": ["mlp"], "mlp_epochs": 2}}
+    rows = [
+        make_row(configured(), linear_acc=0.5),
+        make_row(configured(**short), linear_acc=0.5, metrics_json='{"mlp_acc":0.6}'),
+        make_row(configured(spec="byol"), linear_acc=0.4),
+    ]
+    (group,) = leaderboard(rows, metric="mlp").groups
+    assert [(line.method, line.mean, line.rank) for line in group.lines] == [
+        ("simclr", 0.6, 1),
+        ("byol", None, None),
+    ]
