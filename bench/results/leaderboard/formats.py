@@ -57,7 +57,8 @@ _LATEX = {
 _MARKDOWN = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 """Characters that make Markdown of a cell; the `*` of the best is alone in its cell."""
 _FORMULA = re.compile(r"[=+\-@]")
-_NUMBERS = re.compile(r"([-+]?[0-9.]+(e[-+]?[0-9]+)? ?)*")
+_NUMBER = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
+_NUMBERS = re.compile(rf"{_NUMBER}( {_NUMBER})*")
 
 UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
 

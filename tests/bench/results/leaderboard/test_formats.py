@@ -197,3 +197,36 @@ def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
     rows = [make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s) for s in range(4)]
     for render in (to_csv, to_markdown, to_latex):
         assert render(leaderboard(rows)) == render(leaderboard(rows[::-1]))
+
+
+def test_names_of_strangers_are_text_in_every_format(
+    make_row: MakeRow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Methods of plugins: a formula, markup, control characters, a direction mark."""
+    names = ("=1+1", "-2+3", "@x|<b>$y$`[z](u)", "[a]\x1b[31m\n# b%_{}\\", "*\u202egnp\t")
+    rows = [
+        make_row(
+            RunConfig(spec="simclr", client=ClientConfig(lr=0.1 + index)),
+            method=name,
+            linear_acc=0.5,
+            untrained_linear_acc=0.75,
+            objective=-0.25,
+        )
+        for index, name in enumerate(names)
+    ]
+    board = leaderboard(rows)
+    records = {record["method"]: record for record in csv.DictReader(io.StringIO(to_csv(board)))}
+    assert {"'=1+1", "'-2+3", "'@x|<b>$y$`[z](u)", r"[a]\x1b[31m\n# b%_{}\\"[:-1]} <= {*records}
+    assert r"*\u202egnp\t" in records
+    assert float(records["'=1+1"]["gain"]) == -0.25  # a negative number is no formula
+    assert float(records["'=1+1"]["objective_mean"]) == -0.25
+    markdown = to_markdown(board)
+    assert r"@x\|\<b>\$y\$\`\[z\](u)" in markdown
+    assert r"\[a\]\\x1b\[31m\\n# b%_{}\\" in markdown
+    latex = to_latex(board)
+    assert r"@x\textbar{}\textless{}b\textgreater{}\$y\$\textasciigrave{}{[}z{]}(u)" in latex
+    assert r"\textbackslash{}n\# b\%\_\{\}\textbackslash{}" in latex
+    for form in ("table", "csv", "markdown", "latex", "json"):
+        show_leaderboard(Ranking(board, ()), form)
+        shown = capsys.readouterr().out
+        assert not any(mark in shown for mark in "\x1b\t\r\u202e")

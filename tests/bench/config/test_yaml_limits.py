@@ -1,0 +1,81 @@
+"""YAML files of strangers: aliases, sizes, pipes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.config.yaml_files import load_yaml, parse_yaml
+from fedbench.bench.system.errors import ConfigError
+
+
+def test_aliases_are_written_out() -> None:
+    assert parse_yaml("a: &x [1, 2]\nb: *x\n", "f") == {"a": [1, 2], "b": [1, 2]}
+
+
+def test_aliases_that_explode_are_refused() -> None:
+    """Nine lists of nine aliases each stand for 9**9 = 387,420,489 values."""
+    lines = ["- &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    with pytest.raises(ConfigError, match=r"^f:1: holds more than 100,000 values once its aliases"):
+        parse_yaml("seed:\n" + "\n".join(lines), "f")
+
+
+def test_nesting_through_aliases_is_refused() -> None:
+    chain = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 3000))
+    for text in (chain, "a: &a [*a, *a]", "a: &a {b: *a}", "a: " + "[" * 3000):
+        with pytest.raises(ConfigError, match="is nested more than 50 deep"):
+            parse_yaml(text, "f")
+
+
+def test_depth_is_the_same_with_and_without_aliases() -> None:
+    """The mapping is level 1, 49 lists are levels 2 to 50, and their number has none left."""
+    fits, deep = ("[" * n + "]" * n for n in (49, 50))
+    assert parse_yaml(f"a: {fits}", "f")
+    inner = "[" * 24 + "]" * 24
+    assert parse_yaml(f"a: &a {inner}\nb: {'[' * 25}*a{']' * 25}", "f")
+    for text in (f"a: {deep}", f"a: &a {inner}\nb: {'[' * 26}*a{']' * 26}"):
+        with pytest.raises(ConfigError, match="is nested more than 50 deep"):
+            parse_yaml(text, "f")
+
+
+def test_sizes_and_kinds_of_files(tmp_path: Path) -> None:
+    large, pipe = tmp_path / "large.yaml", tmp_path / "pipe.yaml"
+    with large.open("wb") as file:
+        file.truncate(2**30)
+    os.mkfifo(pipe)
+    cases = {
+        large: "it is larger than 1,048,576 bytes",
+        Path("/dev/zero"): "it is larger than 1,048,576 bytes",
+        pipe: "it is a pipe that nothing writes to",
+        tmp_path: "Is a directory",
+    }
+    for path, reason in cases.items():
+        with pytest.raises(ConfigError, match=rf"{path}: cannot be read \({reason}\)"):
+            load_yaml(path)
+    for name, data, reason in (
+        ("nul", b"a: \0", "unacceptable character"),
+        ("utf16", "seed: 1".encode("utf-16"), "is not UTF-8 text"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ConfigError, match=reason):
+            load_yaml(tmp_path / name)
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    """The writer of `--config <(command)` may begin long after the reader opened the pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    shell = (
+        f"exec 3<>'{pipe}'; (exec 4>'{pipe}'; sleep 0.3; echo a: 1 >&4; sleep 0.3; echo b: 2 >&4)"
+    )
+    with subprocess.Popen(["bash", "-c", shell]) as writer:
+        content = None
+        while content is None and writer.poll() is None:
+            with suppress(ConfigError):  # the shell has not opened it yet
+                content = load_yaml(pipe)
+    assert content == {"a": 1, "b": 2}

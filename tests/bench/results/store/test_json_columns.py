@@ -1,0 +1,126 @@
+"""JSON in the records of a stranger's store: refused in one line, and the other rows are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.curves import load_curves
+from fedbench.bench.results.leaderboard.studies import studies
+from fedbench.bench.results.store.json_columns import check_settings
+from fedbench.bench.results.store.row import Row, Trial
+from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import StoreError
+
+MakeRow = Callable[..., Row]
+DEEP = "[" * 5000 + "]" * 5000
+CONFIG = RunConfig().model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "reason"),
+    [
+        ("config_json", "{", "EOF while parsing"),
+        ("config_json", "[]", "is no JSON object"),
+        ("config_json", DEEP, "recursion limit"),
+        ("config_json", "{}", "'client' is missing"),
+        ("config_json", json.dumps({**CONFIG, "data": 1}), "'data' is no object"),
+        (
+            "config_json",
+            json.dumps({**CONFIG, "client": {"lr": "0.1"}}),
+            "'client.lr' is no number",
+        ),
+        ("metrics_json", '{"mlp_acc": "0.5"}', "'mlp_acc' is no number"),
+        ("metrics_json", '{"mlp_acc": NaN}', "expected value"),
+        ("metrics_json", '{"mlp_acc": ' + "9" * 400 + "}", "'mlp_acc' is no number"),
+        ("traffic_json", '"text"', "is no JSON object"),
+        ("env_json", '{"a": ' * 5000 + "1" + "}" * 5000, "recursion limit"),
+        ("platform_json", "{}", "is no list of JSON objects"),
+        ("scaled_json", "null", "is no JSON object"),
+    ],
+)
+def test_a_row_with_other_json_is_named_and_the_others_are_read(
+    store: Store, make_row: MakeRow, column: str, text: str, reason: str
+) -> None:
+    good = make_row(linear_acc=0.5)
+    store.write_row(good)
+    bad = Row.model_construct(**{**dict(make_row(RunConfig(seed=1))), column: text})
+    (store.root / "rows" / f"{bad.row_id}.parquet").write_bytes(encode([bad], Row))
+    assert [row.row_id for row in store.rows()] == [good.row_id]
+    (problem,) = store.problems()
+    assert f"{bad.row_id}.parquet" in problem
+    assert f"{column}: " in problem
+    assert reason in problem
+    assert "\n" not in problem
+
+
+def test_configurations_of_other_versions_pass() -> None:
+    """An older one lacks a field and a section, a newer one has more."""
+    config = json.loads(json.dumps(CONFIG))
+    del config["client"]["precision"], config["privacy"]
+    config["data"]["further"], config["section"] = [1], {"field": None}
+    assert check_settings(json.dumps(config))
+
+
+def test_a_configuration_that_this_version_does_not_take(make_row: MakeRow) -> None:
+    row = make_row(config_json=json.dumps({**CONFIG, "section": {}}))
+    with pytest.raises(StoreError, match=r"does not take its configuration \(section: "):
+        _ = row.config
+
+
+@pytest.mark.parametrize("column", ["params_json", "watched_json", "extra_json"])
+def test_a_trial_with_other_json(store: Store, column: str) -> None:
+    store.write_trial("s", 0, {"status": "ok", "params": {"client.lr": 0.1}, "objective": 0.5})
+    bad = Trial.model_construct(
+        **{**dict(Trial(study_id="s", number=1, status="ok")), column: DEEP}
+    )
+    (store.root / "trials" / "s" / "1.parquet").write_bytes(encode([bad], Trial))
+    (view,) = found = studies(store)
+    assert [trial["number"] for trial in view.trials] == [0]
+    (problem,) = found.problems
+    assert "1.parquet" in problem
+
+
+@pytest.mark.parametrize(
+    ("meta", "reason"),
+    [
+        ({"spec": 1}, "spec: Input should be a valid string"),
+        ({"finished_at": "2026"}, "it is finished, but 'preset' is missing"),
+        ({"best": {"params": {"client.lr": []}}}, "best.params.client.lr"),
+        ({"config": "text"}, "config: Input should be a valid dictionary"),
+    ],
+)
+def test_a_study_with_values_of_another_kind(
+    store: Store, meta: dict[str, Any], reason: str
+) -> None:
+    store.write_study("s", meta)
+    with pytest.raises(StoreError, match=reason) as error:
+        store.study("s")
+    assert "study.json" in str(error.value)
+    assert studies(store).problems == (str(error.value),)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        {"round_index": "0"},
+        {"round_index": -1},
+        {"round_index": 0, "bytes_up": -5},
+        {"round_index": 0, "bytes_down": 0.5},
+        {"round_index": 0, "metrics.knn_acc": "high"},
+        {"loss": 0.5},
+    ],
+)
+def test_a_curve_with_odd_columns(store: Store, make_row: MakeRow, point: dict[str, Any]) -> None:
+    row = make_row(linear_acc=0.5)
+    store.write_row(row)
+    store.write_curve(row.row_id, [point])
+    curves, problems = load_curves(store, [row])
+    assert curves == {}
+    (problem,) = problems
+    assert row.row_id in problem

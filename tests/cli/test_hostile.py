@@ -1,0 +1,109 @@
+"""Absurd numbers, locales without letters, paths that are no UTF-8, raw control characters."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.terminal.console import note, show_table
+
+Call = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "simclr", "--workers", "99999999999"), "must be less than or equal to 1024"),
+        (("tune", "simclr", "--trials", "99999999999"), "less than or equal to 100000"),
+        (
+            ("tune", "simclr", "--trials", "100000", "--seeds-per-trial", "2"),
+            "--trials 100000 with --seeds-per-trial 2: a study has at most 100,000 runs",
+        ),
+        (("tune", "simclr", "--concurrency", "9" * 400), "invalid value for '--concurrency'"),
+        (("tune", "simclr", "--cpus-per-trial", "99999999999"), "less than or equal to 1024"),
+        (("tune", "simclr", "--gpus-per-trial", "nan"), "invalid value for '--gpus-per-trial'"),
+        (("tune", "simclr", "--gpus-per-trial", "1e400"), "invalid value for '--gpus-per-trial'"),
+        (("run", "simclr", "--seed", "99999999999"), "seed: must be less than 2147483648"),
+        (("figures", "abcd", "--images", "99999999999"), "less than or equal to 100000"),
+        (("leaderboard", "--reach", "nan"), "--reach must be a fraction in [0, 1]"),
+    ],
+)
+def test_absurd_numbers_are_refused(refused: Call, words: tuple[str, ...], message: str) -> None:
+    refused(words, message)
+
+
+def test_python_callers_get_the_same_limits() -> None:
+    for workers in (0, 1025, 10**11):
+        with pytest.raises(ConfigError, match=r"--workers: must be from 1 to 1,024"):
+            choose_devices("cpu", workers)
+
+
+@pytest.mark.parametrize(
+    "locale",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
+    ],
+)
+def test_letters_beyond_ascii_under_any_locale(
+    shell: Call, tmp_path: Path, locale: dict[str, str]
+) -> None:
+    """The path comes from the command line, and another one from inside of the file."""
+    file = tmp_path / "café" / "é.yaml"
+    file.parent.mkdir()
+    file.write_text(f'data.name: "hub:{tmp_path}/là"\n', encoding="utf-8")
+    answer = shell("config", "simclr", "--json", "--config", file, env=locale)
+    assert answer.code == 0, answer.err
+    assert answer.out.isascii()
+    assert answer.json["data"]["name"] == f"hub:{tmp_path}/là"
+    answer = shell("partition", "--config", file, env=locale)
+    assert answer.code == 5, answer.err
+    assert "the path does not exist" in answer.err
+
+
+def test_a_path_that_is_no_utf8(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    folder.mkdir()
+    file = folder / "a.yaml"
+    file.write_text("seed: 3\n")
+    answer = call("config", "simclr", "--json", "--config", file)
+    assert answer.code == 0
+    answer.out.encode("utf-8")  # strict
+    assert answer.json["sources"]["seed"] == f"file {tmp_path}/bad�/a.yaml"
+    answer = call("leaderboard", "--json", "--store", folder / "store")
+    assert answer.code == 5
+    assert json.loads(answer.out or "null") is None
+
+
+def test_no_control_character_reaches_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rich adds its own colours, but shows `[red]` and the cells' characters as text."""
+    cells = [["[red]x[/red]", "\x1b[2J\x07\u202ea\nb"]]
+    show_table(["method", "notes"], cells, title="\x1b]0;t\x07")
+    plain = capsys.readouterr().out
+    assert r"\x1b[2J\x07\u202ea\nb" in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_table(["method", "notes"], cells, title="t")
+    drawn = capsys.readouterr().out
+    assert "[red]x[/red]" in drawn
+    assert r"\x1b[2J\x07\u202ea\nb" in drawn
+    assert "\x07" not in drawn
+    assert "\x1b[2J" not in drawn
+    note("error: " + "x" * 10_000 + "\x1b[31m")
+    err = capsys.readouterr().err
+    assert len(err) < 2100
+    assert "\x1b" not in err
+
+
+def test_the_mode_of_this_process_is_utf8() -> None:
+    assert sys.getfilesystemencoding() == "utf-8"  # else the tests above would prove nothing
