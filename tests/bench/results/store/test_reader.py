@@ -33,13 +33,13 @@ def test_many_rows_are_read_from_one_file(
     assert decode(whole, Row) == store.rows()
 
     opened: list[str] = []
-    parse = reader._parse
+    parse = reader.parse_record
 
     def counted(path: Path, data: bytes, model: Any) -> Any:
         opened.append(path.stem)
         return parse(path, data, model)
 
-    monkeypatch.setattr(reader, "_parse", counted)
+    monkeypatch.setattr(reader, "parse_record", counted)
 
     def read() -> list[Row]:
         opened.clear()
@@ -103,7 +103,7 @@ def test_the_marks_of_a_copied_store_hold(
         (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
     store.refresh()
     copied = shutil.copytree(store.root, tmp_path / "copy")
-    monkeypatch.setattr(reader, "_parse", lambda *_: "read again")
+    monkeypatch.setattr(reader, "parse_record", lambda *_: "read again")
     assert len(Store(copied).rows()) == 64
 
 
