@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from fedbench.bench.results.store.row import Row
 LEVEL = 0.05
 """Probability that a run which differs like another seed exceeds a limit."""
 _MIN_SEEDS = 3
+_ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than the test split
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[S
 
 def _accuracies(row: Row) -> list[str]:
     names = (*Row.model_fields, *json.loads(row.metrics_json or "{}"))
-    return [name for name in names if is_accuracy(name) and "_local" not in name]
+    return [name for name in names if is_accuracy(name) and not _ELSEWHERE.search(name)]
 
 
 def _value(row: Row, metric: str) -> float | None:
