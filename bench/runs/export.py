@@ -128,14 +128,25 @@ def load_encoder(file: Path | str) -> Encoder:
         if card["format"] != FORMAT:
             raise DataError(f"{path}: format {card['format']!r} is not {FORMAT!r}; update fedbench")
         model = ModelConfig.model_validate(card["model"])
-        channels, height, width = card["image_shape"]
+        channels, height, width = map(int, card["image_shape"])
         feature_dim = int(card["feature_dim"])
-    except (OSError, KeyError, TypeError, ValueError) as err:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
         raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
-    backbone = latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
-    counters = {k: v for k, v in backbone.state_dict().items() if k.endswith("num_batches_tracked")}
+
+    def make() -> nn.Module:
+        return latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)
+
     try:
-        backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
-    except RuntimeError as err:
-        raise DataError(f"{str(path)!r}: its tensors do not fit its card; export it again") from err
+        with torch.device("meta"):  # without memory: a stranger's card may ask for any
+            shapes = {name: value.shape for name, value in make().state_dict().items()}
+    except (ConfigError, RuntimeError, TypeError, ValueError) as err:
+        reason = str(err).partition("\n")[0]
+        raise DataError(f"{str(path)!r}: its card describes no encoder ({reason})") from err
+    counted = {name for name in shapes if name.endswith("num_batches_tracked")}
+    given = {name: value.shape for name, value in tensors.items()}
+    if shapes != {name: shapes[name] for name in counted} | given:
+        raise DataError(f"{str(path)!r}: its tensors do not fit its card; export it again")
+    backbone = make()
+    counters = {name: value for name, value in backbone.state_dict().items() if name in counted}
+    backbone.load_state_dict({**counters, **tensors})  # runs keep no counters of batch norm
     return Encoder(card, backbone).eval()

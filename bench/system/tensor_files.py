@@ -80,11 +80,11 @@ def read(
         raise ValueError(str(err)) from err
     if _ENTRY not in text:
         return _old_values(text, tensors, whole=len(names) == len(all_names)), tensors
-    body = json.loads(text[_ENTRY])
+    body = _parsed(text[_ENTRY])
     if not isinstance(body, dict) or body.pop("sha256", None) != _envelope(body):
         raise ValueError("the checksum of its header does not fit")
-    entries: dict[str, list[Any]] = body["tensors"]
-    if entries.keys() != all_names:
+    entries: Any = body.get("tensors")
+    if not isinstance(entries, dict) or entries.keys() != all_names:
         raise ValueError("its tensors are not those of its header")
     for name, value in tensors.items():
         if _entry(value) != entries[name]:
@@ -99,6 +99,13 @@ def has_checksum(path: Path) -> bool:
         return bool({_ENTRY, _OLD_CHECKSUM} & dict(file.metadata() or {}).keys())
 
 
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as err:
+        raise ValueError("the JSON of its header is nested too deeply") from err
+
+
 def _old_values(
     text: dict[str, str], tensors: Mapping[str, Tensor], *, whole: bool
 ) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def _old_values(
     if any('"sha256"' in value for value in text.values()):
         raise ValueError("the name of its header's entry is altered")
     expected = text.pop(_OLD_CHECKSUM, None)
-    values = {name: json.loads(value) for name, value in text.items()}
+    values = {name: _parsed(value) for name, value in text.items()}
     if expected is not None and whole:  # only partitions had one, and they are read whole
         arrays = {name: value.numpy() for name, value in tensors.items()}
         if expected != digest(values, arrays):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fedbench.bench.evaluation.features import extract
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.export import export_encoder, load_encoder
 from fedbench.bench.runs.run import run
+from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup, train
@@ -74,3 +76,44 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(DataError, match="is not an encoder exported by fedbench"):
         load_encoder(path)
+
+
+@pytest.mark.parametrize(
+    ("card", "reason"),
+    [
+        ({}, "its tensors do not fit its card"),
+        ({"model": {"backbone": "resnet8", "width": 10**6}}, "its tensors do not fit its card"),
+        ({"model": {"backbone": "resnet8", "width": 10**12}}, "its card describes no encoder"),
+        ({"model": {"backbone": "x"}}, "describes no encoder .unknown backbone 'x'"),
+        ({"feature_dim": 10**15}, "its tensors do not fit its card"),
+        ({"feature_dim": float("inf")}, "is not an encoder exported by fedbench"),
+        ({"image_shape": "abc"}, "is not an encoder exported by fedbench"),
+        ({"image_shape": [-1, 0, 10**30]}, "its card describes no encoder"),
+    ],
+)
+def test_a_card_is_not_believed(tmp_path: Path, card: dict[str, Any], reason: str) -> None:
+    """Nothing is allocated for it: one 3×3 convolution of width 1e6 has 9e12 weights."""
+    good = {
+        "format": "fedbench-encoder-1",
+        "model": {"backbone": "resnet8", "width": 4},
+        "image_shape": [3, 8, 8],
+        "feature_dim": 32,
+        "pixels": "unit",
+    }
+    path = tmp_path / "encoder.safetensors"
+    path.write_bytes(tensor_files.encode({"card": good | card}, {}))
+    with pytest.raises(DataError, match=reason) as error:
+        load_encoder(path)
+    assert "\n" not in str(error.value)
+
+
+def test_hostile_headers_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "encoder.safetensors"
+    header = json.dumps({"__metadata__": {"card": "[" * 5000}}).encode()
+    for content, reason in (
+        (struct.pack("<Q", 2**60) + b"{}", "header too large"),
+        (struct.pack("<Q", len(header)) + header, "nested too deeply"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=reason):
+            load_encoder(path)
