@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.terminal.console import emit, emit_json, show_table
+from fedbench.bench.system.text import visible
+from fedbench.bench.terminal.console import emit, emit_json, show_table, takes_unicode
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
@@ -169,14 +170,17 @@ def config_record(resolved: Resolved) -> dict[str, Any]:
 
 
 def config_yaml(resolved: Resolved) -> str:
-    """Return a configuration as YAML that `--config` accepts."""
+    """Return a configuration as YAML that `--config` accepts, whatever letters stdout takes."""
     from fedbench.bench.config.yaml_files import dump_yaml
 
     values = resolved.config.model_dump(mode="json")
     head = {"spec": values.pop("spec"), "preset": resolved.preset}
     if resolved.study:
         head["study"] = resolved.study
-    return dump_yaml({**head, **values}, sort_keys=False, allow_unicode=True)
+    text = dump_yaml({**head, **values}, sort_keys=False, allow_unicode=True)
+    if text.isascii() or (takes_unicode() and text == visible(text)):
+        return text
+    return dump_yaml({**head, **values}, sort_keys=False, allow_unicode=False)  # "caf\xE9"
 
 
 def show_config(resolved: Resolved) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal.console import note, show_table
@@ -64,9 +65,20 @@ def test_letters_beyond_ascii_under_any_locale(
     assert answer.code == 0, answer.err
     assert answer.out.isascii()
     assert answer.json["data"]["name"] == f"hub:{tmp_path}/là"
+    again = tmp_path / "again.yaml"
+    again.write_text(shell("config", "simclr", "--yaml", "--config", file, env=locale).out)
+    assert load_yaml(again)["data"]["name"] == f"hub:{tmp_path}/là"
     answer = shell("partition", "--config", file, env=locale)
     assert answer.code == 5, answer.err
     assert "the path does not exist" in answer.err
+
+
+def test_yaml_that_a_terminal_must_not_show(call: Call, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text('data.name: "folder:/tmp/a\\u202eb\\x1b\\tc"\n')
+    second.write_text(call("config", "simclr", "--yaml", "--config", first).out)
+    assert second.read_text().isascii()
+    assert load_yaml(second)["data"]["name"] == "folder:/tmp/a\u202eb\x1b\tc"
 
 
 def test_a_path_that_is_no_utf8(call: Call, tmp_path: Path) -> None:

@@ -73,9 +73,13 @@ class Store:
         """Return the store itself.
 
         Raises:
-            StoreError: if its folder is not there.
+            StoreError: if its folder is not there, or its name is none that the system takes.
         """
-        if not self.root.exists():
+        try:
+            there = self.root.exists()
+        except OSError as cause:  # a name that is too long
+            raise read_error(self.root, cause) from cause
+        if not there:
             raise StoreError(f"there is no store at {str(self.root)!r}; name another with --store")
         return self
 

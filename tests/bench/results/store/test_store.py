@@ -277,3 +277,8 @@ def test_a_lock_is_held_by_one_and_freed_by_a_kill(store: Store, tmp_path: Path)
     holder.join()
     with store.lock("cell") as locked, store.lock("cell") as twice:
         assert (locked, twice) == (True, False)
+
+
+def test_a_name_that_no_system_takes(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"^cannot read '.*x': File name too long; check the path"):
+        Store(tmp_path / ("x" * 300)).require()
