@@ -140,7 +140,7 @@ def read_table(data: bytes) -> pa.Table:
         version = int((table.schema.metadata or {}).get(_VERSION, b"0"))
     except (pa.ArrowException, OSError, ValueError) as cause:
         first = (str(cause).splitlines() or ["unreadable"])[0]
-        raise StoreError(f"not a whole Parquet file ({first[:100]})") from cause
+        raise StoreError(f"torn or altered: not a whole Parquet file ({first[:100]})") from cause
     if version >= _FIRST_WITH_CHECKSUM and not with_checksum:
         raise StoreError("torn or altered: its checksum is missing")
     return table

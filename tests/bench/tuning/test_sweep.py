@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
+from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.cost import Datasets
@@ -220,14 +220,15 @@ def test_a_cell_that_another_process_finished_is_not_run(tmp_path: Path) -> None
 
 
 def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
-    def record(collapsed: bool) -> str:
-        made = RoundRecord(0, 0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8, collapsed)
-        return json.dumps(made.as_dict()) + "\n"
+    def record(round_index: int, collapsed: bool) -> str:
+        made = RoundRecord(round_index, 0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8, collapsed)
+        return seal(made.as_dict()) + "\n"
 
     made = replace(job(tmp_path), stop_collapsed=True)
     folder = Store(tmp_path).cell_dir("cell")
     folder.mkdir(parents=True)
-    history = [record(flag) for flag in (True, True, False, True, True, True)]
+    flags = (True, True, False, True, True, True)
+    history = [record(index, flag) for index, flag in enumerate(flags)]
     (folder / "history.jsonl").write_text("".join(history) + '{"collaps')
     message = last(made)
     assert (message["status"], message["bytes"]) == ("stopped", 6 * 7)

@@ -148,7 +148,7 @@ def test_the_page_says_that_tuning_budgets_differ(
         config = RunConfig(spec=spec)
         store.write_row(make_row(config, linear_acc=0.5, tuned=True, study_id=spec))
         study = {"spec": spec, "trials": trials, "seeds_per_trial": 2, "finished_at": "2026-01-02"}
-        study["config"] = config.model_dump(mode="json")
+        study |= {"config": config.model_dump(mode="json"), "preset": "demo", "study_id": spec}
         store.write_study(spec, study)
     fedbench.report(tmp_path / "page.html", store)
     (group,) = data_of(tmp_path / "page.html")["boards"]["linear_acc"]["groups"]
