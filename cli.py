@@ -222,6 +222,8 @@ def leaderboard(
         store, grid=grid, dataset=dataset, metric=metric, published=published, reach=reach
     )
     warn(*ranking.problems)
+    if ranking.problems:
+        suggest("fedbench verify", store)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     show_results.show_leaderboard(ranking, form, quiet=output.quiet)
@@ -242,6 +244,8 @@ def report(
     """Write one web page with tables and charts. It needs no network."""
     result = fedbench.report(file, store, grid=grid, dataset=dataset)
     warn(*result.problems)
+    if result.problems:
+        suggest("fedbench verify", store)
     output.show(result, show_results.show_report)
     if strict and result.problems:
         raise typer.Exit(UNREADABLE)

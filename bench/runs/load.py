@@ -71,9 +71,10 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     folder = store.cell_dir(store.key(row))
     checkpoint = load_checkpoint(folder, row.training_id or run_id)
     if checkpoint is None:
+        damaged = any(folder.glob("round-*.safetensors"))
         raise StoreError(
-            f"run {run_id} has no checkpoint in {str(folder)!r} any more;"
-            " run it again into an empty store"
+            f"run {run_id} has {'only damaged checkpoints' if damaged else 'no checkpoint'} in"
+            f" {str(folder)!r}; run it again into an empty store"
         )
     config = row.config
     dataset = open_dataset(config, data_dir)

@@ -49,7 +49,7 @@ def show_result(result: RunResult) -> None:
     lines.append(_entry("time", f"{duration(row.wall_seconds or 0)} on {row.device}"))
     lines.append(_entry("run id", result.run_id))
     if result.measured_from is not None:
-        lines.append(_entry("training", f"the same as of run {result.measured_from}"))
+        lines.append(_entry("training", f"its weights are those of run {result.measured_from}"))
     lines.append(_entry("stored in", result.paths["run"] or result.paths["store"] or ""))
     emit("\n".join(lines))
 

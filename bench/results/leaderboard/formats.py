@@ -368,7 +368,7 @@ def _short(value: float | None) -> str:
 def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
     flat = {key: value for key, value in record.items() if key != "published"}
     if join:
-        for key in ("seeds", "values"):
+        for key in ("seeds", "values", "row_ids"):
             flat[key] = " ".join(map(str, flat[key]))
     cell = record["published"] or {}
     for name in _PUBLISHED:

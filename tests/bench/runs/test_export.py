@@ -63,6 +63,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="one encoder per client"):
         export_encoder(local.row.row_id, out, store=store)
     for path in store.cell_dir(local.run_id).glob("round-*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"has only damaged checkpoints.*run it again"):
+        export_encoder(local.row.row_id, out, store=store)
+    for path in store.cell_dir(local.run_id).glob("round-*"):
         path.unlink()
     with pytest.raises(StoreError, match=r"has no checkpoint.*run it again"):
         export_encoder(local.row.row_id, out, store=store)

@@ -158,6 +158,7 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert len(records) == 6
     assert float(records[1]["mean"]) == board.lines[1].mean
     assert records[1]["seeds"] == "0 1 2"
+    assert records[1]["row_ids"].split() == list(board.lines[1].row_ids)
     assert records[1]["published"] == records[1]["published_source"] == ""
     assert to_csv(leaderboard([])).startswith("rank,method")
 
