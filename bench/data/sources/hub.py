@@ -117,7 +117,7 @@ class ParquetPictures:
         try:
             metadata = json.loads((schema.metadata or {})[b"huggingface"])
             names = metadata["info"]["features"][label]["names"]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None  # the key is optional, and so is every part of it
         return tuple(map(str, names)) if isinstance(names, list) and names else None
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedbench.bench.results.store.reader import list_folder
+from fedbench.bench.results.store.reader import list_folder, read_error
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store, replica_key
@@ -80,7 +80,11 @@ def merge(
     new: dict[str, list[_Known]] = {}
     studies = _Studies(target)
     for source in map(open_store, sources):
-        if not source.root.is_dir():
+        try:
+            there = source.root.is_dir()
+        except OSError as cause:  # a name that is too long
+            raise read_error(source.root, cause) from cause
+        if not there:
             raise StoreError(f"there is no store at {str(source.root)!r}; give folders of stores")
         done.problems += source.problems()
         for row in source.rows():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_privacy_that_is_off_does_not_count() -> None:
 def test_measuring_differently_is_another_run_of_the_same_training() -> None:
     """Every field of the evaluation counts in the row alone."""
     plain = RunConfig(seed=3)
-    other = {
+    other: dict[str, Any] = {
         "protocols": ["knn"],
         "labels_from": "held-out",
         "objective_on": "encoder",

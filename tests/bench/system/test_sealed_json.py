@@ -15,7 +15,7 @@ VALUE = {"loss": 0.1 + 0.2, "rounds": {"2": None, "10": [True, -1]}, "name": 'é
 def test_values_come_back() -> None:
     assert unseal(seal(VALUE)) == unseal(seal(VALUE, indent=2)) == VALUE
     assert "\n" not in seal(VALUE)
-    assert unseal(seal({2: "keys become text"})) == {"2": "keys become text"}
+    assert unseal(seal({"a": {2: "keys become text"}})) == {"a": {"2": "keys become text"}}
     assert math.isnan(unseal(seal({"a": math.nan}))["a"])
 
 

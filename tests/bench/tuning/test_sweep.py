@@ -100,20 +100,20 @@ def test_folders_of_stored_cells_that_a_killed_process_left_elsewhere_are_delete
 ) -> None:
     in_one_process()
     store, elsewhere = tmp_path / "s", Store(tmp_path / "fast")
-    places = {"store": store, "methods": ["supervised"], "checkpoint_dir": elsewhere.root}
-    first = small(**places)
+    places: dict[str, Any] = {"methods": ["supervised"], "checkpoint_dir": elsewhere.root}
+    first = small(store, **places)
     stored, running = (cell["row_id"] for cell in first.cells)
     (store / "rows" / f"{running}.parquet").unlink()
     for identity in (stored, running):
         elsewhere.cell_dir(identity).mkdir(parents=True, exist_ok=True)
         (elsewhere.cell_dir(identity) / "left").write_text("by a killed process")
-    small(**places, dry_run=True)
+    small(store, **places, dry_run=True)
     assert elsewhere.cell_dir(stored).exists()
     with elsewhere.lock(stored):
-        small(**places)
+        small(store, **places)
         assert elsewhere.cell_dir(stored).exists()
     assert not elsewhere.cell_dir(running).exists()  # it has run, and was moved into the store
-    small(**places)
+    small(store, **places)
     assert list((elsewhere.root / "cells").iterdir()) == []
 
 

@@ -70,6 +70,14 @@ def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
         load_dataset(f"hub:{tmp_path}", tmp_path / "data")
 
 
+def test_schema_metadata_nested_too_deep_count_as_absent(tmp_path: Path) -> None:
+    metadata = {"huggingface": '{"info":' * 5000 + "1" + "}" * 5000}
+    for split in ("train", "test"):
+        data = table([GOOD, GOOD], [0, 1]).replace_schema_metadata(metadata)
+        pq.write_table(data, tmp_path / f"{split}.parquet")
+    assert load_dataset(f"hub:{tmp_path}", tmp_path / "data").num_classes == 2
+
+
 def _truncate(root: Path) -> None:
     file = root / "train-0.parquet"
     file.write_bytes(file.read_bytes()[:-20])

@@ -311,3 +311,8 @@ def test_rows_without_a_platform_are_apart_if_their_machines_are(make_row: MakeR
     assert known_apart(recorded, old.model_copy(update={"platform": SSE}))
     for other in (row, same, recorded):
         assert not known_apart(old, other)
+
+
+def test_a_source_whose_name_no_system_takes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="File name too long"):
+        merge([tmp_path / ("x" * 5000)], tmp_path / "to")

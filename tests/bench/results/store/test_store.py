@@ -15,6 +15,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import decode, encode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.files import file_lock
 
 MakeRow = Callable[..., Row]
 
@@ -96,16 +97,17 @@ def test_unreadable_files_are_skipped_and_named(
 def test_a_killed_writer_leaves_nothing_that_is_read(store: Store, make_row: MakeRow) -> None:
     store.write_row(make_row())
     folder = store.root / "rows"
-    fresh, stale = folder / ".x.parquet.1234abcd.tmp", folder / ".y.parquet.1234abcd.tmp"
-    for path in (fresh, stale):
+    living, killed = folder / ".x.parquet.1234abcd.tmp", folder / ".y.parquet.1234abcd.tmp"
+    for path in (living, killed):
         path.write_bytes(b"PAR1 half a row")
-    os.utime(stale, (time.time() - 7200,) * 2)
-    later = Store(store.root)
-    assert len(later.rows()) == 1
-    assert later.problems() == []
-    later.write_row(make_row(RunConfig(seed=1)))
-    assert fresh.exists()  # perhaps a living writer's
-    assert not stale.exists()
+    with file_lock(living) as locked:  # as a writer does until its file has its name
+        assert locked
+        later = Store(store.root)
+        assert len(later.rows()) == 1
+        assert later.problems() == []
+        later.write_row(make_row(RunConfig(seed=1)))
+        assert living.exists()
+        assert not killed.exists()
 
 
 def _write_rows(root: Path, rows: list[Row]) -> None:
