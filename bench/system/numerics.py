@@ -20,7 +20,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -87,6 +86,8 @@ def measure(device: str = "cpu") -> Platform:
     Args:
         device: type of the device that trains, `cpu` or `cuda`.
     """
+    import scipy  # imported here, as in `_fingerprint`: training does without it
+
     with single_thread(), torch.enable_grad():
         lines, fingerprint = _with_onednn_log(lambda: _fingerprint(torch.device(device)))
     return Platform(
