@@ -8,6 +8,18 @@ Source: Lubana et al. 2022, https://arxiv.org/abs/2205.11506, equation 5. With t
 and objective = align + weight * unif, larger is better. The mean over clients is outermost and
 unweighted; y runs over the images of x's client, x included. The released code computes another
 formula (two augmented views, batches of 256); this is the paper's, with one drawn view per image.
+
+Beside it stand its parts to first order, per client and averaged in the same way:
+
+    rho   = mean_{x, y in X_k} (1 - s(x, y)) = 1 - |mean_x unit projection of x|^2
+    delta = 1 - align
+    SEP   = 1 - delta / rho, of the averaged rho and delta
+
+By Jensen's inequality unif <= -|mean_x ...|^2 / temperature, so with weight = temperature (the
+defaults) objective <= rho - delta: a spread minus a spread, not their ratio. An encoder whose
+projections contract by c multiplies both by c^2 and its objective goes to 0 from either side, so
+that an objective below 0 gains by learning less. SEP has no scale: it is 1 where views of an image
+coincide, and negative where they differ more than two images do.
 """
 
 from __future__ import annotations
@@ -42,6 +54,7 @@ class ClientObjective(NamedTuple):
     align: float
     unif: float
     unif_without_self: float | None  # None: the client has a single image
+    rho: float
 
 
 class Objective(NamedTuple):
@@ -50,7 +63,22 @@ class Objective(NamedTuple):
     align: float
     unif: float
     unif_without_self: float | None  # None: no client has two images
+    rho: float
     value: float
+
+    @property
+    def delta(self) -> float:
+        """Mean cosine distance between an image and its view, in [0, 2]."""
+        return 1 - self.align
+
+    @property
+    def sep(self) -> float | None:
+        """1 - delta / rho, at most 1; None where all projections of each client coincide."""
+        return 1 - self.delta / self.rho if self.rho > _COINCIDE else None
+
+
+_COINCIDE = 1e-12
+"""Mean cosine distances up to here are rounding of projections in single precision."""
 
 
 def client_align_unif(
@@ -70,7 +98,7 @@ def client_align_unif(
 
     Returns:
         align in [-1, 1]; unif in [-1 / temperature, 1 / temperature], with and without the pairs
-        (x, x).
+        (x, x); rho in [0, 1].
 
     Raises:
         EvaluationError: if the shapes differ, without images, or for settings out of range.
@@ -88,6 +116,7 @@ def client_align_unif(
     # Double precision costs little next to the encoder; a collapsed encoder then scores exactly 0.
     unit = F.normalize(anchors.double(), dim=1)  # (N, d)
     align = (unit * F.normalize(views.double(), dim=1)).sum(dim=1).mean().item()
+    rho = (unit - unit.mean(dim=0)).square().sum(dim=1).mean().item()
     size = len(unit)
     total, total_without_self = 0.0, 0.0
     for start in range(0, size, chunk):
@@ -101,8 +130,9 @@ def client_align_unif(
         total_without_self += others.sum().item()
     unif = math.log(size) - total / size
     if size == 1:
-        return ClientObjective(align, unif, None)
-    return ClientObjective(align, unif, math.log(size - 1) - total_without_self / size)
+        return ClientObjective(align, unif, None, rho)
+    without_self = math.log(size - 1) - total_without_self / size
+    return ClientObjective(align, unif, without_self, rho)
 
 
 def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Objective:
@@ -125,7 +155,8 @@ def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Obj
         client.unif_without_self for client in per_client if client.unif_without_self is not None
     ]
     without_self = math.fsum(defined) / len(defined) if defined else None
-    return Objective(align, unif, without_self, align + weight * unif)
+    rho = math.fsum(client.rho for client in per_client) / len(per_client)
+    return Objective(align, unif, without_self, rho, align + weight * unif)
 
 
 def client_statistics(

@@ -86,10 +86,16 @@ def _objective(
         max_examples=config.objective_max_examples,
     )
     score = objective(statistics, config.objective_weight)
-    metrics = {"objective": score.value, "align": score.align, "unif": score.unif}
-    if score.unif_without_self is not None:
-        metrics["unif_without_self"] = score.unif_without_self
-    return metrics
+    metrics = {
+        "objective": score.value,
+        "align": score.align,
+        "unif": score.unif,
+        "unif_without_self": score.unif_without_self,
+        "rho": score.rho,
+        "delta_views": score.delta,
+        "sep": score.sep,
+    }
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _protocols(

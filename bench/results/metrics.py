@@ -62,6 +62,16 @@ def score(metric: str, value: float) -> float:
     return -value if metric in LOWER_IS_BETTER else value
 
 
+CONTRACTED = 0.5
+"""Projections with less than this share of the spread that they had before training have
+contracted, so that the objective says little; a convention."""
+
+
+def has_contracted(spread: float | None, before: float | None) -> bool:
+    """Return True if the spread of projections (`projection_std_ratio`) has fallen that far."""
+    return spread is not None and before is not None and spread < CONTRACTED * before
+
+
 _ENCODERS = ("num_clients",)
 """Read where encoders differ between clients: a metric is then a mean over some of them."""
 _PROBES = ("labels_from", *_ENCODERS)
@@ -69,7 +79,13 @@ _SHARE = r"(_[\w.+-]+pct)?(_local|_train)?"
 _READS = {
     r"final_loss|relative_movement|idle_clients": (),
     r"(projection_)?std_ratio|effective_rank|collapsed|angle\w*": _ENCODERS,
-    r"align": ("objective_on", "objective_view", "objective_max_examples", *_ENCODERS),
+    r"rho": ("objective_on", "objective_max_examples", *_ENCODERS),
+    r"align|delta_views|sep": (
+        "objective_on",
+        "objective_view",
+        "objective_max_examples",
+        *_ENCODERS,
+    ),
     r"unif\w*": ("objective_on", "objective_temperature", "objective_max_examples", *_ENCODERS),
     r"objective": (
         "objective_on",

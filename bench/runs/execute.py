@@ -29,6 +29,7 @@ from fedbench.bench.config import (
 )
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
@@ -231,7 +232,7 @@ class _Run:
         return WorkerPool(spec, self._devices, sizes, config.cohort_size)
 
     def _untrained(self) -> dict[str, float]:
-        """Metrics before the first round, from a file if an earlier attempt measured them."""
+        """Metrics of the untrained encoder, from a file if an earlier attempt measured them."""
         if not self.setup.config.evaluation.untrained:
             return {}
         path = self._folder / "untrained.json"
@@ -251,7 +252,11 @@ class _Run:
         return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
-        """Metrics of the current weights; with `first`, with the initial personal tensors."""
+        """Metrics of the current weights.
+
+        With `first`, those of a net before training: with the initial personal tensors, and with
+        batch-norm statistics filled.
+        """
         binding, trainer = self.trainer.binding, self.trainer
 
         def select(client_id: int) -> None:
@@ -262,6 +267,8 @@ class _Run:
         one_encoder = first or self.setup.method.needs().pooled
         if one_encoder:
             select(0)
+        if first:
+            fill_statistics(self.setup, binding.net, self._device)
         return evaluate(
             self.setup,
             binding,

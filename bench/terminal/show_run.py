@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedbench.bench.results.metrics import has_contracted
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.units import count, duration, percent, size, spread
 
@@ -85,8 +86,8 @@ def _privacy(row: Row) -> list[str]:
 
 
 def warnings(result: RunResult) -> list[str]:
-    """List the problems of a finished run: divergence and collapse."""
-    metrics, problems = result.metrics, []
+    """List the problems of a finished run: divergence, collapse and contraction."""
+    metrics, problems, name = result.metrics, list[str](), "projection_std_ratio"
     if result.status == "diverged":
         rounds = f"{result.row.rounds_done or 0} of {result.row.num_rounds} rounds"
         problems.append(
@@ -97,6 +98,11 @@ def warnings(result: RunResult) -> list[str]:
         problems.append(
             f"the encoder has collapsed: spread of features {metrics['std_ratio'] or 0:.3f}, of"
             f" projections {metrics.get('projection_std_ratio') or 0:.3f} (1 = even, 0 = constant)"
+        )
+    elif has_contracted(after := metrics.get(name), before := metrics.get(f"untrained_{name}")):
+        problems.append(
+            f"the projections have contracted: spread {after:.3f}, {before:.3f} before training"
+            " (1 = even, 0 = constant); the objective says little"
         )
     return problems
 

@@ -20,7 +20,7 @@ from fedbench.bench.results.leaderboard.across_cells import (
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
-from fedbench.bench.results.metrics import is_accuracy, metric_title
+from fedbench.bench.results.metrics import is_accuracy, metric_title, score
 from fedbench.bench.system.text import single_line
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _count(value: float | None, line: Line) -> str:
 
 
 def _notes(line: Line) -> list[str]:
-    """Caveats of a line: divergence, failures, collapse, tuning, privacy, replicas, few seeds."""
+    """Caveats of a line: failures, collapse, no gain, tuning, privacy, replicas, few seeds."""
     notes = []
     if line.num_diverged:
         notes.append(f"{line.num_diverged} diverged")
@@ -234,6 +234,10 @@ def _notes(line: Line) -> list[str]:
         notes.append(f"{line.num_failed} failed")
     if line.collapsed:
         notes.append("collapsed")
+    elif line.contracted:
+        notes.append("contracted")
+    if line.gain is not None and score(line.metric, line.gain) <= 0:
+        notes.append("not above untrained")
     if line.tuned:
         runs = "" if line.tune_runs is None else f" in {line.tune_runs} runs"
         place = "" if line.tuned_on is None else f" on {line.tuned_on}"

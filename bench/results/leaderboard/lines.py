@@ -31,7 +31,7 @@ from fedbench.bench.results.leaderboard.curves import (
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import Published, published_number
 from fedbench.bench.results.leaderboard.statistics import LEVEL, holm, mean, paired_p, summarize
-from fedbench.bench.results.metrics import score
+from fedbench.bench.results.metrics import has_contracted, score
 from fedbench.bench.results.store.row import Row, per_gigabyte
 
 
@@ -61,6 +61,8 @@ class Line:
         gain: mean over seeds of (trained - untrained encoder).
         mb_up_down: bytes of one run in both directions, in units of 1e6; mean over seeds.
         minutes: wall time of one run; mean over seeds.
+        collapsed, contracted: whether the encoder of a run has collapsed, or its projections have
+            lost half of the spread that they had before training.
         num_diverged, num_failed: runs that ended so; a line with diverged runs ranks last.
         difference: mean - published value.
         keys: the comparability class, columns and further settings.
@@ -110,6 +112,7 @@ class Line:
     mb_up_down: float | None
     minutes: float | None
     collapsed: bool
+    contracted: bool
     num_diverged: int
     num_failed: int
     tuned: bool
@@ -327,6 +330,11 @@ def _values(rows: Sequence[Row], metric: str) -> list[tuple[Row, float]]:
     return [(row, v) for row in rows if (v := metric_value(row, metric)) is not None]
 
 
+def _contracted(row: Row) -> bool:
+    name = "projection_std_ratio"
+    return has_contracted(metric_value(row, name), metric_value(row, f"untrained_{name}"))
+
+
 def _line(
     config_id: str,
     runs: _Runs,
@@ -373,6 +381,7 @@ def _line(
         mb_up_down=_mean((row.bytes_up_down for row in done), unit=1e6),
         minutes=_mean((row.wall_seconds for row in done), unit=60),
         collapsed=any(row.collapsed for row in done),
+        contracted=any(map(_contracted, done)),
         num_diverged=runs.num_diverged,
         num_failed=runs.num_failed,
         tuned=any(row.tuned for row in runs.rows),

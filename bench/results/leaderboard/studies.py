@@ -44,6 +44,8 @@ class StudyView:
         finished_at: when its best values were written; None before.
         best: the trial number of the highest objective; None without one.
         best_objective: of that trial.
+        untrained: figures of encoders without training, one per `seed`.
+        cautions: what speaks against its best values.
         trials: by number, as `Store.trials` gives them.
         correlations: one for every metric that trials recorded and the search never saw.
         seconds: wall time of all trials.
@@ -57,6 +59,8 @@ class StudyView:
     finished_at: str | None
     best: int | None
     best_objective: float | None
+    untrained: tuple[Mapping[str, float], ...] = field(repr=False)
+    cautions: tuple[str, ...]
     trials: tuple[Mapping[str, Any], ...] = field(repr=False)
     correlations: tuple[Correlation, ...]
     seconds: float
@@ -120,6 +124,8 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         finished_at=meta.get("finished_at"),
         best=None if best is None else best["number"],
         best_objective=None if best is None else best["objective"],
+        untrained=tuple(meta.get("untrained") or ()),
+        cautions=tuple(meta.get("cautions") or ()),
         trials=tuple(trials),
         correlations=tuple(
             correlate(

@@ -44,7 +44,8 @@ def slow(anchors: torch.Tensor, views: torch.Tensor, temperature: float) -> Clie
         unif -= math.log(sum(terms) / len(terms)) / len(rows)
         del terms[i]
         without_self -= math.log(sum(terms) / len(terms)) / len(rows)
-    return ClientObjective(align, unif, without_self)
+    rho = sum(1 - cosine(x, y) for x in rows for y in rows) / len(rows) ** 2
+    return ClientObjective(align, unif, without_self, rho)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
@@ -60,17 +61,19 @@ def test_a_collapsed_encoder_scores_zero(size: int) -> None:
     # s = 1 everywhere: align = 1, unif = -log exp(1 / 0.2) = -5, and 1 + 0.2 * (-5) = 0.
     features = gaussian(1, 33).expand(size, 33)
     client = client_align_unif(features, features)
-    assert client == pytest.approx((1.0, -5.0, -5.0), abs=1e-6)
-    assert objective([client] * 3) == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
+    assert client == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
+    score = objective([client] * 3)
+    assert score == pytest.approx((1.0, -5.0, -5.0, 0.0, 0.0), abs=1e-6)
+    assert score.sep is None
 
 
 def test_orthogonal_features_have_a_closed_form() -> None:
     # One-hot features: s = 1 with itself and 0 with the N - 1 others, so with temperature t
-    # unif = -log((e^(1/t) + N - 1) / N), and 0 without the pair of x with itself.
+    # unif = -log((e^(1/t) + N - 1) / N), 0 without the pair of x with itself, rho = 1 - 1 / N.
     for size in (2, 10, 300):
         client = client_align_unif(torch.eye(size), 2.5 * torch.eye(size))
         expected = -math.log((math.exp(5.0) + size - 1) / size)
-        assert client == pytest.approx((1.0, expected, 0.0), abs=1e-9)
+        assert client == pytest.approx((1.0, expected, 0.0, 1 - 1 / size), abs=1e-9)
 
 
 def test_opposite_clusters_have_a_closed_form() -> None:
@@ -84,6 +87,45 @@ def test_opposite_clusters_have_a_closed_form() -> None:
     )
 
 
+# Z[i, j] = ((7i + 3j + ij) mod 11) - 5 and views 1/4 (((5i + 2j) mod 3) - 1) away, in three
+# clients; the values are from float64 arithmetic outside this project.
+GRID = torch.tensor([[(7 * i + 3 * j + i * j) % 11 - 5.0 for j in range(4)] for i in range(12)])
+NEAR = GRID + torch.tensor([[((5 * i + 2 * j) % 3 - 1) / 4 for j in range(4)] for i in range(12)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (slice(0, 5), (0.998147, -3.462097, -0.953359, 0.838301)),
+        (slice(5, 9), (0.996741, -3.785504, -1.389359, 0.735652)),
+        (slice(9, 12), (0.998424, -4.004779, -1.183954, 0.706943)),
+        (slice(0, 12), (0.997748, -2.854172, -1.507478, 0.994174)),
+    ],
+)
+def test_known_values(rows: slice, expected: tuple[float, ...]) -> None:
+    client = client_align_unif(GRID[rows], NEAR[rows])
+    assert client == pytest.approx(expected, abs=1e-6)
+    score = objective([client])
+    assert score.value <= score.rho - score.delta  # Jensen, for weight = temperature
+    if rows.stop - rows.start == 12:
+        assert score.sep == pytest.approx(0.997734, abs=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.2])
+def test_contraction_takes_the_objective_to_zero_and_leaves_sep(noise: float) -> None:
+    # z -> m + c (z - m): rho and delta shrink with c^2, their ratio stays.
+    centre = torch.tensor([[40.0, 0, 0, 0, 0, 0]])
+    images, seps, values = gaussian(200, 6), [], []
+    views = images + noise * gaussian(200, 6, name="noise")
+    for c in (1.0, 0.1, 0.01):
+        score = objective([client_align_unif(centre + c * images, centre + c * views)])
+        seps.append(score.sep)
+        values.append(abs(score.value))
+    assert seps == pytest.approx([seps[0]] * 3, abs=0.02)
+    assert values[1] < values[0] / 50
+    assert values[2] < values[1] / 50
+
+
 def test_a_single_image_has_only_itself() -> None:
     client = client_align_unif(gaussian(1, 4), gaussian(1, 4), temperature=0.5)
     assert client[:2] == pytest.approx((1.0, -2.0))
@@ -91,10 +133,13 @@ def test_a_single_image_has_only_itself() -> None:
 
 
 def test_clients_count_alike_and_undefined_values_are_left_out() -> None:
-    many = ClientObjective(0.5, -1.0, -0.5)
-    one = ClientObjective(1.0, -5.0, None)
-    # align (0.5 + 1) / 2, unif (-1 - 5) / 2, without self -0.5 alone, value 0.75 + 0.1 * (-3).
-    assert objective([many, one], weight=0.1) == pytest.approx((0.75, -3.0, -0.5, 0.45))
+    many = ClientObjective(0.5, -1.0, -0.5, 0.8)
+    one = ClientObjective(1.0, -5.0, None, 0.0)
+    # align (0.5 + 1) / 2, unif (-1 - 5) / 2, without self -0.5 alone, rho (0.8 + 0) / 2,
+    # value 0.75 + 0.1 * (-3); delta 1 - 0.75, SEP 1 - 0.25 / 0.4.
+    score = objective([many, one], weight=0.1)
+    assert score == pytest.approx((0.75, -3.0, -0.5, 0.4, 0.45))
+    assert (score.delta, score.sep) == pytest.approx((0.25, 0.375))
     assert objective([one]).unif_without_self is None
 
 
@@ -147,7 +192,7 @@ def test_a_constant_encoder_scores_zero_and_memory_mapped_images_work(tmp_path: 
         lambda images: torch.full((len(images), 7), 0.3), enumerate(CLIENTS), mapped,
         view="simclr-o", seed=0, device="cpu",
     )  # fmt: skip
-    assert objective(constant) == pytest.approx((1.0, -5.0, -5.0, 0.0), abs=1e-6)
+    assert objective(constant) == pytest.approx((1.0, -5.0, -5.0, 0.0, 0.0), abs=1e-6)
 
 
 def test_no_argument_can_carry_labels() -> None:
@@ -168,7 +213,7 @@ def test_errors() -> None:
     with pytest.raises(EvaluationError, match="0 clients with images"):
         objective([])
     with pytest.raises(EvaluationError, match="weight=-1"):
-        objective([ClientObjective(0.0, 0.0, 0.0)], weight=-1)
+        objective([ClientObjective(0.0, 0.0, 0.0, 0.0)], weight=-1)
     with pytest.raises(EvaluationError, match="max_examples=0"):
         client_statistics(
             embed, enumerate(CLIENTS), IMAGES, view="base", seed=0, device="cpu", max_examples=0

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedbench.bench.data.views.views import make_view
+from fedbench.bench.evaluation.calibration import fill_statistics
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.runs.untrained import untrained_figures
+from fedbench.bench.system import seeding
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import dealt
+
+CPU = torch.device("cpu")
+
+
+def setup_of(spec: str = "simclr", images: int = 600, **values: object) -> Setup:
+    config = resolve(
+        spec,
+        preset="demo",
+        set={"data.train_subset": images, "data.num_clients": 2, "model.norm": "batch", **values},
+        environ={},
+    ).config
+    dataset = open_dataset(config, None)
+    return Setup.of(config, dataset, dealt(dataset, config))
+
+
+def norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
+def test_statistics_are_the_mean_over_batches_and_nothing_else_changes() -> None:
+    setup = setup_of()
+    net = setup.make_net().eval()
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    first = next(m for m in net.modules() if isinstance(m, nn.Conv2d))
+    seen: list[torch.Tensor] = []
+    hook = first.register_forward_hook(lambda _m, _x, y: seen.append(y.detach()))
+    fill_statistics(setup, net, CPU)
+    hook.remove()
+    assert [len(y) for y in seen] == [200, 200, 200]
+    norm = norms(net)[0]
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    torch.testing.assert_close(
+        norm.running_mean, torch.stack([y.mean((0, 2, 3)) for y in seen]).mean(0)
+    )
+    torch.testing.assert_close(
+        norm.running_var, torch.stack([y.var((0, 2, 3)) for y in seen]).mean(0)
+    )
+    assert all(torch.equal(value, before[name]) for name, value in net.named_parameters())
+    assert not any(module.training for module in net.modules())
+    assert {norm.momentum for norm in norms(net)} == {0.1}
+
+
+def test_it_is_the_same_for_every_method_with_this_encoder() -> None:
+    filled = []
+    for spec in ("simclr", "byol", "orchestra"):
+        setup = setup_of(spec)
+        net = setup.make_net()
+        fill_statistics(setup, net, CPU)
+        filled.append(net["encoder"].state_dict())
+        if spec == "byol":  # the target starts as a copy, and is filled like the encoder
+            target = net["target_encoder"].state_dict()
+            assert all(torch.equal(target[name], filled[-1][name]) for name in target)
+    for other in filled[1:]:
+        assert all(torch.equal(filled[0][name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize("change", [{"model.norm": "group"}, {"images": 1}])
+def test_without_batch_norm_or_with_one_image_nothing_changes(change: dict[str, object]) -> None:
+    images = int(change.pop("images", 600))  # type: ignore[call-overload]
+    setup = setup_of("simclr", images, **{"data.num_clients": 1, **change})
+    net = setup.make_net()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    fill_statistics(setup, net, CPU)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("spec", ["simclr", "pfedae"])
+def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
+    from fedbench import run
+
+    sets = {"data.train_subset": 200, "federation.num_rounds": 1, "model.norm": "batch"}
+    result = run(spec, set=sets, store=tmp_path / "store")
+    figures = untrained_figures(result.row.config, open_dataset(result.row.config, None))
+    reported = {
+        name.removeprefix("untrained_"): value
+        for name, value in result.metrics.items()
+        if name.startswith("untrained_") and "_acc" not in name
+    }
+    assert {name: figures[name] for name in reported} == reported
+    assert {"objective", "rho", "delta_views", "sep", "projection_std_ratio"} <= set(reported)
+
+
+def test_filled_statistics_open_the_cone_of_features() -> None:
+    setup = setup_of()
+    net = setup.make_net().eval()
+    raw = torch.tensor(setup.images[:100])
+    views = make_view("base", raw, seeding.generator(0, "views"))
+
+    def spread() -> float:
+        with torch.no_grad():
+            unit = nn.functional.normalize(setup.method.embed(net, views), dim=1)
+        return float(1 - unit.mean(0).square().sum())
+
+    before = spread()
+    fill_statistics(setup, net, CPU)
+    assert spread() > 3 * before
