@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from fedbench.bench.data.datasets import Contents
 
 ENVIRONMENT = "FEDBENCH__"
-RESERVED = ("spec", "preset", "study")
+RESERVED = ("spec", "preset", "study", "caution")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ def resolve(
         spec: method spec; aliases are resolved.
         preset: its name; None = the one that the last file names, else `demo`.
         set: dotted (or nested) names to values, as `--set` gives them.
-        config_files: YAML files, nested or dotted; their `spec`, `preset` and `study` are no
-            fields.
+        config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
+            are no fields, and the last is told to the user.
         seed: the run's seed.
         environ: environment variables; None = those of the process.
         tuned: dotted names to the best values of a tuning study.
@@ -84,8 +86,10 @@ def resolve(
     infos = field_infos(canonical)
     read = [_read_file(path, canonical) for path in config_files]
     chosen = load_preset(preset or preset_of(config_files))
-    for _, reserved in read:
+    for path, (_, reserved) in zip(config_files, read, strict=True):
         study = reserved.get("study", study)
+        if "caution" in reserved:
+            warn_once(f"{path}: {reserved['caution']}")
 
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos))
@@ -130,6 +134,12 @@ def _prepared(data_dir: Path | str | None) -> Callable[[str], str]:
         return Contents(None if data_dir is None else Path(data_dir))
 
     return lambda name: contents()(name)
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning that many runs would repeat."""
+    _log.warning("%s", text)
 
 
 def preset_of(files: Sequence[Path | str]) -> str:

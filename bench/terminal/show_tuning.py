@@ -40,12 +40,15 @@ def show_study(result: StudyResult) -> None:
         emit(f"{head}\n  trials   {result.to_run} to run, {stored} in the store already")
         emit(_cost(result.estimate))
         return
-    show_trials(result.trials)
+    show_trials(result.trials, result.untrained)
     emit(head)
+    _show_untrained(result.untrained)
     if result.best is not None:
         trial, objective = result.best["trial"], result.best["objective"]
         emit(f"  best     trial {trial}, objective {objective:.4f}")
         emit(f"           {parameters(result.best['params'])}")
+        for text in result.cautions:
+            emit(f"  caution  {text}")
     else:
         emit("  best     none: no trial gave an objective; narrow the space with --space")
     if result.kept_errors:
@@ -81,8 +84,17 @@ def next_command(result: StudyResult, settings: Settings, places: Places, cluste
     return shlex.join(["fedbench", *words])
 
 
-def show_trials(trials: Sequence[Mapping[str, Any]]) -> None:
-    """Print trials, the best first."""
+def show_trials(
+    trials: Sequence[Mapping[str, Any]], untrained: Sequence[Mapping[str, float]] = ()
+) -> None:
+    """Print trials, the best first.
+
+    Args:
+        trials: of a study.
+        untrained: figures of encoders without training.
+    """
+    from fedbench.bench.tuning.untrained import is_contracted
+
     trials = sorted(
         trials, key=lambda t: (t["objective"] is None, -(t["objective"] or 0), t["number"])
     )
@@ -96,13 +108,25 @@ def show_trials(trials: Sequence[Mapping[str, Any]]) -> None:
             parameters(trial["params"]),
             trial["status"],
             _number(trial["seconds"], 1, 0),
-            trial["error"] or "",
+            trial["error"] or ("contracted" if is_contracted(trial, untrained) else ""),
         ]
         for trial in trials[:_TRIALS]
     ]
     if len(trials) > _TRIALS:
         note(f"showing the best {_TRIALS} of {len(trials)} trials; --json has all")
     show_table(header, rows, bold=[index == 0 for index in range(len(rows))])
+
+
+def _show_untrained(untrained: Sequence[Mapping[str, float]]) -> None:
+    """Print the objective of encoders without training, beside which trials are judged."""
+    from fedbench.bench.tuning.untrained import noise_limit
+
+    objectives = [each["objective"] for each in untrained if "objective" in each]
+    if objectives:
+        limit = noise_limit(objectives)
+        further = "" if limit is None else f", of a further one up to {limit:.4f}"
+        average = sum(objectives) / len(objectives)
+        emit(f"  before   objective of {len(objectives)} untrained encoders {average:.4f}{further}")
 
 
 def show_sweep(result: SweepResult) -> None:
@@ -301,9 +325,12 @@ def choose_study(views: Studies, study_id: str) -> StudyView:
 
 def show_stored_study(view: StudyView) -> None:
     """Print the trials of a study, and the correlation of its objective with watched metrics."""
-    show_trials(view.trials)
+    show_trials(view.trials, view.untrained)
     state = "" if view.finished_at else " · not finished"
     emit(f"study {view.study_id} · {view.spec} · preset {view.preset} · {view.sampler}{state}")
+    _show_untrained(view.untrained)
+    for text in view.cautions:
+        emit(f"  caution  {text}")
     for correlation in view.correlations:
         emit(
             f"  watched  objective against {correlation.metric}: Pearson"

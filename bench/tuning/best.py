@@ -16,7 +16,7 @@ from fedbench.bench.results.leaderboard.data_names import dataset_name
 from fedbench.bench.results.leaderboard.lines import Spent
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
-from fedbench.bench.runs.resolve import RESERVED
+from fedbench.bench.runs.resolve import RESERVED, warn_once
 from fedbench.bench.system.errors import ConfigError, StoreError, did_you_mean
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
@@ -30,14 +30,23 @@ def best_file(store: Store, study_id: str) -> Path:
 
 
 def write_best(
-    path: Path, spec: str, preset: str, study_id: str, params: Mapping[str, Any]
+    path: Path,
+    spec: str,
+    preset: str,
+    study_id: str,
+    params: Mapping[str, Any],
+    cautions: Sequence[str] = (),
 ) -> None:
     """Write a study's best values so that `--config` and `--tuned` take them.
+
+    What speaks against the values stands in the entry `caution`, which whoever takes them is told.
 
     Raises:
         StoreError: if the file cannot be written.
     """
     entries = {"spec": spec, "preset": preset, "study": study_id, **params}
+    if cautions:
+        entries["caution"] = "; ".join(cautions)
     lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
     text = "# the best trial by the label-free objective\n" + "".join(lines)
     atomic_write_text(path, stamped(text))
@@ -78,6 +87,8 @@ def find_tuned(
         if missing := [spec for spec in specs if spec not in latest]:
             others = [meta for meta in studies if meta["spec"] in missing]
             raise ConfigError(_no_study(missing, preset, dataset.name, others, store))
+        for spec in specs:
+            _warn(latest[spec])
         return {
             spec: TunedValues(_params(store, latest[spec]), latest[spec]["study_id"])
             for spec in specs
@@ -123,6 +134,8 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         spec = registry.canonical_spec(content["spec"])
         values = {key: value for key, value in content.items() if key not in RESERVED}
         name = str(content.get("study", Path(study).stem))
+        if "caution" in content:
+            warn_once(f"{study}: {content['caution']}")
         return spec, TunedValues(flatten(values, keep=field_infos(spec)), name)
     known = store.studies()
     if str(study) not in known:
@@ -134,7 +147,14 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         raise ConfigError(
             f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
         )
+    _warn(meta)
     return meta["spec"], TunedValues(_params(store, meta), str(study))
+
+
+def _warn(meta: Mapping[str, Any]) -> None:
+    """Tell the user what speaks against the best values of a study."""
+    for text in meta.get("cautions") or ():
+        warn_once(f"study {meta['study_id']} of {meta['spec']}: {text}")
 
 
 def _params(store: Store, meta: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Place, execute, facts
 from fedbench.bench.runs.remeasure import begin, with_training_of
+from fedbench.bench.runs.untrained import untrained_figures
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord
@@ -55,6 +56,7 @@ class CellJob:
         earlier: ids of runs with the same training, in the store or in the same sweep before it.
         shared: look for the row in the store first, since another process may have written it.
         stop_collapsed: end the run early when its encoder has collapsed.
+        untrained: only measure the encoder before training; no row comes of it.
         wait_seconds: time to wait for the lock before reporting that the cell is busy.
     """
 
@@ -73,6 +75,7 @@ class CellJob:
     earlier: tuple[str, ...] = ()
     shared: bool = True
     stop_collapsed: bool = False
+    untrained: bool = False
     wait_seconds: float = 0.0
 
     @property
@@ -114,6 +117,7 @@ class Outcome:
         seconds: wall time.
         bytes: bytes sent by clients and server together.
         history: its rounds, if they are in no folder that the driver sees.
+        figures: of the encoder before training, for a job that asks for nothing else.
     """
 
     job: CellJob
@@ -123,12 +127,15 @@ class Outcome:
     seconds: float = 0.0
     bytes: int = 0
     history: Sequence[Mapping[str, Any]] | None = None
+    figures: Mapping[str, float] | None = None
 
     @property
     def objective(self) -> float | None:
         """The label-free score; that of a collapsed encoder is 0 by definition."""
         if self.status == "stopped":
             return 0.0
+        if self.figures is not None:
+            return self.figures.get("objective")
         return self.row.objective if self.row is not None else None
 
     @classmethod
@@ -145,7 +152,8 @@ class Outcome:
         row = Row.model_validate_json(message["row"]) if message.get("row") else None
         cost = (row.bytes_up or 0) + (row.bytes_down or 0) if row else message.get("bytes", 0)
         seconds, history = message.get("seconds", 0.0), message.get("history")
-        return cls(job, status, row, message.get("error"), seconds, cost, history)
+        figures = message.get("figures")
+        return cls(job, status, row, message.get("error"), seconds, cost, history, figures)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -219,6 +227,9 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
             _check_collapse(folder)  # an earlier process may have died when the run collapsed
         workers = job.workers if job.device == "cpu" else 1
         dataset = reopen(job.dataset, name=job.dataset_name)
+        if job.untrained:
+            figures = untrained_figures(job.config, dataset, job.device)
+            return {"status": "ok", "figures": figures, "seconds": time.monotonic() - began}
         place = Place(folder, workers=workers, device=job.device, dataset=dataset)
         store = Store(job.store)
         rows = [row for i in job.earlier for row in store.replicas(i)]

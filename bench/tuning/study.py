@@ -28,6 +28,7 @@ from fedbench.bench.tuning.ray.nodes import Share
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.trials import StudyPlan, TrialSource, failed_trials, told_trials
+from fedbench.bench.tuning.untrained import cautions
 
 WATCHED = "knn_acc"
 """The metric that `watch_labels` measures beside the objective."""
@@ -49,6 +50,8 @@ class StudyResult:
             error` and more.
         to_run: trials that were, or with `dry_run` would be, executed by this call.
         config_file: YAML with the best values; None without them, or before the study has finished.
+        untrained: figures of encoders without training, one per `seed`.
+        cautions: what speaks against using the best values; empty if nothing does.
         correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
         kept_errors: trials that failed and are not run again, since later ones were suggested
             after them.
@@ -64,6 +67,8 @@ class StudyResult:
     trials: tuple[Mapping[str, Any], ...] = field(repr=False)
     to_run: int
     config_file: Path | None
+    untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)
+    cautions: tuple[str, ...] = ()
     correlation: Mapping[str, float | int | None] | None = None
     kept_errors: tuple[int, ...] = ()
     seconds: float = 0.0
@@ -191,7 +196,7 @@ def tune(
     else:
         stored, to_run, file = _run(study, cluster, share, on_progress)
         cost = None
-    best = best_trial(stored)
+    best, untrained = best_trial(stored), _untrained(study.store.study(study.study_id) or {})
     return StudyResult(
         study_id=study.study_id,
         spec=base.config.spec,
@@ -204,6 +209,8 @@ def tune(
             "objective": best["objective"],
             "params": dict(best["params"]),
         },
+        untrained=tuple(_records(untrained)),
+        cautions=() if best is None else cautions(best, list(untrained.values())),
         trials=tuple(stored),
         to_run=to_run,
         config_file=file,
@@ -252,17 +259,27 @@ def _run(
                 points=study.points,
                 told=told_trials(complete),
             )
-            if not store.study(study_id):
-                store.write_study(study_id, {**study.description(), "finished_at": None})
+            meta = store.study(study_id)
+            if not meta:
+                meta = {**study.description(), "finished_at": None}
+                store.write_study(study_id, meta)
             if to_run:
-                run_source(
-                    TrialSource(study, suggester, complete),
-                    need=share,
-                    concurrency=cluster.concurrency,
-                    address=cluster.address,
-                    root=cluster.checkpoints or store.root,
-                    on_progress=on_progress,
-                )
+                untrained = _untrained(meta)
+                source = TrialSource(study, suggester, complete, untrained)
+                try:
+                    run_source(
+                        source,
+                        need=share,
+                        concurrency=cluster.concurrency,
+                        address=cluster.address,
+                        root=cluster.checkpoints or store.root,
+                        on_progress=on_progress,
+                    )
+                finally:
+                    study.forget_untrained()
+                    if source.untrained != untrained:
+                        meta["untrained"] = _records(source.untrained)
+                        store.write_study(study_id, meta)
         stored = store.trials(study_id)
     for trial in stored:
         study.forget_runs(trial["number"])
@@ -276,18 +293,34 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
         return None
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
     earlier = store.study(study_id) or {}
+    untrained = _untrained(earlier)
+    found = cautions(best, list(untrained.values()))
     description = {
         **study.description(),
         "trials": len(trials),
         "best": {key: best[key] for key in ("number", "objective", "params")},
+        "untrained": _records(untrained),
+        "cautions": list(found),
         "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
-    unchanged = all(earlier.get(key) == description[key] for key in ("trials", "best"))
+    unchanged = all(earlier.get(key) == description[key] for key in ("trials", "best", "cautions"))
     if not (unchanged and earlier.get("finished_at") and path.exists()):
         base = study.base
-        write_best(path, base.config.spec, base.preset, study_id, best["params"])
+        write_best(path, base.config.spec, base.preset, study_id, best["params"], found)
         store.write_study(study_id, description)
     return path
+
+
+def _untrained(meta: Mapping[str, Any]) -> dict[int, Mapping[str, float]]:
+    """Return the figures of untrained encoders by seed, from the description of a study."""
+    return {
+        int(record["seed"]): {name: value for name, value in record.items() if name != "seed"}
+        for record in meta.get("untrained", ())
+    }
+
+
+def _records(untrained: Mapping[int, Mapping[str, float]]) -> list[dict[str, float]]:
+    return [{"seed": seed, **untrained[seed]} for seed in sorted(untrained)]
 
 
 def _correlation(trials: Sequence[Mapping[str, Any]]) -> dict[str, float | int | None]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import BENCHMARK_VERSION, row_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
@@ -26,6 +28,9 @@ from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.space import SearchSpace
 from fedbench.bench.tuning.suggester import Params, Suggester, ToldTrial
+from fedbench.bench.tuning.untrained import NUM_SEEDS, SPREAD
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,12 @@ class StudyPlan:
         first = self.base.config.seed
         return range(first, first + self.seeds_per_trial)
 
+    @property
+    def untrained_seeds(self) -> range:
+        """Seeds of the untrained encoders beside which the trials are judged."""
+        first = self.base.config.seed
+        return range(first, first + NUM_SEEDS)
+
     def _identity(self) -> dict[str, Any]:
         dimensions, values = self.space.dimensions, flat_config(self.base.config)
         return {
@@ -126,11 +137,22 @@ class StudyPlan:
         """Return the name of a run's folder; no other study, and no sweep, works in it."""
         return f"{self.study_id}.{number:04d}.{seed}"
 
+    def untrained_cell(self, seed: int) -> str:
+        """Return the name of the folder in which an untrained encoder is measured."""
+        return f"{self.study_id}.untrained.{seed}"
+
     def forget_runs(self, number: int) -> None:
         """Delete the folders of a trial's runs, since only its record is kept."""
-        cells = Store(self.checkpoints or self.store.root)
-        for seed in self.seeds:
-            forget_cell(cells, self.cell(number, seed))
+        self._forget(self.cell(number, seed) for seed in self.seeds)
+
+    def forget_untrained(self) -> None:
+        """Delete the folders in which untrained encoders were measured."""
+        self._forget(map(self.untrained_cell, self.untrained_seeds))
+
+    def _forget(self, cells: Iterable[str]) -> None:
+        place = Store(self.checkpoints or self.store.root)
+        for cell in cells:
+            forget_cell(place, cell)
 
 
 @dataclass
@@ -150,25 +172,47 @@ class TrialSource:
         plan: the study.
         suggester: suggests parameters.
         records: trials that need no further run.
+        untrained: figures of untrained encoders, by seed; those of other seeds are measured first.
     """
 
     def __init__(
-        self, plan: StudyPlan, suggester: Suggester, records: Sequence[Mapping[str, Any]]
+        self,
+        plan: StudyPlan,
+        suggester: Suggester,
+        records: Sequence[Mapping[str, Any]],
+        untrained: Mapping[int, Mapping[str, float]],
     ) -> None:
         self._plan, self._suggester = plan, suggester
+        self.untrained = dict(untrained)
+        self._before = {
+            plan.untrained_cell(seed): seed
+            for seed in plan.untrained_seeds
+            if seed not in self.untrained
+        }
+        self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, _Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
-        self.total = plan.total * plan.seeds_per_trial
-        self.ended = self.total - plan.missing(records) * plan.seeds_per_trial
+        runs = plan.total * plan.seeds_per_trial
+        self.total = runs + len(self._before)
+        self.ended = runs - plan.missing(records) * plan.seeds_per_trial
 
     @property
     def finished(self) -> bool:
         """True once every trial has its record."""
-        return not self._open and self._suggester.exhausted
+        return not self._before and not self._open and self._suggester.exhausted
 
     def next(self) -> CellJob | None:
-        """Return a run of the first open trial that has one left, else of a new suggestion."""
+        """Return a run of the first open trial that has one left, else of a new suggestion.
+
+        Untrained encoders come first.
+        """
+        if self._to_measure:
+            cell = self._to_measure.popleft()
+            seed = self._before[cell]
+            config = self._plan.configure({}, seed).config
+            job = self._job(cell, config, f"untrained encoder seed={seed}")
+            return replace(job, untrained=True)
         while True:
             for trial in self._open.values():
                 if trial.left and not (self._by_seed and trial.running):
@@ -181,6 +225,13 @@ class TrialSource:
 
     def done(self, outcome: Outcome) -> None:
         """Take the outcome of a run; write the trial's record after the last one."""
+        if outcome.job.untrained:
+            seed = self._before.pop(outcome.job.cell)
+            if outcome.figures is not None:
+                self.untrained[seed] = outcome.figures
+            else:
+                _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
+            return
         number, seed = self._trial_of.pop(outcome.job.cell)
         trial = self._open[number]
         trial.running -= 1
@@ -198,7 +249,7 @@ class TrialSource:
         return self._plan.stop_hopeless
 
     def _begin(self, number: int, params: Params) -> None:
-        plan, trial, argv = self._plan, _Open(params, deque()), command_line()
+        plan, trial = self._plan, _Open(params, deque())
         self._open[number] = trial
         try:
             for seed in plan.seeds:
@@ -206,27 +257,30 @@ class TrialSource:
                 cell = plan.cell(number, seed)
                 self._trial_of[cell] = (number, seed)
                 label = f"trial {number}" + (f" seed={seed}" if plan.seeds_per_trial > 1 else "")
-                job = CellJob(
-                    cell=cell,
-                    row_id=row_id(config, plan.dataset.revision),
-                    label=label,
-                    config=config,
-                    origin=Origin(plan.base.preset, plan.study_id, None, argv),
-                    store=plan.store.root.resolve(),
-                    dataset=plan.dataset.path,
-                    revision=plan.dataset.revision,
-                    dataset_name=plan.dataset.name,
-                    checkpoints=plan.checkpoints,
-                    workers=plan.workers,
-                    shared=False,
-                    stop_collapsed=plan.stop_hopeless,
-                )
-                trial.left.append(job)
+                trial.left.append(self._job(cell, config, label))
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
             self.total -= plan.seeds_per_trial
             self._close(number, trial)
+
+    def _job(self, cell: str, config: RunConfig, label: str) -> CellJob:
+        plan = self._plan
+        return CellJob(
+            cell=cell,
+            row_id=row_id(config, plan.dataset.revision),
+            label=label,
+            config=config,
+            origin=Origin(plan.base.preset, plan.study_id, None, command_line()),
+            store=plan.store.root.resolve(),
+            dataset=plan.dataset.path,
+            revision=plan.dataset.revision,
+            dataset_name=plan.dataset.name,
+            checkpoints=plan.checkpoints,
+            workers=plan.workers,
+            shared=False,
+            stop_collapsed=plan.stop_hopeless,
+        )
 
     def _hopeless(self, number: int, trial: _Open) -> bool:
         """Judge by the first run of a trial if its other seeds would be a waste of time."""
@@ -260,6 +314,7 @@ class TrialSource:
             "error": trial.error or next((o.error for o in outcomes if o.error), None),
             "seed_objectives": objectives,
             "bytes": sum(outcome.bytes for outcome in outcomes),
+            "spread": _spread(outcomes),
         }
         plan.store.write_trial(plan.study_id, number, record)
         self._records[number] = {**record, "number": number}
@@ -275,6 +330,17 @@ class TrialSource:
         values = [value for row in rows if (value := getattr(row, name)) is not None]
         average = mean(values)
         return {} if average is None else {name: average}
+
+
+def _spread(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return the means over seeds of the figures that tell contraction from learning."""
+    rows = [outcome.row for outcome in outcomes if outcome.row is not None]
+    found = {}
+    for name in SPREAD:
+        values = [value for row in rows if (value := metric_value(row, name)) is not None]
+        if (average := mean(values)) is not None:
+            found[name] = average
+    return found
 
 
 def _status(trial: _Open, outcomes: Sequence[Outcome]) -> str:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import flat_config
-from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.runs.resolve import resolve, warn_once
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import find_tuned, spent
 from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.study import tune
+from fedbench.bench.tuning.untrained import SPREAD
 
 from .conftest import InOneProcess, KilledError
 
@@ -202,6 +205,38 @@ def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
         find_tuned(Store(tmp_path), result.study_id, ["simclr"], "demo", load_dataset("digits"))
 
 
+def test_a_search_in_which_nothing_learnt_says_so(
+    tmp_path: Path, in_one_process: Use, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_one_process(fake=scored(by_lr))  # objectives up to 0, untrained ones about 0.1
+    result = small(tmp_path / "bad", trials=3)
+    (text,) = result.cautions
+    assert "no trial left the noise of untrained encoders" in text
+    assert [figures["seed"] for figures in result.untrained] == [0, 1, 2, 3, 4]
+    assert result.config_file is not None
+    content = yaml.safe_load(result.config_file.read_text())
+    assert content["caution"] == text
+    assert not caplog.records
+    store = Store(tmp_path / "bad")
+    for tuned in (result.study_id, result.config_file):
+        caplog.clear()
+        warn_once.cache_clear()
+        find_tuned(store, tuned, ["simclr"], "demo", load_dataset("digits"))
+        assert text in caplog.text
+    caplog.clear()
+    warn_once.cache_clear()
+    resolve("simclr", config_files=[result.config_file], environ={})
+    assert text in caplog.text
+    view = studies(store)[0]
+    assert (view.cautions, len(view.untrained)) == ((text,), 5)
+
+    in_one_process(fake=scored(lambda job: 0.5 + by_lr(job)))
+    good = small(tmp_path / "good", trials=3)
+    assert good.cautions == ()
+    assert good.config_file is not None
+    assert "caution" not in yaml.safe_load(good.config_file.read_text())
+
+
 def failing(cells: set[int]) -> Any:
     """Return outcomes by learning rate, and errors for the trials of these numbers."""
     score = scored(by_lr)
@@ -289,6 +324,8 @@ def test_real_trials_read_no_label_and_leave_no_cells(tmp_path: Path, in_one_pro
     result = small(tmp_path, trials=2, seeds_per_trial=2)
     assert [trial["status"] for trial in result.trials] == ["ok", "ok"]
     assert all(trial["watched"] == {} for trial in result.trials)
+    assert all(set(trial["spread"]) == set(SPREAD) for trial in result.trials)
+    assert all(set(SPREAD) < set(figures) for figures in result.untrained)
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [result.study_id]
     watched = small(tmp_path, trials=3, watch_labels=True)
     assert all(0 <= trial["watched"]["knn_acc"] <= 1 for trial in watched.trials)
