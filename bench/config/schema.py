@@ -34,7 +34,7 @@ def fitting(value: Any) -> Any:
     return value
 
 
-BENCHMARK_VERSION = "4"
+BENCHMARK_VERSION = "5"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
 
 Partitioner = Literal[
@@ -123,6 +123,9 @@ class ModelConfig(Strict):
         "group", description="batch norm averaged, batch norm kept by each client, or group norm"
     )
     norm_groups: int = Field(2, ge=1, description="groups of a group norm")
+    head_norm: Literal["encoder", "batch", "group"] = Field(
+        "encoder", description="norm of the heads; encoder: the same as the encoder's"
+    )
     init: Literal["torch", "he-fan-out", "cct"] = Field(
         "torch",
         description="first weights of the encoder: torch's defaults, Kaiming normal (fan-out, ReLU)"

@@ -92,6 +92,7 @@ class Backbone:
             of these in the heads on top of it.
         norm_groups: groups of a group norm.
         image_size: (H, W); a transformer takes images of this size only.
+        head_norm_name: of the heads, where it is another one; the same three.
         init: `torch`, `he-fan-out` or, for a transformer, `cct`.
         seed: the run's: encoders draw their weights from it alone, so that all methods start from
             the same one; None = from the global generator, like the rest of a net.
@@ -104,6 +105,7 @@ class Backbone:
     norm_name: str
     norm_groups: int
     image_size: tuple[int, int]
+    head_norm_name: str | None = None
     init: str = "torch"
     seed: int | None = None
 
@@ -143,7 +145,7 @@ class Backbone:
         Raises:
             ConfigError: if the features cannot be divided into `norm_groups` groups.
         """
-        if self.norm_is_batch:
+        if (self.head_norm_name or self.norm_name) != "group":
             return nn.BatchNorm1d(features, affine=affine)
         if features % self.norm_groups:
             raise ConfigError(
@@ -195,6 +197,7 @@ def make_backbone(
         config.norm,
         config.norm_groups,
         image_size,
+        None if config.head_norm == "encoder" else config.head_norm,
         config.init,
     )
 
