@@ -130,4 +130,8 @@ def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.Monke
     monkeypatch.setattr(estimate, "evaluate", evaluated)
     monkeypatch.setattr(estimate, "_EVALUATED", (20, 10))
     Estimator(device="cpu")(config)
-    assert seen == [30, 30]
+    assert seen == [5, 5, 30, 30]  # an eighth first, which is enough if it takes long
+    seen.clear()
+    monkeypatch.setattr(estimate, "_LONG", -1.0)
+    Estimator(device="cpu")(config)
+    assert seen == [5]
