@@ -23,13 +23,13 @@ demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes o
 	$(BIN)/fedbench sweep --grid heterogeneity --methods orchestra --tuned auto
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
-# Two processes share the tests; slow ones, which start processes of their own, stay in one of them.
+# Three processes share the tests; slow ones, which start processes of their own, stay in two of them.
 test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)

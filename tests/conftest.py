@@ -11,14 +11,16 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests one after the other, since they start processes themselves.
+    """Run at most two slow tests at a time, since they start processes themselves.
 
-    They come first, so that one worker runs them while the others share the rest.
+    They come first, in two groups of whole files. Much of their time is waiting, so that a third
+    worker has two cores busy with the rest.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group("slow"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    files = list(dict.fromkeys(item.path for item in slow))
+    for item in slow:
+        item.add_marker(pytest.mark.xdist_group(f"slow-{files.index(item.path) % 2}"))
 
 
 @pytest.fixture(scope="session", autouse=True)
