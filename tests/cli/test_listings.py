@@ -195,7 +195,7 @@ def test_missing_images_are_exit_code_5_and_name_the_remedy(call: Call) -> None:
 
 def test_prepare(call: Call) -> None:
     document = call("data", "prepare", "digits", "--json").json
-    assert (document["num_train"], document["num_test"]) == (1442, 355)
+    assert (document["num_train"], document["num_test"]) == (1201, 596)
     assert len(document["sha256"]) == 64
     assert Path(document["path"]).is_dir()
 

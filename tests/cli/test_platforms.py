@@ -82,4 +82,4 @@ def test_reproduce_names_the_platforms(
     assert apart.json["environment"]["numeric platform"] == [stored.platform, other.platform]
     (linear,) = [part for part in apart.json["spread"] if part["metric"] == "linear_acc"]
     assert (linear["stored"], linear["now"]) == (stored.linear_acc, other.linear_acc)
-    assert linear["source"] == "binomial, 355 test images"
+    assert linear["source"] == "binomial, 596 test images"

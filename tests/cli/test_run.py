@@ -54,11 +54,11 @@ def test_dry_run_executes_nothing(call: Call, tmp_path: Path) -> None:
     words = ("run", "supervised", *QUICK, *settings, "--store", store)
     text = call(*words, "--dry-run")
     assert text.code == 0
-    assert "1 round with 4 clients each" in text.out
+    assert "1 round with 2 clients each" in text.out
     document = call(*words, "--dry-run", "--json").json
     assert document["status"] == "planned"
-    # 200 images on 8 clients: 25 each, in batches of 10 -> 3 steps for each of 4 clients
-    assert document["estimate"]["num_steps"] == 12
+    # 200 images on 4 clients: 50 each, in batches of 10 -> 5 steps, in 2 epochs, for each of 2
+    assert document["estimate"]["num_steps"] == 20
     assert not store.exists()
 
 

@@ -22,7 +22,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
 from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan
 
-_SIZES = {"digits": (1442, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
+_SIZES = {"digits": (1201, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
 _TINY = (100_000, 200)
 
 
