@@ -74,7 +74,7 @@ def execute(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     return subprocess.run(
-        words, cwd=place, env=environment, capture_output=True, text=True, timeout=240
+        words, cwd=place, env=environment, capture_output=True, text=True, timeout=580
     )
 
 
@@ -106,6 +106,7 @@ def test_the_configuration_reference_is_that_of_the_fields() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a machine may be busy
 @pytest.mark.parametrize("line", commands())
 def test_command(line: str, place: Path) -> None:
     words = shlex.split(line.replace("PATH/TO/cifar10", str(place / "cifar10")), comments=True)

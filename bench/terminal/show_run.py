@@ -101,8 +101,9 @@ def warnings(result: RunResult) -> list[str]:
         )
     elif has_contracted(after := metrics.get(name), before := metrics.get(f"untrained_{name}")):
         problems.append(
-            f"the projections have contracted: spread {after:.3f}, {before:.3f} before training"
-            " (1 = even, 0 = constant); the objective says little"
+            f"the projections have lost more than half of their spread: {after:.3f}, {before:.3f}"
+            " before training (1 = even, 0 = constant); they contracted, or the run is too short to"
+            " fill the statistics of batch norm, and the objective says little"
         )
     return problems
 

@@ -9,8 +9,8 @@ from .conftest import Answer
 
 Call = Callable[..., Answer]
 
-# Digits: 1,201 training images = 280 * 4 + 81, so that 199 clients hold 4 and 81 hold 5.
-MANY = ("--set", "data.num_clients=280", "--set", "data.partition=iid")
+# Digits: 1,201 training images = 250 * 4 + 201, so that 49 clients hold 4 and 201 hold 5.
+MANY = ("--set", "data.num_clients=250", "--set", "data.partition=iid")
 DROP = ("--set", "client.keep_last_batch=false", "--set", "client.batch_size=8")
 FIVES = (*DROP[:3], "client.batch_size=5")
 SMALL = ("--set", "model.width=4", "--set", "federation.num_rounds=1")
@@ -31,14 +31,14 @@ def test_the_plan_of_a_run_has_its_steps(call: Call, tmp_path: Path) -> None:
     words = ("run", "simclr", *MANY, *FIVES, *SMALL, "--store", tmp_path, "--dry-run")
     assert call(*words, "--json").json["local_steps"] == {
         "least": 0,
-        "median": 1.0,
-        "most": 1,
-        "num_clients": 280,
-        "idle_clients": 199,
+        "median": 2.0,
+        "most": 2,  # local epochs of one step
+        "num_clients": 250,
+        "idle_clients": 49,
     }
     text = call(*words).out
-    assert "0 to 1 (median 1) per client and round" in text
-    assert "199 of 280 clients never train: they hold at most 4 images" in text
+    assert "0 to 2 (median 2) per client and round" in text
+    assert "49 of 250 clients never train: they hold at most 4 images" in text
 
 
 def test_the_plan_of_a_sweep_has_its_steps(call: Call, tmp_path: Path) -> None:

@@ -150,11 +150,20 @@ def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
     assert other.model.init == "torch"
 
 
-def test_laptop_trains_on_150_000_images() -> None:
-    config = settle("simclr", "laptop")
+@pytest.mark.parametrize(("spec", "images"), [("simclr", 48_000), ("pfedae", 24_000)])
+def test_laptop_trains_on_as_many_images_as_it_says(spec: str, images: int) -> None:
+    config = settle(spec, "laptop")
     data, rounds = config.data, config.federation.num_rounds
     per_client = (data.train_subset or 0) / data.num_clients
-    assert config.cohort_size * per_client * config.client.local_epochs * rounds == 150_000
+    assert config.cohort_size * per_client * config.client.local_epochs * rounds == images
+
+
+def test_the_pooled_reference_of_laptop_sees_as_many_images() -> None:
+    config = settle("central-ae", "laptop")
+    assert config.method["pretrain_rounds"] == 2
+    assert (config.federation.num_rounds + 2) * (
+        config.data.train_subset or 0
+    ) * config.client.local_epochs == 50_000
 
 
 def test_sources_tell_paper_from_decision() -> None:

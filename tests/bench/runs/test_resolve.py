@@ -59,7 +59,7 @@ def test_later_file_wins_and_names_the_preset(tmp_path: Path) -> None:
     second = write(tmp_path, "client.lr: 0.6\n", "b.yaml")
     resolved = settle(config_files=[first, second])
     assert (resolved.preset, resolved.config.client.lr, resolved.study) == ("laptop", 0.6, "s9")
-    assert resolved.config.data.num_clients == 20
+    assert resolved.config.data.num_clients == 10
     assert settle(config_files=[first], preset="demo").preset == "demo"
 
 

@@ -213,10 +213,11 @@ def test_local_epochs_follow_the_number_of_clients() -> None:
     epochs = {cell.config.data.num_clients: cell.config.client.local_epochs for cell in planned}
     assert epochs == {10: 1, 50: 5, 100: 10, 200: 20, 400: 40}
     assert planned[-1].scaled[0].text == "client.local_epochs 10 -> 40: x num_clients 400 / 100"
-    # Never less than one epoch: 1 x 4 / 8.
-    demo = cells(grid, methods=["simclr"], seeds=[0])
-    assert [cell.config.client.local_epochs for cell in demo] == [1, 1, 2]
-    assert [len(cell.scaled) for cell in demo] == [0, 0, 1]
+    # Never less than one epoch: 1 x 10 / 100 and 1 x 50 / 100.
+    once = {"client.local_epochs": 1}
+    short = cells(grid, preset="cross-device", set=once, methods=["simclr"], seeds=[0])
+    assert [cell.config.client.local_epochs for cell in short] == [1, 1, 1, 2, 4]
+    assert [len(cell.scaled) for cell in short] == [0, 0, 0, 1, 1]
 
 
 def test_scaling_starts_from_tuned_and_overridden_values() -> None:

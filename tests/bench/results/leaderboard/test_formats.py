@@ -55,7 +55,16 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert cells["simclr"]["% / GB"] == "19,700"  # 39.4 % for 2 MB
     assert cells["simclr"]["minutes"] == "0.8"
     assert cells["simclr"]["objective"] == "0.812"
-    assert (cells["simclr"]["notes"], cells["byol"]["notes"]) == ("", "descriptive")
+    assert cells["simclr"]["notes"] == ""
+    assert cells["byol"]["notes"] == "not above untrained, descriptive"
+
+
+@pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "contracted, ")])
+def test_contracted_projections_are_noted(make_row: MakeRow, spread: float, note: str) -> None:
+    figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
+    row = make_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
+    (line,) = leaderboard([row]).lines
+    assert plain_cells(line)["notes"] == f"{note}descriptive"
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
