@@ -30,6 +30,7 @@ LESS = ("--set", "evaluation.protocols=[knn]", "--set", "evaluation.knn_neighbou
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(900)  # three sweeps, each a process that starts Ray
 def test_a_sweep_measured_in_three_ways_ranks_as_one_method(
     call: Call, shell: Call, tmp_path: Path

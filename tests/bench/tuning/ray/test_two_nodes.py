@@ -43,6 +43,7 @@ def rows(store: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(1200)
 def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
     assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}

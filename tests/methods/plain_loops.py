@@ -1,0 +1,381 @@
+"""Plain training loops of four methods, written from their papers and without the harness.
+
+One model, one optimizer, batches drawn without replacement: what a reader of a paper would write
+to try it out. A loop shares no code with the project; it gets an encoder that maps images to
+features and a function that draws views. What the federated setting adds is kept to a minimum: the
+momentum starts at zero in every round, and Orchestra's only client sends its centroids to a server.
+
+Sources: SimCLR, Chen et al. 2020, https://arxiv.org/abs/2002.05709; SimSiam, Chen and He 2021,
+https://arxiv.org/abs/2011.10566; BYOL, Grill et al. 2020, https://arxiv.org/abs/2006.07733;
+Orchestra, Lubana et al. 2022, https://arxiv.org/abs/2205.11506. Layers of the heads and the scale
+of the losses are those of Orchestra's released code, which trained all four.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+View = Callable[[int, Tensor, Generator], Tensor]
+"""Draws one view of every image: (index of the view, images, generator) -> (B, C, H, W)."""
+AfterRound = Callable[[int], None]
+"""Called after every round of training with the number of rounds done; reads the encoder."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Length and optimizer of a training.
+
+    Attributes:
+        rounds: rounds of training; the optimizer is made anew in each.
+        steps_per_round: batches of one round, at most those of one pass over the images.
+        batch_size: images of a batch.
+        lr: learning rate of SGD, constant.
+        momentum: of SGD.
+        weight_decay: of SGD, on all parameters.
+        seed: of the heads' first weights, the order of the images and the views.
+    """
+
+    rounds: int
+    steps_per_round: int
+    batch_size: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    seed: int
+
+    def generator(self, purpose: int) -> Generator:
+        """Return a generator of its own for each purpose."""
+        return Generator().manual_seed(1_000_003 * (self.seed + 1) + purpose)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean loss over the steps of each round, and those of its terms."""
+
+    losses: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+
+
+def simclr(
+    encoder: nn.Module,
+    images: Tensor,
+    view: View,
+    plan: Plan,
+    after_round: AfterRound,
+    *,
+    hidden_dim: int,
+    projection_dim: int,
+    temperature: float,
+) -> Curve:
+    """Train an encoder with the NT-Xent loss: find an image's other view among all views."""
+    heads = plan.generator(0)
+    projector = nn.Sequential(
+        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(),
+        _linear(hidden_dim, projection_dim, heads),
+        nn.BatchNorm1d(projection_dim, affine=False),
+    )
+
+    def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
+        first, second = (projector(encoder(view(k, batch, draws))) for k in (0, 1))
+        unit = F.normalize(torch.cat([first, second]), dim=1)  # (2B, d)
+        logits = unit @ unit.T / temperature  # (2B, 2B)
+        itself = torch.eye(len(unit), dtype=torch.bool)
+        partner = itself.roll(len(batch), dims=1)
+        own = logits[partner]  # row i holds the similarity of i and its other view
+        others = logits.masked_fill(itself, -math.inf)
+        return {"contrast": (others.exp().sum(dim=1).log() - own).mean()}
+
+    return _train([encoder, projector], images, plan, loss, after_round)
+
+
+def simsiam(
+    encoder: nn.Module,
+    images: Tensor,
+    view: View,
+    plan: Plan,
+    after_round: AfterRound,
+    *,
+    hidden_dim: int,
+    projection_dim: int,
+    predictor_dim: int,
+) -> Curve:
+    """Train an encoder to predict the projection of the other view, which gets no gradient."""
+    heads = plan.generator(0)
+    projector = nn.Sequential(
+        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(),
+        _linear(hidden_dim, hidden_dim, heads, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(),
+        _linear(hidden_dim, projection_dim, heads, bias=False),
+        nn.BatchNorm1d(projection_dim, affine=False),
+    )
+    predictor = _predictor(projection_dim, predictor_dim, heads)
+
+    def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
+        first, second = (projector(encoder(view(k, batch, draws))) for k in (0, 1))
+        one = F.cosine_similarity(predictor(first), second.detach(), dim=1)
+        two = F.cosine_similarity(predictor(second), first.detach(), dim=1)
+        return {"prediction": -(one.mean() + two.mean()) / 2}
+
+    return _train([encoder, projector, predictor], images, plan, loss, after_round)
+
+
+def byol(
+    encoder: nn.Module,
+    images: Tensor,
+    view: View,
+    plan: Plan,
+    after_round: AfterRound,
+    *,
+    hidden_dim: int,
+    projection_dim: int,
+    ema_decay: float,
+    stop_gradient: bool = True,
+) -> Curve:
+    """Train an encoder to predict what a slowly following copy says about the other view.
+
+    With the fault `stop_gradient=False` the encoder takes the place of its copy and is trained on
+    both sides of the prediction.
+    """
+    heads = plan.generator(0)
+    projector = nn.Sequential(
+        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(),
+        _linear(hidden_dim, projection_dim, heads, bias=False),
+    )
+    predictor = _predictor(projection_dim, hidden_dim, heads)
+    online = nn.Sequential(encoder, projector)
+    target = copy.deepcopy(online)
+
+    def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
+        first, second = (view(k, batch, draws) for k in (0, 1))
+        with torch.set_grad_enabled(not stop_gradient):
+            goals = [(target if stop_gradient else online)(seen) for seen in (first, second)]
+        one = F.cosine_similarity(predictor(online(first)), goals[1], dim=1)
+        two = F.cosine_similarity(predictor(online(second)), goals[0], dim=1)
+        return {"prediction": -(one.mean() + two.mean()) / 2}
+
+    def after_step() -> None:
+        _follow(target, online, ema_decay)
+
+    return _train([online, predictor], images, plan, loss, after_round, after_step)
+
+
+def orchestra(
+    encoder: nn.Module,
+    images: Tensor,
+    view: View,
+    plan: Plan,
+    after_round: AfterRound,
+    *,
+    hidden_dim: int,
+    projection_dim: int,
+    temperature: float,
+    ema_decay: float,
+    memory_size: int,
+    num_local_clusters: int,
+    num_global_clusters: int,
+    sinkhorn_strength: float,
+    local_iterations: int,
+    global_steps: int,
+    global_lr: float,
+    global_momentum: float,
+    global_weight_decay: float,
+    rotation_weight: float = 1.0,
+) -> Curve:
+    """Train the encoder of the only client to agree with its slow copy about global clusters.
+
+    Before the first round the client fills its memory and clusters it, without any training. The
+    views are two of the image and one that is turned by a multiple of 90 degrees.
+
+    With the fault `rotation_weight=0` nothing is learnt from turned images.
+    """
+    heads, chance = plan.generator(0), plan.generator(1)
+    projector = nn.Sequential(
+        _linear(_width(encoder, images), hidden_dim, heads, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(),
+        _linear(hidden_dim, projection_dim, heads, bias=False),
+        nn.BatchNorm1d(projection_dim, affine=False),
+    )
+    rotation = _linear(projection_dim, 4, heads)
+    online = nn.Sequential(encoder, projector)
+    target = copy.deepcopy(online)
+    centroids = _linear(projection_dim, num_global_clusters, heads, bias=False).weight.detach()
+    memory = torch.empty(0, projection_dim)
+
+    def remember(projections: Tensor) -> None:
+        nonlocal memory
+        memory = torch.cat([memory, projections])[-memory_size:]
+
+    def cluster() -> None:
+        """Cluster the memory on the client, and its centroids on the server."""
+        nonlocal centroids
+        local = _local_clusters(
+            memory, num_local_clusters, local_iterations, sinkhorn_strength, chance
+        )
+        centres = nn.Parameter(centroids.clone())
+        optimizer = torch.optim.SGD(
+            [centres], lr=global_lr, momentum=global_momentum, weight_decay=global_weight_decay
+        )
+        for _ in range(global_steps):
+            scores = local @ centres.T  # (L, G)
+            with torch.no_grad():
+                goal = _sinkhorn(scores, sinkhorn_strength, iterations=100)
+            assigned = (scores / temperature).softmax(dim=1)
+            optimizer.zero_grad()
+            (-F.cosine_similarity(assigned, goal, dim=1).mean()).backward()
+            optimizer.step()
+            with torch.no_grad():
+                centres.copy_(F.normalize(centres, dim=1))
+        centroids = centres.detach()
+
+    def loss(batch: Tensor, draws: Generator) -> dict[str, Tensor]:
+        first, second, third = (view(k, batch, draws) for k in (0, 1, 2))
+        turns = torch.randint(4, (len(batch),), generator=draws)
+        turned = torch.stack(
+            [
+                torch.rot90(image, int(turn), (1, 2))
+                for image, turn in zip(third, turns, strict=True)
+            ]
+        )
+        with torch.no_grad():
+            goal = F.normalize(target(first), dim=1)
+            online(first)  # the released code makes this pass; only its batch statistics matter
+        scores = F.normalize(online(second), dim=1) @ centroids.T
+        wanted = (goal @ centroids.T / temperature).softmax(dim=1)
+        agreement = -(wanted * (scores / temperature).log_softmax(dim=1)).sum(dim=1).mean()
+        turning = F.cross_entropy(rotation(online(turned)), turns)
+        remember(goal)
+        return {"clusters": agreement, "rotation": rotation_weight * turning}
+
+    def after_step() -> None:
+        _follow(target, online, ema_decay)
+
+    def end_of_round(done: int) -> None:
+        cluster()
+        after_round(done)
+
+    # Round 0: the memory is filled, and the statistics of the batch norms stay as they were.
+    before, draws = copy.deepcopy(target.state_dict()), plan.generator(2)
+    target.train()
+    order = torch.randperm(len(images), generator=draws)[:memory_size]
+    for rows in order.split(plan.batch_size):
+        with torch.no_grad():
+            remember(F.normalize(target(view(0, images[rows], draws)), dim=1))
+    target.load_state_dict(before)
+    cluster()
+    return _train([online, rotation], images, plan, loss, end_of_round, after_step)
+
+
+def _local_clusters(
+    memory: Tensor, clusters: int, iterations: int, strength: float, chance: Generator
+) -> Tensor:
+    """Cluster the rows of a memory into groups of about equal size; return unit centroids."""
+    centres = memory[torch.randperm(len(memory), generator=chance)[:clusters]]
+    for _ in range(iterations):
+        chosen = _sinkhorn(memory @ centres.T, strength, iterations=10).argmax(dim=1)
+        rows = []
+        for index in range(clusters):
+            members = memory[chosen == index]
+            if not len(members):  # an empty cluster starts again from a random row
+                lucky = int(torch.randint(len(memory), (1,), generator=chance))
+                members = memory[lucky : lucky + 1]
+            rows.append(F.normalize(members.mean(dim=0), dim=0))
+        centres = torch.stack(rows)
+    return centres
+
+
+def _sinkhorn(scores: Tensor, strength: float, iterations: int) -> Tensor:
+    """Turn similarities (N, K) into soft assignments of equal mass per cluster, rows of sum 1."""
+    plan = (strength * scores).softmax(dim=1) / len(scores)
+    for step in range(1, iterations + 1):
+        share = plan.sum(dim=0, keepdim=True) * plan.shape[1]  # 1 where a cluster has its mass
+        plan = plan / share
+        plan = plan / (plan.sum(dim=1, keepdim=True) * len(scores))
+        if step % 10 == 0 and float((share - 1).abs().sum()) < 1e-2:
+            break
+    return plan * len(scores)
+
+
+@torch.no_grad()
+def _follow(target: nn.Module, online: nn.Module, decay: float) -> None:
+    """Move a target's parameters towards those of the online network; not its batch statistics."""
+    for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
+        slow.copy_(decay * slow + (1 - decay) * fast)
+
+
+def _train(
+    modules: list[nn.Module],
+    images: Tensor,
+    plan: Plan,
+    loss: Callable[[Tensor, Generator], dict[str, Tensor]],
+    after_round: AfterRound,
+    after_step: Callable[[], None] = lambda: None,
+) -> Curve:
+    """Minimise the sum of the terms of a loss by SGD, round after round."""
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    order, draws, curve = plan.generator(3), plan.generator(4), Curve()
+    for done in range(1, plan.rounds + 1):
+        for module in modules:
+            module.train()
+        optimizer = torch.optim.SGD(
+            parameters, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay
+        )
+        steps: list[dict[str, float]] = []
+        for batch in _batches(images, plan, order):
+            terms = loss(batch, draws)
+            optimizer.zero_grad()
+            torch.stack(list(terms.values())).sum().backward()
+            optimizer.step()
+            after_step()
+            steps.append({name: float(term.detach()) for name, term in terms.items()})
+        for name in steps[0]:
+            mean = sum(step[name] for step in steps) / len(steps)
+            curve.parts.setdefault(name, []).append(mean)
+        curve.losses.append(sum(values[-1] for values in curve.parts.values()))
+        after_round(done)
+    return curve
+
+
+def _batches(images: Tensor, plan: Plan, order: Generator) -> Iterator[Tensor]:
+    shuffled = torch.randperm(len(images), generator=order)
+    for rows in shuffled.split(plan.batch_size)[: plan.steps_per_round]:
+        yield images[rows]
+
+
+def _predictor(width: int, hidden_dim: int, chance: Generator) -> nn.Sequential:
+    return nn.Sequential(
+        _linear(width, hidden_dim, chance, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(),
+        _linear(hidden_dim, width, chance),
+    )
+
+
+def _linear(inputs: int, outputs: int, chance: Generator, *, bias: bool = True) -> nn.Linear:
+    """Make a layer with torch's usual first weights, from a generator instead of the global one."""
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    bound = 1 / math.sqrt(inputs)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -bound, bound, generator=chance)
+    return layer
+
+
+@torch.no_grad()
+def _width(encoder: nn.Module, images: Tensor) -> int:
+    """Return the number of features of an encoder, and leave its batch statistics alone."""
+    encoder.eval()
+    return int(encoder(images[:2].float()).shape[1])

@@ -1,0 +1,268 @@
+"""Four methods against plain training loops that were written from their papers alone.
+
+With one client the harness is sequential training, so its curves of loss and k-NN accuracy must be
+those of a loop that shares no code with it. Both start from the same encoder and read the same
+images; heads, order and views are drawn apart, so only their distributions can agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t as student
+from torch import Tensor, nn
+
+from fedbench import run
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.views.views import make_view
+from fedbench.bench.evaluation.features import extract
+from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import dealt
+from tests.methods import plain_loops
+
+SEEDS = (0, 1, 2, 3, 4)  # with three, chance would explain gaps twice as large
+ROUNDS = 20
+IMAGES = 320  # ten batches of 32 in a round, 200 steps in all
+SETTINGS: Mapping[str, Any] = {
+    "data.num_clients": 1,
+    "data.partition": "iid",
+    "data.train_subset": IMAGES,
+    "model.width": 8,
+    "client.local_epochs": 1,
+    "federation.participation": 1.0,
+    "federation.num_rounds": ROUNDS,
+    "evaluation.every": 4,
+    "evaluation.protocols": ["knn"],
+    "evaluation.untrained": False,
+}
+FURTHER: Mapping[str, Mapping[str, Any]] = {
+    # One client sends 16 centroids, of about eight memories each, for the server's 8 clusters.
+    "orchestra": {"method.num_local_clusters": 16, "method.num_global_clusters": 8},
+}
+HYPERPARAMETERS: Mapping[str, Sequence[str]] = {
+    "simclr": ("hidden_dim", "projection_dim", "temperature"),
+    "simsiam": ("hidden_dim", "projection_dim", "predictor_dim"),
+    "byol": ("hidden_dim", "projection_dim", "ema_decay"),
+    "orchestra": (
+        "hidden_dim",
+        "projection_dim",
+        "temperature",
+        "ema_decay",
+        "memory_size",
+        "num_local_clusters",
+        "num_global_clusters",
+        "sinkhorn_strength",
+        "local_iterations",
+        "global_steps",
+        "global_lr",
+        "global_momentum",
+        "global_weight_decay",
+    ),
+}
+FAULTS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("byol", {"stop_gradient": False}),
+    ("orchestra", {"rotation_weight": 0.0}),
+)
+
+FALSE_ALARM = 0.01
+"""Chance that any point of the four methods fails although harness and loop agree."""
+
+
+class Measured(NamedTuple):
+    """Curves of one run by name, each over the rounds at which it was measured."""
+
+    curves: Mapping[str, Mapping[int, float]]
+    config: RunConfig
+
+
+class Verdict(NamedTuple):
+    """Comparison of two curves over their rounds.
+
+    Attributes:
+        gaps: absolute difference of the means over seeds, (R,).
+        allowed: the largest that chance explains.
+        sd: of one run between seeds, pooled over rounds.
+    """
+
+    gaps: np.ndarray
+    allowed: float
+    sd: float
+
+
+def compare(harness: np.ndarray, loop: np.ndarray, level: float) -> Verdict:
+    """Compare two curves, each (seeds, rounds), at a level for each round.
+
+    If both sides have the same distribution, the difference of their means over n seeds has the
+    standard error s sqrt(2 / n). The variance s^2 of one run is pooled over sides and rounds,
+    since the few runs of one round may happen to be nearly equal.
+
+    Were the rounds independent, R of them would give 2 (n - 1) R degrees of freedom; but a run that
+    is ahead stays ahead. A mean of variances with the covariance matrix C between rounds has, by
+    Satterthwaite's rule of matching two moments, 2 (n - 1) tr(C)^2 / tr(C C) of them: 2 (n - 1) for
+    rounds that move together, R times as many for independent ones. The estimate of C has rank
+    2 (n - 1) at most, which makes the count too small rather than too large.
+    """
+    seeds = len(harness)
+    residuals = np.concatenate([side - side.mean(axis=0) for side in (harness, loop)])
+    free = 2 * (seeds - 1)
+    covariance = residuals.T @ residuals / free  # (R, R)
+    variance = float(np.trace(covariance)) / len(covariance)
+    degrees = free * float(np.trace(covariance)) ** 2 / float((covariance**2).sum())
+    error = math.sqrt(variance * 2 / seeds)
+    gaps = np.abs(harness.mean(axis=0) - loop.mean(axis=0))
+    return Verdict(gaps, float(student.ppf(1 - level / 2, degrees)) * error, math.sqrt(variance))
+
+
+def verdicts(
+    harness: Sequence[Measured], loops: Sequence[Mapping[str, Mapping[int, float]]]
+) -> dict[str, Verdict]:
+    """Compare all curves of one method, with Bonferroni's correction for every point of all four.
+
+    A point of one curve fails by chance with FALSE_ALARM divided by the points of four methods.
+    """
+    curves = harness[0].curves
+    points = len(HYPERPARAMETERS) * sum(len(curve) for curve in curves.values())
+    result = {}
+    for name, curve in curves.items():
+        rounds = list(curve)
+        sides = (
+            np.array([[one.curves[name][r] for r in rounds] for one in harness]),
+            np.array([[one[name][r] for r in rounds] for one in loops]),
+        )
+        result[name] = compare(*sides, FALSE_ALARM / points)
+    return result
+
+
+@cache
+def harness_runs(spec: str) -> tuple[Measured, ...]:
+    return tuple(_harness_run(spec, seed) for seed in SEEDS)
+
+
+def _harness_run(spec: str, seed: int) -> Measured:
+    records: list[RoundRecord] = []
+    with TemporaryDirectory() as folder:
+        result = run(
+            spec,
+            preset="demo",
+            set={**SETTINGS, **FURTHER.get(spec, {})},
+            seed=seed,
+            store=Path(folder),
+            workers=1,
+            device="cpu",
+            on_round=lambda record, _: records.append(record),
+        )
+    curves: dict[str, dict[int, float]] = {"loss": {}, "knn": {}}
+    trained = 0
+    for record in records:
+        if record.loss is not None:  # Orchestra's first round only fills the memory
+            trained += 1
+            curves["loss"][trained] = record.loss
+            if spec == "orchestra":  # each of its losses has a curve of its own
+                for part in ("clusters", "rotation"):
+                    curves.setdefault(part, {})[trained] = record.parts[part]
+        if trained and "knn_acc" in record.metrics:
+            curves["knn"][trained] = record.metrics["knn_acc"]
+    last = result.metrics["knn_acc"]
+    assert last is not None
+    curves["knn"][trained] = last
+    assert trained == ROUNDS
+    return Measured(curves, result.config)
+
+
+@cache
+def plain_runs(spec: str, *faults: tuple[str, Any]) -> tuple[Mapping[str, dict[int, float]], ...]:
+    """Curves of the plain loop, one run per seed, with the settings of the harness."""
+    return tuple(_plain_run(spec, measured, dict(faults)) for measured in harness_runs(spec))
+
+
+def _plain_run(
+    spec: str, measured: Measured, faults: Mapping[str, Any]
+) -> Mapping[str, dict[int, float]]:
+    config = measured.config
+    dataset = open_dataset(config, None)
+    setup = Setup.of(config, dataset, dealt(dataset, config))
+    encoder, names = setup.make_net()["encoder"], setup.method.needs().views
+    accuracies: dict[int, float] = {}
+
+    def view(index: int, images: Tensor, generator: torch.Generator) -> Tensor:
+        return make_view(names[index], images, generator)
+
+    def after_round(done: int) -> None:
+        if done in measured.curves["knn"]:
+            accuracies[done] = _knn(setup, encoder)
+
+    client = config.client
+    plan = plain_loops.Plan(
+        rounds=ROUNDS,
+        steps_per_round=IMAGES // client.batch_size,
+        batch_size=client.batch_size,
+        lr=client.lr,
+        momentum=client.momentum,
+        weight_decay=client.weight_decay,
+        seed=config.seed,
+    )
+    hyperparameters = {name: getattr(setup.method, name) for name in HYPERPARAMETERS[spec]}
+    loop: Callable[..., plain_loops.Curve] = getattr(plain_loops, spec)
+    with single_thread():
+        curve = loop(
+            encoder,
+            setup.client_data(0, "cpu").images,
+            view,
+            plan,
+            after_round,
+            **{**hyperparameters, **faults},
+        )
+    by_round = partial(enumerate, start=1)
+    parts = {name: dict(by_round(values)) for name, values in curve.parts.items()}
+    return {"loss": dict(by_round(curve.losses)), "knn": accuracies, **parts}
+
+
+def _knn(setup: Setup, encoder: nn.Module) -> float:
+    dataset, evaluation = setup.dataset, setup.config.evaluation
+    encoder.eval()
+    return knn_accuracy(
+        extract(encoder, setup.images[setup.probed], device="cpu"),
+        dataset.train_labels[setup.probed],
+        extract(encoder, dataset.test_images, device="cpu"),
+        dataset.test_labels,
+        num_classes=dataset.num_classes,
+        neighbours=evaluation.knn_neighbours,
+        temperature=evaluation.knn_temperature,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("spec", HYPERPARAMETERS)
+def test_the_harness_learns_as_a_plain_loop_does(spec: str) -> None:
+    measured, loops = harness_runs(spec), plain_runs(spec)
+    found = verdicts(measured, loops)
+    for name, verdict in found.items():
+        assert (verdict.gaps <= verdict.allowed).all(), (name, verdict)
+
+    # Both sides learn: what is minimised falls by more than chance explains.
+    for runs in ([one.curves for one in measured], loops):
+        first, last = (np.mean([one["loss"][r] for one in runs]) for r in (1, ROUNDS))
+        assert first - last > found["loss"].allowed
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("spec", "fault"), FAULTS, ids=str)
+def test_a_planted_fault_is_noticed(spec: str, fault: Mapping[str, Any]) -> None:
+    verdict = verdicts(harness_runs(spec), plain_runs(spec, *fault.items()))["loss"]
+    assert (verdict.gaps > verdict.allowed).any(), verdict
