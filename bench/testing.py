@@ -30,7 +30,18 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.method import Client, Labels, Loss, RoundPlan, Server, Sharing, Upload, registry
+from fedbench.bench.method import (
+    Client,
+    Labels,
+    Loss,
+    Method,
+    Net,
+    RoundPlan,
+    Server,
+    Sharing,
+    Upload,
+    registry,
+)
 from fedbench.bench.method.sharing import SENT_DOWN
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.execute import open_dataset
@@ -316,6 +327,12 @@ def tiny_setup(
     return Setup.of(config, dataset, partition)
 
 
+def loss_of(method: Method, net: Net, batch: Batch, client: Client) -> Loss:
+    """Return the loss of a batch with what the method draws for it, as in local training."""
+    drawn = replace(batch, draws=method.draws(len(batch.labels), client))
+    return method.loss(net, drawn, client)
+
+
 def train(setup: Setup, folder: Path, *, rounds: int | None = None) -> Trainer:
     """Train in this process, from the folder's last checkpoint if it has one.
 
@@ -375,7 +392,7 @@ class _Local:
             )
 
     def loss(self, batch: Batch) -> Loss:
-        return self.setup.method.loss(self.runner.binding.net, batch, self.client)
+        return loss_of(self.setup.method, self.runner.binding.net, batch, self.client)
 
 
 def _refused(spec: str, flat: Mapping[str, Any], name: str) -> None:

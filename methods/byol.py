@@ -88,6 +88,7 @@ class BYOL(DivergenceAware):
         return Needs(
             views=("byol-o-1", "byol-o-2") if name == "byol-o" else (name, name),
             encoders=TARGET_ENCODER if self.target == "averaged" else {},
+            capturable=True,
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:

@@ -69,6 +69,7 @@ class CBAFed(Method):
             labels=Labels.SOME,
             least_rounds=self.warmup_rounds + 1,
             extras={"class_counts": Extra()},
+            capturable=True,
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:

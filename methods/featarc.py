@@ -61,7 +61,8 @@ class FeatARC(Method):
     def needs(self) -> Needs:
         """Ask for two views of a kind, and the image itself for its features."""
         clean = ("plain",) if self.anchor == "backbone-clean" else ()
-        return Needs(views=(self.augmentation, self.augmentation, *clean), min_batch=2)
+        views = (self.augmentation, self.augmentation, *clean)
+        return Needs(views=views, min_batch=2, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and projector, and a frozen copy of both that is filled every round."""

@@ -16,4 +16,4 @@ class FedAvgAE(Autoencoder):
 
     def needs(self) -> Needs:
         """Ask for the image itself, in [0, 1]."""
-        return Needs(views=("unit",), pixels="unit")
+        return Needs(views=("unit",), pixels="unit", capturable=True)

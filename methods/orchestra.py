@@ -119,6 +119,7 @@ class Orchestra(Method):
             encoders=TARGET_ENCODER if self.target else {},
             preparatory_rounds=1,
             extras=extras[self.representations],
+            capturable=True,
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
@@ -169,6 +170,12 @@ class Orchestra(Method):
         prefix = "target_" if self.target else ""
         return F.normalize(net(x, prefix + "encoder", prefix + "projector"), dim=1)
 
+    def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
+        """Draw the number of quarter turns of each image's third view."""
+        if not self.degeneracy:
+            return {}
+        return {"turns": torch.randint(4, (batch_size,), generator=client.rng)}
+
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the cross entropy of the views' cluster assignments, plus that of the turns."""
         x1, x2 = batch.views[:2]  # (B, C, H, W)
@@ -186,7 +193,7 @@ class Orchestra(Method):
         out = Loss(agreement, features=(h2,), parts=parts, keep=keep)
         if not self.degeneracy:
             return out
-        turns = torch.randint(4, (len(x2),), generator=client.rng).to(x2.device)  # (B,)
+        turns = batch.draws["turns"]  # (B,)
         turned = net(rotate90(batch.views[2], turns), "encoder", "projector", "rotation")  # (B, 4)
         return out.plus("rotation", F.cross_entropy(turned, turns))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedbench.bench.method import (
     Batch,
@@ -36,7 +38,7 @@ class RotPred(Method):
 
     def needs(self) -> Needs:
         """Ask for the image itself; `loss` turns it."""
-        return Needs(views=("rot",))
+        return Needs(views=("rot",), capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder, projector and the classifier of turns."""
@@ -49,9 +51,13 @@ class RotPred(Method):
             }
         )
 
+    def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
+        """Draw the number of quarter turns of each image."""
+        return {"turns": torch.randint(4, (batch_size,), generator=client.rng)}
+
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the cross entropy of the four turns."""
         (x,) = batch.views  # (B, C, H, W)
-        turns = torch.randint(4, (len(x),), generator=client.rng).to(x.device)  # (B,)
+        turns = batch.draws["turns"]  # (B,)
         h = net(rotate90(x, turns), "encoder")  # (B, D)
         return Loss(F.cross_entropy(net(h, "projector", "rotation"), turns), features=(h,))

@@ -58,7 +58,7 @@ class SimCLR(Method):
     def needs(self) -> Needs:
         """Ask for two views of a kind; a batch of one has no negatives."""
         views = (self.augmentation, self.augmentation)
-        return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2)
+        return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and projector; with labels, a linear classifier on the encoder."""

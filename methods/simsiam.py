@@ -59,7 +59,8 @@ class SimSiam(DivergenceAware):
 
     def needs(self) -> Needs:
         """Ask for two views of a kind; batch norm in the heads asks for two images by itself."""
-        return Needs(views=(self.augmentation, self.augmentation), labels=Labels.OPTIONAL)
+        views = (self.augmentation, self.augmentation)
+        return Needs(views=views, labels=Labels.OPTIONAL, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and heads, with labels a classifier, and a client's memory."""

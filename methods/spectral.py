@@ -63,7 +63,7 @@ class Spectral(Method):
         """Ask for two views; a batch of one has no negatives."""
         name = self.augmentation
         views = ("spec-o-1", "spec-o-2") if name == "spec-o" else (name, name)
-        return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2)
+        return Needs(views=views, labels=Labels.OPTIONAL, min_batch=2, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder, projector and output layer, if any; with labels, a classifier."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from fedbench.bench.method import (
     AddOn,
@@ -16,6 +17,7 @@ from fedbench.bench.method import (
     Client,
     DataSpec,
     Loss,
+    Needs,
     Net,
     Server,
     Sharing,
@@ -59,6 +61,11 @@ class UV(AddOn):
             raise ValueError(f"{self.base.name} leaves no image unlabelled; uv_on must be all")
         return self
 
+    def needs(self) -> Needs:
+        """Ask for what the base needs; a choice of unlabelled images depends on the batch."""
+        needs = self.base.needs()
+        return replace(needs, capturable=needs.capturable and self.uv_on == "all")
+
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Add the client-ID projector and one unit row per client to the base's net."""
         net = self.base.build(backbone, data)
@@ -73,6 +80,13 @@ class UV(AddOn):
         rule = Sharing.OWN_ROW if self.rows == "own" else Sharing.MEAN_ROW
         return {"uv.weight": rule, **self.base.sharing()}
 
+    def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
+        """Return the client's number for each image, beside the base's values."""
+        return {
+            **self.base.draws(batch_size, client),
+            "uv_client": torch.full((batch_size,), client.id),
+        }
+
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add the client's cross entropy, summed over views, to the base's loss."""
         out = self.base.loss(net, batch, client)
@@ -84,7 +98,8 @@ class UV(AddOn):
                 return out
             features = tuple(h[hidden] for h in features)
         codes = net.views(features, "uv_projector")  # per view, (B, code_dim)
-        terms = [client_cross_entropy(c, rows, client.id, self.temperature) for c in codes]
+        target = batch.draws["uv_client"][: len(codes[0])]  # (B,)
+        terms = [client_cross_entropy(c, rows, target, self.temperature) for c in codes]
         return out.plus("uv", self.weight * torch.stack(terms).sum())
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,13 +16,19 @@ _CHUNK = 512
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one local step: views, each (B, C, H, W), and labels (B,), -1 where hidden."""
+    """Input of one local step.
+
+    Attributes:
+        views: each (B, C, H, W).
+        labels: (B,), -1 where hidden.
+        examples: positions among the client's images, (B,).
+        draws: what `Method.draws` returned for it.
+    """
 
     views: tuple[Tensor, ...]
     labels: Tensor
-    examples: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # (B,) positions among the client's
+    examples: Tensor = field(default_factory=lambda: torch.empty(0))
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

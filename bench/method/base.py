@@ -58,6 +58,9 @@ class Needs:
         extras: declaration, by name, of everything that `after_local` may send, and of
             `activations` if the loss computes through server-only parts. Sending anything else
             stops the run.
+        capturable: `loss` and `after_step` make the same operations on tensors of the same shapes
+            for every full batch of every client: no branch on values, no counter in Python, no
+            draw but those of `Method.draws`. Lanes then record the step once and replay it.
     """
 
     views: tuple[str, ...]
@@ -73,6 +76,7 @@ class Needs:
     least_rounds: int = 0
     single_uploads: bool = False
     extras: Mapping[str, Extra] = field(default_factory=dict)
+    capturable: bool = False
 
 
 @dataclass(frozen=True)
@@ -246,6 +250,22 @@ class Method(Strict, ABC):
             data: facts about the data; the data themselves stay out of reach.
         """
 
+    def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
+        """Return random numbers and other values of the client that one step reads.
+
+        Runs on a client before every step; `loss` gets the result as `Batch.draws`, on its device.
+        With `Needs.capturable` the step reads the client in no other way, since one recording of it
+        serves all clients.
+
+        Args:
+            batch_size: B of the step.
+            client: whose `rng` to draw from.
+
+        Returns:
+            Tensors on the CPU by name, of a shape that depends on `batch_size` alone.
+        """
+        return {}
+
     @abstractmethod
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the loss of one batch.
@@ -356,6 +376,10 @@ class AddOn(Method):
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the base's loss; an add-on adds terms to it (`Loss.plus`)."""
         return self.base.loss(net, batch, client)
+
+    def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
+        """Return the base's values; an add-on adds its own under names that start with its name."""
+        return self.base.draws(batch_size, client)
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """Return the base's features."""

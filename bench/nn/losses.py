@@ -157,7 +157,9 @@ def spread(embeddings: Tensor) -> Tensor:
     return unit.std(dim=0, correction=0).mean() * math.sqrt(unit.shape[1])
 
 
-def client_cross_entropy(codes: Tensor, rows: Tensor, client_id: int, temperature: float) -> Tensor:
+def client_cross_entropy(
+    codes: Tensor, rows: Tensor, client_id: int | Tensor, temperature: float
+) -> Tensor:
     """Cross entropy of recognising the client from codes: user verification of one view.
 
     Both sides are normalised, so scaling either changes nothing.
@@ -167,15 +169,16 @@ def client_cross_entropy(codes: Tensor, rows: Tensor, client_id: int, temperatur
     Args:
         codes: outputs of the client-ID projector, (B, d).
         rows: one row per client, (K, d).
-        client_id: the row that the codes belong to, in 0…K-1.
+        client_id: the row that the codes belong to, in 0…K-1: one number, or (B,) int64.
         temperature: softmax divisor, > 0; the source has none, which is 1.
 
     Returns:
         Scalar in [0, inf): about ln K for codes without information on the client.
     """
     logits = F.normalize(codes, dim=1) @ F.normalize(rows, dim=1).T / temperature  # (B, K)
-    client = torch.full((len(codes),), client_id, dtype=torch.long, device=codes.device)  # (B,)
-    return F.cross_entropy(logits, client)
+    if not isinstance(client_id, Tensor):
+        client_id = torch.full((len(codes),), client_id, device=codes.device)  # (B,)
+    return F.cross_entropy(logits, client_id)
 
 
 def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:

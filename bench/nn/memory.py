@@ -20,6 +20,8 @@ class Memory(nn.Module):
 
     rows: Tensor
     places: Tensor
+    _limit: Tensor
+    _pushed: Tensor
 
     @classmethod
     def of(cls, net: nn.ModuleDict) -> Memory:
@@ -37,11 +39,16 @@ class Memory(nn.Module):
         super().__init__()
         self.register_buffer("rows", torch.zeros(size, dim), persistent=False)
         self.register_buffer("places", torch.zeros(size, dtype=torch.int64), persistent=False)
+        # On the device, so that a recorded step counts on.
+        self.register_buffer("_limit", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("_pushed", torch.zeros((), dtype=torch.int64), persistent=False)
         self.reset(size)
 
     def reset(self, capacity: int) -> None:
         """Forget everything and limit the rows to `capacity`, or to `size` if that is less."""
-        self.capacity, self._count, self._next = min(capacity, len(self.rows)), 0, 0
+        self.capacity = min(capacity, len(self.rows))
+        self._limit.fill_(max(1, self.capacity))
+        self._pushed.zero_()
         self._held: Tensor | None = None
 
     def hold(self, rows: Tensor) -> None:
@@ -57,11 +64,14 @@ class Memory(nn.Module):
         """
         if self.capacity:
             rows, images = rows[-self.capacity :], images[-self.capacity :]
-            at = torch.arange(self._next, self._next + len(rows), device=rows.device)
-            self.rows[at % self.capacity] = rows
-            self.places[at % self.capacity] = images
-            self._next = (self._next + len(rows)) % self.capacity
-            self._count = min(self._count + len(rows), self.capacity)
+            at = (self._pushed + torch.arange(len(rows), device=rows.device)) % self._limit
+            self.rows[at] = rows
+            self.places[at] = images
+            self._pushed += len(rows)
+
+    @property
+    def _count(self) -> int:
+        return min(int(self._pushed), self.capacity)
 
     def valid(self) -> Tensor:
         """Return the rows held, (min(pushed, capacity), dim), in no particular order."""
@@ -73,7 +83,8 @@ class Memory(nn.Module):
 
     def newest(self) -> Tensor:
         """Return the index of each image's newest row among those held, int64 ascending."""
-        start = self._next if self._held is None and self._count == self.capacity else 0
+        full = self._held is None and 0 < self.capacity <= int(self._pushed)
+        start = int(self._pushed) % self.capacity if full else 0
         images = self.images().tolist()
         newest = {images[at]: at for at in (*range(start, len(images)), *range(start))}
         return torch.tensor(sorted(newest.values()), dtype=torch.int64)

@@ -113,6 +113,13 @@ class SGD(_Plain):
             nesterov=nesterov,
         )
 
+    def restart(self) -> None:
+        """Set all momentum to zero, in place; the next step has the bits of a first one."""
+        if self.param_groups[0]["momentum"]:
+            for parameter, state in zip(self._parameters, self._state, strict=True):
+                buffer = state.setdefault("momentum_buffer", torch.empty_like(parameter.detach()))
+                buffer.zero_()
+
     def _step(
         self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
     ) -> None:

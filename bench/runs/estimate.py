@@ -25,7 +25,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.method import ACTIVATIONS, RoundPlan
+from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.scratch import temporary_folder
@@ -280,11 +280,11 @@ class _TimedRunner(ClientRunner):
         self.seconds: list[float] = []
         self.num_images = 0
 
-    def _batches(self, data: ClientData, task: Task) -> Iterator[Batch]:
+    def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
         wanted = (_WARM_UP + _MEASURED) * self.setup.config.client.batch_size
         epochs = 1 + wanted // max(1, len(data))
         began = time.perf_counter()
-        for batch in super()._batches(data, replace(task, local_epochs=epochs)):
+        for batch in super()._batches(data, replace(task, local_epochs=epochs), client):
             yield batch
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)

@@ -77,6 +77,13 @@ def all_finite(values: Tensor) -> bool:
     return bool(low.isfinite() & high.isfinite())
 
 
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return a CPU tensor on a device; the copy to a GPU does not wait for the GPU's work."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
+
+
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package; None if it is not installed."""
     try:

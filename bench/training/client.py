@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.batches import Batch, ClientData
-from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
+from fedbench.bench.method import ACTIVATIONS, Client, Loss, RoundPlan
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
-from fedbench.bench.system.compute import all_finite, keep_freed_memory
+from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
@@ -95,6 +96,33 @@ class Trained:
         return cls(**{**report, "wire": Ledger.from_dict(report["wire"])}, extras=extras)
 
 
+@dataclass
+class LocalRun:
+    """One client's local training while it goes on.
+
+    Attributes:
+        task: the client's part of the round.
+        client: for the hooks.
+        data: the images that `before_local` chose.
+        batches: those that are left.
+        losses: of the steps so far, scalars on the device.
+        parts: sums of the logged terms so far.
+    """
+
+    task: Task
+    client: Client
+    data: ClientData
+    batches: Iterator[Batch]
+    losses: list[Tensor] = field(default_factory=list)
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, loss: Loss) -> None:
+        """Record a step."""
+        self.losses.append(loss.total.detach())
+        for name, value in loss.parts.items():
+            self.parts[name] = self.parts.get(name, torch.zeros_like(value)) + value
+
+
 def make_optimizer(config: ClientConfig, parameters: list[torch.nn.Parameter]) -> Optimizer:
     """Return a new client optimizer."""
     if config.optimizer == "adam":
@@ -112,11 +140,19 @@ class ClientRunner:
         setup: the run.
         device: where the net lies.
         personal_dir: folder of the clients' personal tensors.
+        images: all training images on the device; None = each client brings its own there.
     """
 
-    def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        device: torch.device,
+        personal_dir: Path,
+        images: Tensor | None = None,
+    ) -> None:
         self.setup = setup
         self.device = device
+        self._images = images
         keep_freed_memory()
         net = setup.make_net()
         self.layout = setup.layout(net)
@@ -133,55 +169,82 @@ class ClientRunner:
             server: (server_size,), read only.
             out: (upload_size,), overwritten.
         """
-        return self._done_before(task, out) or self._train(task, server, out)
+        done = self.done_before(task, out)
+        if done is not None:
+            return done
+        with self.draws_of(task):
+            local = self.begin(task, server)
+            optimizer = self.optimizer(local)
+            for batch in local.batches:
+                local.add(self.step(batch, local.client, optimizer))
+            sent = self.after(local)
+        return self.end(local, sent, optimizer, out)
 
-    def _train(self, task: Task, server: Tensor, out: Tensor) -> Trained:
-        setup, binding, config = self.setup, self.binding, self.setup.config
-        method, needs, net = setup.method, setup.method.needs(), binding.net
-        seed, k, r = config.seed, task.client_id, task.round_index
+    def draws_of(self, task: Task) -> AbstractContextManager[None]:
+        """Seed torch's global generators for a client's part of a round, and restore them."""
+        return scope(self.setup.config.seed, "client-global", task.round_index, task.client_id)
+
+    def begin(self, task: Task, server: Tensor) -> LocalRun:
+        """Load a client's tensors and images; `before_local` has run when this returns."""
+        binding, net, seed = self.binding, self.binding.net, self.setup.config.seed
+        k, r = task.client_id, task.round_index
         binding.server.data.copy_(server)
         self._load_personal(task)
         net.wire = Wire()
         client = Client(k, r, generator(seed, "client", r, k))
-        data = setup.client_data(k, self.device)
-        losses: list[Tensor] = []
-        parts: dict[str, Tensor] = {}
-        with scope(seed, "client-global", r, k):
-            net.train()
-            chosen = method.before_local(net, data, client)
-            optimizer = make_optimizer(task.settings(config.client), binding.trained(k))
-            if needs.keep_optimizer:
-                self._load_optimizer(task, optimizer)
-            for batch in self._batches(chosen, task):
-                binding.zero_grad()
-                loss = method.loss(net, batch, client)
-                loss.total.backward()
-                optimizer.step()
-                with torch.no_grad():
-                    method.after_step(net, loss, client)
-                losses.append(loss.total.detach())
-                for name, value in loss.parts.items():
-                    parts[name] = parts.get(name, torch.zeros_like(value)) + value
-            with torch.no_grad():
-                sent = method.after_local(net, chosen, client)
-                # Copies: the net's own memory is overwritten by the next client.
-                extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
+        data = self.setup.client_data(k, self.device, self._images)
+        net.train()
+        chosen = self.setup.method.before_local(net, data, client)
+        return LocalRun(task, client, chosen, self._batches(chosen, task, client))
+
+    def optimizer(self, local: LocalRun) -> Optimizer:
+        """Return a client's optimizer, with the state of its last round if that is kept."""
+        settings = local.task.settings(self.setup.config.client)
+        optimizer = make_optimizer(settings, self.binding.trained(local.client.id))
+        if self.setup.method.needs().keep_optimizer:
+            self._load_optimizer(local.task, optimizer)
+        return optimizer
+
+    def step(self, batch: Batch, client: Client, optimizer: Optimizer) -> Loss:
+        """Make one local step."""
+        method, net = self.setup.method, self.binding.net
+        self.binding.zero_grad()
+        loss = method.loss(net, batch, client)
+        loss.total.backward()
+        optimizer.step()
+        with torch.no_grad():
+            method.after_step(net, loss, client)
+        return loss
+
+    @torch.no_grad()
+    def after(self, local: LocalRun) -> dict[str, Tensor]:
+        """Return the extras that a client sends after its last step, on the CPU."""
+        sent = self.setup.method.after_local(self.binding.net, local.data, local.client)
+        # Copies: the net's own memory is overwritten by the next client.
+        return {name: value.detach().cpu().clone() for name, value in sent.items()}
+
+    def end(
+        self, local: LocalRun, extras: dict[str, Tensor], optimizer: Optimizer, out: Tensor
+    ) -> Trained:
+        """Write a client's upload to `out`, store what stays with it, and return its report."""
+        setup, binding, net = self.setup, self.binding, self.binding.net
+        needs, k, r = setup.method.needs(), local.task.client_id, local.task.round_index
         wire = Ledger.of_wire(net.wire)
-        check_sent(config.spec, needs.extras, extras, activations=bool(wire.bytes_up))
+        check_sent(setup.config.spec, needs.extras, extras, activations=bool(wire.bytes_up))
         wire.add_extras(extras, needs.extras)
         if net.remote and net.wire.received:  # metered already, when they crossed
             extras[ACTIVATIONS] = torch.cat(net.wire.received).cpu()
         self.layout.pack(binding.server.data, k, out)
-        steps = len(losses)
-        mean = float(torch.stack(losses).double().mean()) if steps else math.nan
+        steps = len(local.losses)
+        mean = float(torch.stack(local.losses).double().mean()) if steps else math.nan
         finite = all_finite(out) and all_finite(binding.personal.data)
         trained = Trained(
             client_id=k,
-            num_examples=len(chosen),
+            num_examples=len(local.data),
             num_steps=steps,
             loss=mean,
             finite=steps == 0 or (math.isfinite(mean) and finite),
-            parts={name: float(value) / steps for name, value in parts.items()},
+            parts={name: float(value) / steps for name, value in local.parts.items()},
             extras=extras,
             wire=wire,
             stored_personal=bool(self.layout.personal_size) or needs.keep_optimizer,
@@ -192,7 +255,7 @@ class ClientRunner:
             self._personal.save(k, r, binding.personal.data, state, report, sent)
         return trained
 
-    def _done_before(self, task: Task, out: Tensor) -> Trained | None:
+    def done_before(self, task: Task, out: Tensor) -> Trained | None:
         """Return the stored result of a client that finished before its round was cut short."""
         stored = self._personal.handed_over(task.client_id, task.round_index)
         if stored is None:
@@ -201,13 +264,13 @@ class ClientRunner:
         out.copy_(sent.pop(_UPLOAD))
         return Trained.of_report(report, sent)
 
-    def _batches(self, data: ClientData, task: Task) -> Iterator[Batch]:
+    def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
         setup, config = self.setup, self.setup.config.client
         seed, k, r = setup.config.seed, task.client_id, task.round_index
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
         for _ in range(task.local_epochs):
             self.binding.net.wire.received.clear()
-            yield from data.batches(
+            batches = data.batches(
                 setup.method.needs().views,
                 1,
                 config.batch_size,
@@ -216,6 +279,9 @@ class ClientRunner:
                 order=order,
                 augment=augment,
             )
+            for batch in batches:
+                draws = setup.method.draws(len(batch.labels), client)
+                yield replace(batch, draws={n: to_device(v, self.device) for n, v in draws.items()})
 
     def _load_personal(self, task: Task) -> None:
         if not self.layout.personal_size:

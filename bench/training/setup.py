@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import ClientData
@@ -127,14 +127,23 @@ class Setup:
         net.remote = frozenset(p for p, held in rules.items() if held == {Sharing.SERVER_ONLY})
         return layout
 
-    def client_data(self, client_id: int, device: torch.device | str) -> ClientData:
-        """Return the images that one client trains on, and their visible labels."""
+    def client_data(
+        self, client_id: int, device: torch.device | str, images: Tensor | None = None
+    ) -> ClientData:
+        """Return the images that one client trains on, and their visible labels.
+
+        Args:
+            client_id: the client.
+            device: where to put them.
+            images: all training images on that device, if they lie there.
+        """
         chosen = self.partition.client(client_id)
         if self.method.needs().labelled_only:
             chosen = chosen[self.labels[chosen] >= 0]
-        images = torch.from_numpy(self.images[chosen])
-        labels = torch.from_numpy(self.labels[chosen])
-        return ClientData(images.to(device), labels.to(device))
+        labels = torch.from_numpy(self.labels[chosen]).to(device)
+        if images is not None:
+            return ClientData(images[torch.from_numpy(chosen).to(device)], labels)
+        return ClientData(torch.from_numpy(self.images[chosen]).to(device), labels)
 
     @property
     def probed(self) -> np.ndarray:

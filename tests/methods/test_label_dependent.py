@@ -14,7 +14,7 @@ from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Net
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup
 from fedbench.bench.training.setup import Setup
 
 CLIENT = Client(1, 0, generator(0, "client"))
@@ -132,12 +132,12 @@ def test_user_verification_sees_all_images_or_the_unlabelled_ones(
     uv_on: str, rows: list[int]
 ) -> None:
     setup, net, batch = made("simclr+uv", {"method.uv.uv_on": uv_on})
-    out = setup.method.loss(net, batch, CLIENT)
+    out = loss_of(setup.method, net, batch, CLIENT)
     codes = [net["uv_projector"](net["encoder"](view))[rows] for view in batch.views]
     terms = [client_cross_entropy(c, net.tensor("uv.weight"), 1, 1.0) for c in codes]
     torch.testing.assert_close(out.parts["uv"], (terms[0] + terms[1]).detach())
     labelled = Batch(batch.views, LABELS.clamp(min=0))
-    assert ("uv" in setup.method.loss(net, labelled, CLIENT).parts) == (uv_on == "all")
+    assert ("uv" in loss_of(setup.method, net, labelled, CLIENT).parts) == (uv_on == "all")
 
 
 def test_a_uniform_classifier_costs_ln_c_per_view() -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbench.bench import testing
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.method import Client, DataSpec, Loss, Net, Server, Sharing, Upload
@@ -51,7 +52,7 @@ def batch_for(method: Orchestra, size: int = 6) -> Batch:
 
 
 def loss_of(method: Orchestra, net: Net, batch: Batch) -> Loss:
-    return method.loss(net, batch, Client(0, 1, generator(0, "client")))
+    return testing.loss_of(method, net, batch, Client(0, 1, generator(0, "client")))
 
 
 def shaken(net: Net) -> Net:

@@ -13,7 +13,7 @@ from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.method import Client, DataSpec, Net
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.seeding import generator, scope
-from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.methods.rotpred import RotPred
@@ -35,7 +35,7 @@ def test_loss_is_the_cross_entropy_of_the_drawn_turns() -> None:
     method = RotPred(hidden_dim=8, projection_dim=8)
     net = make(method).eval()
     x = torch.randn(6, 3, 8, 8, generator=generator(0, "x"))
-    out = method.loss(net, batch_of(x), Client(0, 0, generator(0, "client")))
+    out = loss_of(method, net, batch_of(x), Client(0, 0, generator(0, "client")))
     turns = torch.randint(4, (6,), generator=generator(0, "client")).tolist()
     assert len(set(turns)) > 1
     total = 0.0
@@ -53,7 +53,7 @@ def test_an_indifferent_classifier_loses_ln_4() -> None:
     for parameter in net["rotation"].parameters():
         torch.nn.init.zeros_(parameter)
     x = torch.randn(4, 3, 8, 8, generator=generator(0, "x"))
-    out = method.loss(net, batch_of(x), Client(0, 0, generator(0, "client")))
+    out = loss_of(method, net, batch_of(x), Client(0, 0, generator(0, "client")))
     assert float(out.total.detach()) == pytest.approx(math.log(4), rel=1e-6)
 
 
@@ -67,7 +67,7 @@ def test_turns_are_drawn_anew_and_all_four_occur() -> None:
     net["encoder"].register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
     for _ in range(2):
         for x in data.ordered("rot", rng):
-            method.loss(net, batch_of(x), Client(0, 0, rng))
+            loss_of(method, net, batch_of(x), Client(0, 0, rng))
     assert len(torch.unique(seen[0], dim=0)) == 4
     assert not torch.equal(seen[0], seen[1])
 

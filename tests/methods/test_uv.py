@@ -13,7 +13,7 @@ from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Sharing, registry
 from fedbench.bench.nn.losses import client_cross_entropy
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import tiny_config, tiny_setup, train
+from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 
@@ -34,7 +34,7 @@ def client(k: int) -> Client:
 def test_the_term_is_added_to_the_bases_loss_summed_over_views() -> None:
     setup = make_setup(**{"method.uv.weight": 0.7, "method.uv.temperature": 0.2})
     net, batch = setup.make_net(), make_batch()
-    out = setup.method.loss(net, batch, client(2))
+    out = loss_of(setup.method, net, batch, client(2))
     base = registry.create("simclr", {"hidden_dim": 16, "projection_dim": 16})
     alone = base.loss(net, batch, client(2))
     terms = [
@@ -49,7 +49,7 @@ def test_untrained_codes_cost_ln_k_per_view() -> None:
     values = {"data.num_clients": 40, "method.uv.code_dim": 512, "method.uv.hidden_dim": 64}
     setup = make_setup(**values)
     net, batch = setup.make_net(), make_batch(64)
-    terms = [setup.method.loss(net, batch, client(k)).parts["uv"].item() for k in range(40)]
+    terms = [loss_of(setup.method, net, batch, client(k)).parts["uv"].item() for k in range(40)]
     # Cosines of unrelated directions in 512 dimensions have deviation 0.044.
     assert sum(terms) / 40 == pytest.approx(2 * math.log(40), abs=0.02)
 
@@ -57,13 +57,13 @@ def test_untrained_codes_cost_ln_k_per_view() -> None:
 def test_lengths_of_codes_and_rows_change_nothing() -> None:
     setup, batch = make_setup(), make_batch()
     net = setup.make_net()
-    before = setup.method.loss(net, batch, client(1)).total
+    before = loss_of(setup.method, net, batch, client(1)).total
     with torch.no_grad():
         net.tensor("uv.weight").mul_(torch.tensor([[0.1], [3.0], [20.0], [1.0]]))
         last = net["uv_projector"][2]  # type: ignore[index]
         last.weight.mul_(5.0)
         last.bias.mul_(5.0)
-    torch.testing.assert_close(setup.method.loss(net, batch, client(1)).total, before)
+    torch.testing.assert_close(loss_of(setup.method, net, batch, client(1)).total, before)
 
 
 @pytest.mark.parametrize("rows", ["own", "mean"])

@@ -24,7 +24,7 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.system.tensor_files import read
 from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
-from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.client import ClientRunner, LocalRun, Task, Trained
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
@@ -146,13 +146,13 @@ def test_a_round_goes_on_behind_the_clients_that_it_had_done(
     assert len(names(clients)) == 4 + 2  # a second file of those that had done the round
     (clients / ".3-1.safetensors.1a2b3c4d.tmp").write_bytes(b"of the writer that was killed")
     trained: list[tuple[int, int]] = []
-    real = ClientRunner._train
+    real = ClientRunner.begin
 
-    def noted(self: ClientRunner, task: Task, *rest: Tensor) -> Trained:
+    def noted(self: ClientRunner, task: Task, server: Tensor) -> LocalRun:
         trained.append((task.round_index, task.client_id))
-        return real(self, task, *rest)
+        return real(self, task, server)
 
-    monkeypatch.setattr(ClientRunner, "_train", noted)
+    monkeypatch.setattr(ClientRunner, "begin", noted)
     resumed = train(setup, tmp_path / "cut")
     assert trained == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]
     assert_same_run(whole, resumed)

@@ -13,9 +13,11 @@ import torch
 
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition.deal import balanced_labels, deal
+from fedbench.bench.method import Client
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
@@ -100,7 +102,8 @@ def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_pa
     made = []
     for k in range(setup.partition.num_clients):
         data = setup.client_data(k, "cpu")
-        made.append(sum(1 for _ in runner._batches(data, Task(k, 0, 2, None))))
+        client = Client(k, 0, generator(0, "client"))
+        made.append(sum(1 for _ in runner._batches(data, Task(k, 0, 2, None), client)))
     assert (counted.least, counted.most) == (min(made), max(made))
     assert counted.median == np.median(made)
     assert counted.idle_clients == made.count(0)

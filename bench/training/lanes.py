@@ -1,0 +1,366 @@
+"""Lanes: several clients at a time on one device, whose steps are recorded once and replayed.
+
+A step of a small net is hundreds of short kernels, and a GPU waits for Python between them. A lane
+is a client runner with a net of its own. Its step on a full batch is recorded as a CUDA graph over
+fixed buffers; after that one call starts all kernels of a step. One thread feeds the lanes in turn.
+Every client runs the operations that it would run alone, so bits do not depend on their number. On
+a CPU the same code calls the step on the same buffers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.bench.config import ClientConfig
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.method import Client, Labels, Loss
+from fedbench.bench.nn.optimizers import SGD
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training.client import ClientRunner, LocalRun, Task, Trained
+from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.setup import Setup
+
+MAX_LANES = 256
+"""Lanes of one run; a larger number is a slip of the finger."""
+_WARM_UP = 3
+"""Steps that are run before one is recorded: libraries choose their kernels in the first."""
+_SHARE_OF_MEMORY = 0.25
+"""Largest part of a GPU's free memory for the images of all clients; else each brings its own."""
+
+
+def reason_to_run_eagerly(setup: Setup) -> str:
+    """Return the reason why no step of a run can be recorded; empty if most of them can."""
+    needs = setup.method.needs()
+    if not needs.capturable:
+        return f"{setup.config.spec} does not declare its step as capturable"
+    if setup.spec.labelled and needs.labels is Labels.OPTIONAL:
+        return f"the labels of a batch decide what {setup.config.spec} computes"
+    if needs.keep_optimizer:
+        return "the optimizer's state is kept for each client"
+    if _settings(setup, None).optimizer != "sgd":
+        return "only steps of client.optimizer=sgd are recorded"
+    return ""
+
+
+def _settings(setup: Setup, task: Task | None) -> ClientConfig:
+    return setup.config.client if task is None else task.settings(setup.config.client)
+
+
+class LaneExecutor:
+    """Executor that trains several clients at a time on one device, in this process.
+
+    A client whose steps cannot be recorded is trained eagerly, by itself.
+
+    Args:
+        setup: the run.
+        device: where the nets lie.
+        personal_dir: folder of the clients' personal tensors.
+        num_lanes: clients at a time, 1…256.
+
+    Attributes:
+        reason: why nothing is recorded; empty if most steps are.
+        steps: number of steps so far.
+        replayed: number of those that used the fixed buffers of a recorded step.
+    """
+
+    def __init__(
+        self, setup: Setup, device: torch.device, personal_dir: Path, num_lanes: int
+    ) -> None:
+        self.reason = reason_to_run_eagerly(setup)
+        images = _images_on(setup, device)
+        runners = [
+            ClientRunner(setup, device, personal_dir, images)
+            for _ in range(1 if self.reason else num_lanes)
+        ]
+        self._lanes = [_Lane(runner) for runner in runners]
+        size = runners[0].layout.upload_size
+        self._uploads = torch.empty(2 * len(runners), size, device=device)
+        self.steps = self.replayed = 0
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Results in the order of `tasks`; an upload is valid until the next one is asked for."""
+        waiting, free = deque(enumerate(tasks)), deque(range(len(self._uploads)))
+        done: dict[int, tuple[Trained, int]] = {}
+
+        def advance(lane: _Lane) -> None:
+            if lane.idle and waiting and free:
+                number, task = waiting.popleft()
+                slot = free.popleft()
+                lane.begin(task, server, self._uploads[slot], (number, slot))
+            if not lane.idle:
+                self._advance(lane, done)
+
+        for index in range(len(tasks)):
+            while index not in done:
+                for lane in self._turns():
+                    with single_thread():
+                        advance(lane)
+            trained, slot = done.pop(index)
+            yield trained, self._uploads[slot]
+            free.append(slot)
+
+    def _turns(self) -> Sequence[_Lane]:
+        """Return the lanes in the order in which they make their next steps."""
+        return self._lanes
+
+    def _advance(self, lane: _Lane, done: dict[int, tuple[Trained, int]]) -> None:
+        work = lane.work
+        try:
+            trained = lane.advance(eager=bool(self.reason))
+        except Exception as err:
+            err.add_note(f"client {work.task.client_id}, round {work.task.round_index}")
+            raise
+        if trained is not None:
+            number, slot = work.place
+            done[number] = (trained, slot)
+            self.steps += trained.num_steps
+            self.replayed += work.replayed
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def _images_on(setup: Setup, device: torch.device) -> Tensor | None:
+    """Return all training images on a GPU, if they take a small part of its memory."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    if setup.images.nbytes > _SHARE_OF_MEMORY * free:
+        return None
+    return torch.from_numpy(setup.images).to(device)
+
+
+@dataclass
+class _Work:
+    """The client that a lane trains, and the program of its steps once it has begun."""
+
+    task: Task
+    server: Tensor
+    out: Tensor
+    place: tuple[int, int]
+    local: LocalRun | None = None
+    program: _Program | None = None
+    replayed: int = 0
+
+
+class _Lane:
+    """A client runner that trains one client at a time, a step per turn, on its own stream."""
+
+    def __init__(self, runner: ClientRunner) -> None:
+        self.runner = runner
+        on_gpu = runner.device.type == "cuda"
+        self._stream = torch.cuda.Stream(runner.device) if on_gpu else None
+        self._programs: dict[tuple[float, ...], _Program] = {}
+        self._work: _Work | None = None
+
+    @property
+    def idle(self) -> bool:
+        """True if it has no client."""
+        return self._work is None
+
+    @property
+    def work(self) -> _Work:
+        """Its client."""
+        assert self._work is not None
+        return self._work
+
+    def begin(self, task: Task, server: Tensor, out: Tensor, place: tuple[int, int]) -> None:
+        """Take a client; `out` may be overwritten once earlier work on it is done."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.runner.device))
+        self._work = _Work(task, server, out, place)
+
+    def advance(self, *, eager: bool) -> Trained | None:
+        """Make a step; returns the client's result after its last one."""
+        with self._on_stream():
+            trained = self._advance(self.work, eager)
+        if trained is not None:
+            self._work = None
+        return trained
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _advance(self, work: _Work, eager: bool) -> Trained | None:
+        runner, task = self.runner, work.task
+        settings = _settings(runner.setup, task)
+        if eager or settings.optimizer != "sgd":
+            return runner.run(task, work.server, work.out)
+        if work.local is None or work.program is None:
+            done = runner.done_before(task, work.out)
+            if done is not None:
+                return done
+            with runner.draws_of(task):
+                work.local = runner.begin(task, work.server)
+            work.program = self._program(settings)
+            work.program.begin(task.client_id)
+        batch = next(work.local.batches, None)
+        if batch is not None:
+            full = len(batch.labels) == settings.batch_size
+            step = work.program.replay if full else work.program.eager
+            work.local.add(step(batch, work.local.client))
+            work.replayed += full
+            return None
+        with runner.draws_of(task):
+            sent = runner.after(work.local)
+        return runner.end(work.local, sent, work.program.optimizer, work.out)
+
+    def _program(self, settings: ClientConfig) -> _Program:
+        key = settings.lr, settings.momentum, settings.weight_decay
+        if key not in self._programs:
+            self._programs[key] = _Program(self.runner, settings)
+        return self._programs[key]
+
+
+class _Program:
+    """The step of a lane under one setting of the optimizer.
+
+    Args:
+        runner: of the lane.
+        settings: of local training.
+    """
+
+    def __init__(self, runner: ClientRunner, settings: ClientConfig) -> None:
+        self._runner = runner
+        self.optimizer = _LaneSGD(runner.binding, settings)
+        self._buffers: Batch | None = None
+        self._client = cast(Client, _AnyClient(runner.setup.config.spec))
+        self._recorded: tuple[torch.cuda.CUDAGraph, Loss] | None = None
+        self._runs = 0
+
+    def begin(self, client_id: int) -> None:
+        """Start a client: no momentum, and its own rows."""
+        self.optimizer.begin(client_id)
+
+    def eager(self, batch: Batch, client: Client) -> Loss:
+        """Make a step on a batch of any size."""
+        return self._runner.step(batch, client, self.optimizer)
+
+    def replay(self, batch: Batch, client: Client) -> Loss:
+        """Make a step on a full batch; the parts of the result are overwritten by the next one."""
+        buffers = self._fill(batch)
+        if self._recorded is not None:
+            graph, loss = self._recorded
+            graph.replay()
+            return replace(loss, total=loss.total.clone())
+        if self._runner.device.type == "cuda" and self._runs == _WARM_UP:
+            self._recorded = self._record(buffers)
+            return self.replay(batch, client)
+        self._runs += 1
+        return self._runner.step(buffers, self._client, self.optimizer)
+
+    def _record(self, buffers: Batch) -> tuple[torch.cuda.CUDAGraph, Loss]:
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream(self._runner.device)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            loss = self._runner.step(buffers, self._client, self.optimizer)
+        parts = {name: value.detach() for name, value in loss.parts.items()}
+        return graph, Loss(loss.total.detach(), parts=parts)
+
+    def _fill(self, batch: Batch) -> Batch:
+        if self._buffers is None:
+            self._buffers = _map(torch.clone, batch)
+        for fixed, value in zip(_tensors(self._buffers), _tensors(batch), strict=True):
+            fixed.copy_(value, non_blocking=True)
+        return self._buffers
+
+
+def _map(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    return replace(
+        batch,
+        views=tuple(map(change, batch.views)),
+        labels=change(batch.labels),
+        examples=change(batch.examples),
+        draws={name: change(value) for name, value in batch.draws.items()},
+    )
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    return [*batch.views, batch.labels, batch.examples, *batch.draws.values()]
+
+
+class _AnyClient:
+    """The client of a recorded step, which serves all clients and so may not look at one."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise PluginError(
+            f"{self._spec} declares its step as capturable, but reads client.{name} in it;"
+            " return what a step needs from `draws`"
+        )
+
+
+class _LaneSGD:
+    """SGD for all clients of a lane, whose tensors stay at their addresses.
+
+    Momentum that starts at zero gives the bits of momentum that is absent at the first step. A
+    client's own rows are trained in scratch rows, since their place differs from client to client.
+
+    Args:
+        binding: of the lane's net.
+        settings: of local training.
+    """
+
+    def __init__(self, binding: Binding, settings: ClientConfig) -> None:
+        layout, server = binding.layout, binding.server
+        trained = binding.trained(0)
+        tables = [slot for slot in layout.rows if slot.trainable]
+        at = 1 if layout.num_trained else 0
+        self._rows: list[tuple[Tensor, Tensor, nn.Parameter]] = []
+        for index, slot in enumerate(tables):
+            shape = (slot.shape[0], slot.row_size)
+            scratch = nn.Parameter(torch.zeros(1, slot.row_size, device=server.data.device))
+            scratch.grad = torch.zeros_like(scratch)
+            trained[at + index] = scratch
+            values, gradients = server.data[slot.start : slot.stop], server.grad
+            gradients = gradients[slot.start : slot.stop]
+            self._rows.append((values.view(shape), gradients.view(shape), scratch))
+        self._row = torch.zeros(1, dtype=torch.int64, device=server.data.device)
+        self._sgd = SGD(
+            trained,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+        self.param_groups = self._sgd.param_groups
+
+    @torch.no_grad()
+    def begin(self, client_id: int) -> None:
+        """Forget the last client."""
+        self._sgd.restart()
+        self._row.fill_(client_id)
+        for values, _, scratch in self._rows:
+            scratch.copy_(values[client_id])
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move the parameters along their gradients."""
+        for _, gradients, scratch in self._rows:
+            assert scratch.grad is not None
+            scratch.grad.copy_(gradients.index_select(0, self._row))
+        self._sgd.step()
+        for values, _, scratch in self._rows:
+            values.index_copy_(0, self._row, scratch.detach())
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        self._sgd.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the last client."""
+        return self._sgd.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self._sgd.load_state_dict(dict(state_dict))

@@ -1,0 +1,147 @@
+"""Lanes give the bits of clients that are trained one after another, whatever their turns."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.data.batches import Batch
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.method import Client, Loss, Net, registry
+from fedbench.bench.nn.optimizers import SGD
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.training.lanes import LaneExecutor, reason_to_run_eagerly
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
+from fedbench.methods.simclr import SimCLR
+
+CPU = torch.device("cpu")
+# Of 16, 4, 33, 0 and 1 images: full batches alone, too few for one, a rest, none, and one image.
+SIZES = (16, 4, 33, 0, 1)
+ENDS = itertools.accumulate(SIZES)
+SHARES = [list(range(end - size, end)) for size, end in zip(SIZES, ENDS, strict=True)]
+LABELLED = {"semifed", "cbafed"}
+EAGER = {"pfedae", "single-ae", "central-ae", "semifed", "semifed+uv"}
+
+
+def setup_of(spec: str, **values: Any) -> Setup:
+    given: dict[str, Any] = {
+        "data__num_clients": len(SIZES),
+        "model__norm": "batch",
+        "client__batch_size": 8,
+        "client__keep_last_batch": True,
+        "client__local_epochs": 2,
+    }
+    if spec.split("+")[0] in LABELLED:
+        given["data__label_fraction"] = 0.5
+    if spec == "orchestra":
+        given["method__global_steps"] = 5
+    return tiny_setup(tiny_config(spec, **{**given, **values}), shares=SHARES)
+
+
+class Shuffled(LaneExecutor):
+    """Lanes that take turns at random."""
+
+    rng = random.Random(0)
+
+    def _turns(self) -> Sequence[Any]:
+        return self.rng.choices(self._lanes, k=len(self._lanes))
+
+
+def train_in_lanes(setup: Setup, folder: Path, num_lanes: int) -> tuple[Trainer, LaneExecutor]:
+    with single_thread():
+        trainer = Trainer(setup, folder, "0" * 20, CPU, CollapseMonitor(setup, CPU))
+        executor = Shuffled(setup, CPU, folder / "clients", num_lanes)
+        for _ in trainer.rounds(executor):
+            pass
+    return trainer, executor
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+def test_lanes_give_the_bits_of_one_client_after_another(spec: str, tmp_path: Path) -> None:
+    setup = setup_of(spec)
+    alone = train(setup, tmp_path / "alone")
+    trainer, executor = train_in_lanes(setup, tmp_path / "lanes", 3)
+    assert_same_run(alone, trainer)
+    assert (spec in EAGER) == bool(executor.reason)
+    assert (executor.replayed > 0) == (spec not in EAGER)
+    assert executor.replayed < executor.steps or spec in {"supervised", "cbafed", "cbafed+uv"}
+
+
+VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("simclr", {"client__precision": "bf16"}),
+    ("simclr", {"model__norm": "batch-local"}),
+    ("simclr", {"client__momentum": 0.0}),
+    ("simclr+uv", {"method__uv__rows": "mean", "server__optimizer": "adam"}),
+    ("orchestra", {"method__memory_size": 4, "model__norm": "group"}),
+    ("orchestra", {"method__representations": "private"}),
+    ("byol", {"method__target": "personal"}),
+)
+
+
+@pytest.mark.parametrize(("spec", "values"), VARIANTS)
+def test_variants_have_the_same_bits(spec: str, values: Any, tmp_path: Path) -> None:
+    setup = setup_of(spec, **values)
+    alone = train(setup, tmp_path / "alone")
+    trainer, executor = train_in_lanes(setup, tmp_path / "lanes", 2)
+    assert_same_run(alone, trainer)
+    assert executor.replayed
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "reason"),
+    [
+        ("pfedae", {}, "capturable"),
+        ("simclr", {"data__label_fraction": 0.5}, "labels of a batch"),
+        ("simclr", {"client__optimizer": "adam"}, "client.optimizer=sgd"),
+        ("simclr+uv", {"method__uv__uv_on": "unlabelled"}, "capturable"),
+    ],
+)
+def test_unfit_runs_name_their_reason(spec: str, values: Any, reason: str) -> None:
+    assert reason in reason_to_run_eagerly(setup_of(spec, **values))
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    setup = setup_of("orchestra")
+    alone = train(setup, tmp_path / "alone")
+    train(setup, tmp_path / "lanes", rounds=1)
+    trainer, _ = train_in_lanes(setup, tmp_path / "lanes", 4)
+    assert_same_run(alone, trainer)
+
+
+def test_a_step_that_reads_the_client_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SimCLR.loss
+
+    def nosy(self: SimCLR, net: Net, batch: Batch, client: Client) -> Loss:
+        return real(self, net, batch, client).plus("nosy", torch.tensor(float(client.id)))
+
+    monkeypatch.setattr(SimCLR, "loss", nosy)
+    with pytest.raises(PluginError, match=r"reads client\.id in it") as caught:
+        train_in_lanes(setup_of("simclr"), tmp_path, 2)
+    assert "client 0, round 0" in "".join(caught.value.__notes__)
+
+
+def test_momentum_that_starts_at_zero_is_momentum_that_is_absent() -> None:
+    weights = [torch.nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2)]
+    new, again = (SGD([w], lr=0.1, momentum=0.9, weight_decay=0.01) for w in weights)
+    weights[1].grad = torch.ones(7)
+    again.step()
+    with torch.no_grad():
+        weights[1].copy_(weights[0])
+    again.restart()
+    for step in range(3):
+        for weight in weights:
+            weight.grad = torch.linspace(step, -step, 7) / 3
+        new.step()
+        again.step()
+        assert torch.equal(weights[0], weights[1])
