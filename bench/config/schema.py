@@ -143,8 +143,10 @@ class ClientConfig(Strict):
     batch_size: int = Field(16, ge=1, description="examples per local step")
     local_epochs: int = Field(1, ge=0, description="passes over the client's data per round")
     keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
-    precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="of local training: bf16 is faster; weights, losses, evaluation fp32"
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32",
+        description="of local training: bf16 and, on GPUs only, tf32 are faster; weights, losses,"
+        " evaluation fp32",
     )
 
 

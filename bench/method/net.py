@@ -44,7 +44,7 @@ class Net(nn.ModuleDict):
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         super().__init__(dict(parts))
         self.remote: frozenset[str] = frozenset()
-        self.precision: Literal["fp32", "bf16"] = "fp32"
+        self.precision: Literal["fp32", "tf32", "bf16"] = "fp32"
         self.wire = Wire()
         self._reused: str | None = None
         self._last: tuple[Tensor, Tensor] | None = None  # input and output of that part
@@ -72,7 +72,7 @@ class Net(nn.ModuleDict):
     def _run(self, part: str, x: Tensor) -> Tensor:
         if part == self._reused and self._last is not None and self._last[0] is x:
             return self._last[1]
-        if self.precision == "fp32":
+        if self.precision != "bf16":
             y = self[part](x)
         else:  # numbers are float32 again between parts: losses and messages need that
             with torch.autocast(x.device.type, torch.bfloat16):

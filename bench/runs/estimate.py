@@ -28,6 +28,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.aggregate import optimized_size
@@ -128,6 +129,11 @@ class Estimator:
         Raises:
             FedbenchError: for a configuration or a data set that cannot be used.
         """
+        check_precision(config.client.precision, self._device)
+        with reproducible(self._device):
+            return self._estimate(config)
+
+    def _estimate(self, config: RunConfig) -> Estimate:
         setup = self._setup(config)
         layout = setup.layout(setup.make_net())
         all_sizes = setup.partition.sizes
@@ -184,6 +190,8 @@ class Estimator:
         clients = setup.partition.num_clients if setup.evaluate_on_clients else 0
         images = (len(setup.images), len(setup.dataset.test_images))
         client = config.client
+        # Without the number of clients: a step and an evaluation cost the same for all of them, but
+        # for clients that never fill a batch, whose steps are then overestimated.
         key = (
             f"{config.spec}/{config.method}/{config.model}/{client.batch_size}/{client.optimizer}"
             f"/{client.precision}/{replace(setup.spec, num_clients=1)}/{config.data.label_fraction}"

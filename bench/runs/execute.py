@@ -42,6 +42,7 @@ from fedbench.bench.system.compute import choose_devices, installed_version
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
@@ -146,22 +147,24 @@ def execute(
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)
     devices = choose_devices(place.device, place.workers)
-    task_columns = facts(
-        config,
-        dataset.revision,
-        partition.hash,
-        origin,
-        dataset=dataset.name,
-        started_at=started_at,
-        device=devices[0],
-    )
-    run = _Run(setup, place.folder, task_columns["training_id"], devices)
-    done, total = run.trainer.rounds_done, run.trainer.total_rounds
-    taken_over = origin.measured_from is not None and done == total
-    if on_resume is not None and done and not taken_over:
-        on_resume(done, total)
-    earlier_seconds = run.trainer.train_seconds
-    outcome = run.finish(partition_path, on_round)
+    check_precision(config.client.precision, devices[0])
+    with reproducible(devices[0]):
+        run = _Run(setup, place.folder, training_id(config, dataset.revision), devices)
+        task_columns = facts(
+            config,
+            dataset.revision,
+            partition.hash,
+            origin,
+            dataset=dataset.name,
+            started_at=started_at,
+            device=devices[0],
+        )
+        done, total = run.trainer.rounds_done, run.trainer.total_rounds
+        taken_over = origin.measured_from is not None and done == total
+        if on_resume is not None and done and not taken_over:
+            on_resume(done, total)
+        earlier_seconds = run.trainer.train_seconds
+        outcome = run.finish(partition_path, on_round)
     return Row(
         **task_columns,
         **outcome,
@@ -356,6 +359,7 @@ def facts(
         "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
         "argv": origin.argv,
         **_provenance(),
+        "hardware": _hardware(),
     }
 
 
@@ -382,7 +386,7 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
 
 @cache
 def _provenance() -> dict[str, str | None]:
-    """The columns `git_sha package_version env_json hardware`."""
+    """The columns `git_sha package_version env_json`."""
     env = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
         if (installed := installed_version(name)) is not None:
@@ -393,16 +397,16 @@ def _provenance() -> dict[str, str | None]:
         "git_sha": _git_sha(),
         "package_version": installed_version("fedbench") or "unknown",
         "env_json": canonical_json(env),
-        "hardware": _hardware(),
     }
 
 
 def _hardware() -> str:
     cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
     parts = [f"{platform.machine()}, {cores} cores, {psutil.virtual_memory().total / 1e9:.0f} GB"]
-    if torch.cuda.is_available():
-        count = torch.cuda.device_count()
-        parts.append(f"{count} x {torch.cuda.get_device_name(0)}")
+    if count := torch.cuda.device_count():
+        # Asking for the name starts CUDA, and a process that only writes rows leaves GPUs alone.
+        started = torch.cuda.is_initialized()
+        parts.append(f"{count} x {torch.cuda.get_device_name(0) if started else 'GPU'}")
     return "; ".join(parts)
 
 

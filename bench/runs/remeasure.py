@@ -21,6 +21,7 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import sync_folder, write_error
 from fedbench.bench.system.numerics import as_json, measure
+from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
@@ -44,7 +45,7 @@ def trained_before(
     alike = [row for row in rows if row.training_id == identity and row.status != "error"]
     if not alike:
         return None
-    here = as_json([measure(device).as_dict()])
+    here = as_json([measure(device, config.client.precision == TF32).as_dict()])
     return min(
         (row for row in alike if row.platform_json == here),
         key=lambda row: (not has_weights(store, row), row.finished_at, row.row_id),

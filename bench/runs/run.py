@@ -31,6 +31,7 @@ from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import copy_folder
+from fedbench.bench.system.regime import check_precision
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
@@ -215,6 +216,7 @@ def run(
         FedbenchError: for data, configuration or device problems.
     """
     devices = choose_devices(device, workers)
+    check_precision(config.client.precision, devices[0])
     origin = origin or Origin()
     config = canonical(config)
     dataset = open_dataset(config, data_dir)

@@ -9,6 +9,7 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.regime import reproducible
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import dealt
 
@@ -26,7 +27,8 @@ def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") 
     """
     setup = Setup.of(config, dataset, dealt(dataset, config))
     where = torch.device(choose_devices(device, 1)[0])
-    net = setup.make_net()
-    binding = setup.layout(net).bind(net, where)
-    fill_statistics(setup, net, where)
-    return evaluate(setup, binding, lambda client_id: None, (), where, one_encoder=True)
+    with reproducible(where):
+        net = setup.make_net()
+        binding = setup.layout(net).bind(net, where)
+        fill_statistics(setup, net, where)
+        return evaluate(setup, binding, lambda client_id: None, (), where, one_encoder=True)

@@ -15,6 +15,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -25,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedbench.bench.system.identity import canonical_json, content_id
+from fedbench.bench.system.regime import products, reproducible
 from fedbench.bench.system.seeding import generator, single_thread
 
 _PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
@@ -80,12 +82,18 @@ def as_json(records: Sequence[Mapping[str, str]]) -> str:
 
 
 @cache
-def measure(device: str = "cpu") -> Platform:
+def measure(device: str = "cpu", tf32: bool = False) -> Platform:
     """Return the platform of this process; takes a tenth of a second once, beside imports.
 
     Args:
         device: type of the device that trains, `cpu` or `cuda`.
+        tf32: True if it trains in TF32; False for IEEE float32, also around bf16.
     """
+    with reproducible(device), products(tf32=True) if tf32 else nullcontext():
+        return _measure(device)
+
+
+def _measure(device: str) -> Platform:
     import scipy  # imported here, as in `_fingerprint`: training does without it
 
     with single_thread(), torch.enable_grad():
@@ -207,13 +215,10 @@ def _layers(device: torch.device) -> Iterator[Tensor]:
                 _numbers(*shape).to(device).contiguous(memory_format=layout).requires_grad_()
                 for shape in (images_shape, weight_shape)
             )
-            with torch.backends.cudnn.flags(
-                deterministic=True, allow_tf32=torch.backends.cudnn.allow_tf32
-            ):
-                maps = F.conv2d(images, weight, stride=stride, padding=weight_shape[-1] // 2)
-                maps = F.relu(F.batch_norm(maps, None, None, training=True))
-                maps = F.group_norm(maps, 4)
-                maps.square().mean().backward()
+            maps = F.conv2d(images, weight, stride=stride, padding=weight_shape[-1] // 2)
+            maps = F.relu(F.batch_norm(maps, None, None, training=True))
+            maps = F.group_norm(maps, 4)
+            maps.square().mean().backward()
             for tensor in (maps, images.grad, weight.grad):
                 if tensor is not None:
                     yield tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
+from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
@@ -153,10 +154,13 @@ class ClientRunner:
         self.setup = setup
         self.device = device
         self._images = images
+        precision = setup.config.client.precision
+        check_precision(precision, device)
+        self._tf32 = precision == TF32
         keep_freed_memory()
         net = setup.make_net()
         self.layout = setup.layout(net)
-        net.precision = setup.config.client.precision
+        net.precision = precision
         self.binding = self.layout.bind(net, device)
         self._personal = PersonalStore(personal_dir)
         self._first_personal = self.binding.personal.data.clone()
@@ -172,13 +176,17 @@ class ClientRunner:
         done = self.done_before(task, out)
         if done is not None:
             return done
-        with self.draws_of(task):
+        with self.regime(), self.draws_of(task):
             local = self.begin(task, server)
             optimizer = self.optimizer(local)
             for batch in local.batches:
                 local.add(self.step(batch, local.client, optimizer))
             sent = self.after(local)
         return self.end(local, sent, optimizer, out)
+
+    def regime(self) -> AbstractContextManager[None]:
+        """Round products to TF32 inside the block if the run trains in it."""
+        return products(tf32=True) if self._tf32 else nullcontext()
 
     def draws_of(self, task: Task) -> AbstractContextManager[None]:
         """Seed torch's global generators for a client's part of a round, and restore them."""

@@ -181,7 +181,7 @@ class _Lane:
 
     def advance(self, *, eager: bool) -> Trained | None:
         """Make a step; returns the client's result after its last one."""
-        with self._on_stream():
+        with self.runner.regime(), self._on_stream():
             trained = self._advance(self.work, eager)
         if trained is not None:
             self._work = None

@@ -17,6 +17,7 @@ from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.files import sweep_temporary
 from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.aggregate import Aggregate, Protection, optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
@@ -89,7 +90,8 @@ class Trainer:
         self.rounds_done = 0
         self.rounds_begun = 0
         self.resumes = 0
-        self.platforms = [measure(device.type).as_dict()]
+        tf32 = setup.config.client.precision == TF32
+        self.platforms = [measure(device.type, tf32).as_dict()]
         self.train_seconds = 0.0
         self.history: list[RoundRecord] = []
         sizes = setup.partition.sizes

@@ -33,6 +33,7 @@ from fedbench.bench.system.errors import (
     described,
     rebuild,
 )
+from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training import fork_server
 from fedbench.bench.training.client import ClientRunner, Task, Trained
@@ -224,7 +225,14 @@ def _run_worker(channel: int, memory: int) -> None:
         return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it
-    server, uploads = _views(memory, server_size, upload_size, slots)
+    views = _views(memory, server_size, upload_size, slots)
+    with reproducible(device):
+        _serve(pipe, spec, device, *views)
+
+
+def _serve(
+    pipe: Connection, spec: WorkerSpec, device: str, server: Tensor, uploads: Sequence[Tensor]
+) -> None:
     runner: ClientRunner | Exception
     try:  # before the first task, while the parent prepares too
         runner = spec.runner(device)

@@ -24,11 +24,14 @@ from fedbench.bench.data.cache import ARRAYS, CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import file_lock
+from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
 from fedbench.bench.tuning.cell import CellJob, abort_report, work
 
 STALE_SECONDS = 7 * 86_400.0
 """Age at which an unused folder of a cell on a node is deleted."""
+_OF_SHARE = 0.9
+"""Part of a process's share of a GPU's memory that torch may allocate."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ def _delete_stale(current: Path) -> None:
 def limit_memory(gpus: float) -> None:
     """Keep a process that shares a GPU within its part of the memory.
 
-    Ray only counts fractions; without this, one trial that grows ends all its neighbours.
+    Ray only counts fractions; without this, one trial that grows ends all its neighbours. A tenth
+    is left for what torch does not count: the context of CUDA and its libraries.
 
     Args:
         gpus: number or fraction of GPUs that the process was granted.
@@ -97,7 +101,7 @@ def limit_memory(gpus: float) -> None:
         import torch
 
         if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(gpus)
+            torch.cuda.set_per_process_memory_fraction(_OF_SHARE * gpus)
 
 
 def _scratch() -> Path:
@@ -163,16 +167,17 @@ def train(config: dict[str, Any]) -> None:
     granted = ray.get_runtime_context().get_assigned_resources()
     job = CellJob.loads(config["job"])
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
-    limit_memory(granted.get("GPU", 0.0))
-    # The last report is made inside the lock: Tune lets it return only after the driver has
-    # written the row, so nobody can find the cell free and its row missing.
-    if "home" not in config:
-        work(job, tune.report)
-        return
-    try:
-        job, local = settle(job, Home(**config["home"]))
-    except FedbenchError as err:
-        tune.report(abort_report(err))
-        return
-    if work(job, tune.report, history=local) != "busy" and local:
-        shutil.rmtree(job.folder, ignore_errors=True)
+    with reproducible(job.device):
+        limit_memory(granted.get("GPU", 0.0))
+        # The last report is made inside the lock: Tune lets it return only after the driver has
+        # written the row, so nobody can find the cell free and its row missing.
+        if "home" not in config:
+            work(job, tune.report)
+            return
+        try:
+            job, local = settle(job, Home(**config["home"]))
+        except FedbenchError as err:
+            tune.report(abort_report(err))
+            return
+        if work(job, tune.report, history=local) != "busy" and local:
+            shutil.rmtree(job.folder, ignore_errors=True)

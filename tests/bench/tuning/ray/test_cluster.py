@@ -192,7 +192,7 @@ def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", parts.append)
     for gpus in (0.0, 0.25, 1.0, 2.0):
         remote.limit_memory(gpus)
-    assert parts == [0.25]
+    assert parts == [pytest.approx(0.9 * 0.25)]  # the rest is for CUDA itself
 
 
 def test_a_cell_that_needs_more_memory_than_its_part_says_so(

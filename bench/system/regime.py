@@ -1,0 +1,89 @@
+"""Numeric regime of a GPU: torch's switches that decide which bits it computes.
+
+`reproducible` is entered in every process that uses a GPU before CUDA starts, since libraries read
+some of these settings only then. On a CPU nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedbench.bench.system.errors import ResourceError
+
+TF32 = "tf32"
+"""Value of `client.precision` for products of numbers that are rounded to 10 bits."""
+
+
+def check_precision(precision: str, device: torch.device | str) -> None:
+    """Refuse a precision that a device does not compute in.
+
+    Raises:
+        ResourceError: for `tf32` on a CPU.
+    """
+    if precision == TF32 and torch.device(device).type != "cuda":
+        raise ResourceError(
+            "client.precision=tf32 needs a GPU, and this run is on the CPU; use --device cuda, or"
+            " client.precision fp32 or bf16"
+        )
+
+
+@contextmanager
+def reproducible(device: torch.device | str) -> Iterator[None]:
+    """Let a GPU compute the same bits each time, and products of float32 as IEEE 754 has them.
+
+    An operation that has no deterministic form on a GPU still runs, with a warning of torch that
+    names it. The caller's switches are restored; `CUBLAS_WORKSPACE_CONFIG` stays in the
+    environment.
+
+    Args:
+        device: what computes inside the block; for a CPU nothing changes.
+    """
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with (
+            _set(torch.backends.cudnn, deterministic=True, benchmark=False),
+            _set(torch.utils.deterministic, fill_uninitialized_memory=False),  # it takes time
+            sdpa_kernel(SDPBackend.MATH),  # the fused kernels add up gradients in any order
+            products(tf32=False),
+        ):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+
+
+@contextmanager
+def products(*, tf32: bool) -> Iterator[None]:
+    """Let a GPU's convolutions and matrix products round float32 to TF32, or not."""
+    before = torch.get_float32_matmul_precision()
+    with _set(torch.backends.cudnn, allow_tf32=tf32):
+        # Not `set_float32_matmul_precision`, which changes products on the CPU too.
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _set(owner: Any, **values: bool) -> Iterator[None]:
+    """Set attributes for the block."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)

@@ -1,0 +1,227 @@
+"""Switches of a GPU's bits: set before CUDA starts wherever a run computes, restored afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.method import Loss
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.estimate import Estimator
+from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.runs.run import run
+from fedbench.bench.runs.untrained import untrained_figures
+from fedbench.bench.system.errors import ResourceError
+from fedbench.bench.system.regime import check_precision, products, reproducible
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training import workers
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.tuning.cell import CellJob
+from fedbench.bench.tuning.ray import remote
+
+CPU = torch.device("cpu")
+
+
+class Started(Exception):  # noqa: N818
+    """CUDA would start now."""
+
+
+def switches() -> dict[str, Any]:
+    return {
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warns": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "fills": getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009
+        "cudnn": torch.backends.cudnn.deterministic,
+        "tunes": torch.backends.cudnn.benchmark,
+        "convolutions": torch.backends.cudnn.allow_tf32,
+        "products": torch.backends.cuda.matmul.allow_tf32,
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
+
+
+REPRODUCIBLE = {
+    "deterministic": True,
+    "warns": True,
+    "fills": False,
+    "cudnn": True,
+    "tunes": False,
+    "convolutions": False,
+    "products": False,
+    "flash": False,
+    "efficient": False,
+    "workspace": ":4096:8",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that a change of it is undone
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A GPU that stops a process at its first use, and the switches at that moment."""
+    seen: list[dict[str, Any]] = []
+
+    def start() -> None:
+        seen.append(switches())
+        raise Started
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", start)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", start)
+    return seen
+
+
+def test_a_gpu_is_reproducible_inside_the_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = switches()
+    with reproducible("cuda:0"):
+        assert switches() == REPRODUCIBLE
+        with products(tf32=True):
+            assert switches() == {**REPRODUCIBLE, "convolutions": True, "products": True}
+        assert switches() == REPRODUCIBLE
+    assert {**switches(), "workspace": None} == before
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's is as good
+    with reproducible("cuda:0"):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+def test_the_switches_of_the_caller_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with pytest.raises(Started), reproducible("cuda"):
+            raise Started
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.cudnn.benchmark
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_cpu_keeps_its_switches() -> None:
+    before = switches()
+    with reproducible(CPU):
+        assert switches() == before
+
+
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial process of Ray with a quarter of a GPU."""
+
+    class Context:
+        def get_assigned_resources(self) -> dict[str, float]:
+            return {"CPU": 1.0, "GPU": 0.25}
+
+    monkeypatch.setattr("ray.get_runtime_context", Context)
+    monkeypatch.setattr("ray.get_gpu_ids", lambda: ["0"])
+    config = tiny_config("simclr")
+    setup = tiny_setup(config)
+    job = CellJob("cell", "row", "cell", config, Origin(), tmp_path, setup.dataset.path)
+    remote.train({"job": job.dumps()})
+
+
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker process, from its first message to its answer."""
+    config = tiny_config("simclr")
+    setup = tiny_setup(config)
+    partition = tmp_path / "partition.safetensors"
+    setup.partition.save(partition)
+    spec = workers.WorkerSpec(config.model_dump_json(), setup.dataset.path, partition, tmp_path)
+    sent: list[Any] = []
+
+    class Pipe:
+        """The other end asks for one client, and raises what comes back."""
+
+        asked = iter([(spec, "cuda:0", 1, 1, 1), (0, Task(0, 0, 1, None), 0)])
+
+        def __init__(self, channel: int) -> None:
+            pass
+
+        def recv(self) -> Any:
+            return next(self.asked)
+
+        def send(self, answer: tuple[Any, ...]) -> None:
+            sent.append(answer)
+            raise Started if "Started" in answer[2] else AssertionError(answer)
+
+    monkeypatch.setattr(workers, "Connection", Pipe)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr("warnings.simplefilter", lambda *_: None)
+    memory = workers._shared_memory(8)
+    workers._run_worker(0, memory)
+
+
+def place(tmp_path: Path, **fields: Any) -> Place:
+    return Place(tmp_path, device="cuda", **fields)
+
+
+PROCESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
+    "run": lambda tmp_path, _: execute(tiny_config("simclr"), Origin(), place(tmp_path)),
+    "worker": worker,
+    "trial": trial,
+    "estimate": lambda tmp_path, _: Estimator(device="cuda")(tiny_config("simclr")),
+    "untrained": lambda tmp_path, _: untrained_figures(
+        tiny_config("simclr"), tiny_setup(tiny_config("simclr")).dataset, "cuda"
+    ),
+}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_switches_are_set_before_cuda_starts(
+    process: str, gpu: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {**switches(), "workspace": ":4096:8"}
+    with pytest.raises(Started):
+        PROCESSES[process](tmp_path, monkeypatch)
+    assert gpu[:1] == [REPRODUCIBLE]
+    assert switches() == before
+
+
+def test_tf32_is_for_gpus(tmp_path: Path) -> None:
+    config = tiny_config("simclr", client__precision="tf32")
+    message = r"client.precision=tf32 needs a GPU, .*--device cuda, or client.precision fp32"
+    with pytest.raises(ResourceError, match=message) as refused:
+        run(config, store=Store(tmp_path / "store"), workers=1, device="cpu")
+    assert refused.value.exit_code == 3
+    assert not (tmp_path / "store" / "rows").exists()
+    with pytest.raises(ResourceError, match=message):
+        Estimator(device="cpu")(config)
+    for precision, device in (("fp32", "cpu"), ("bf16", "cpu"), ("tf32", "cuda:1")):
+        check_precision(precision, device)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_tf32_is_on_while_clients_train_and_off_otherwise(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products of a GPU's regime, seen from the hooks of a method on a CPU."""
+    monkeypatch.setattr("fedbench.bench.training.client.check_precision", lambda *_: None)
+    setup = tiny_setup(tiny_config("simclr", client__precision=precision))
+    seen: dict[str, set[bool]] = {}
+
+    def note(hook: str) -> None:
+        now = switches()
+        seen.setdefault(hook, set()).update((now["convolutions"], now["products"]))
+
+    loss = type(setup.method).loss
+
+    def noted(*given: Any) -> Loss:
+        note("loss")
+        return loss(*given)
+
+    monkeypatch.setattr(type(setup.method), "loss", noted)
+    runner = ClientRunner(setup, CPU, tmp_path)
+    upload = torch.empty(runner.layout.upload_size)
+    with reproducible("cuda"):
+        runner.run(Task(0, 0, 1, None), runner.binding.server.data.clone(), upload)
+        note("server")
+    assert seen == {"loss": {precision == "tf32"}, "server": {False}}
