@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -280,7 +281,7 @@ class CCT(nn.Module):
             layers += [
                 nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
                 nn.ReLU(),
-                nn.MaxPool2d(3, stride=2, padding=1),
+                _MaxPool(3, stride=2, padding=1),
             ]
             channels = out
             for _ in range(1 + (stride == 2)):
@@ -306,6 +307,22 @@ class CCT(nn.Module):
         weights = self.pool(tokens).softmax(dim=1)  # (B, T, 1)
         pooled: Tensor = (weights * tokens).sum(dim=1)
         return pooled
+
+
+class _MaxPool(nn.MaxPool2d):
+    """Max-pooling over 3x3 windows with stride 2; its gradient has the same bits each time.
+
+    On a GPU torch adds the gradients of overlapping windows in any order.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return maxima(x) if x.is_cuda else super().forward(x)
+
+
+def maxima(x: Tensor) -> Tensor:
+    """Return `F.max_pool2d(x, 3, stride=2, padding=1)`, (B, C, H, W) -> (B, C, H / 2, W / 2)."""
+    windows = F.pad(x, (1, 1, 1, 1), value=-math.inf).unfold(2, 3, 2).unfold(3, 3, 2)
+    return windows.flatten(4).max(dim=4).values  # of equal values the first, as torch does
 
 
 class _Layer(nn.Module):

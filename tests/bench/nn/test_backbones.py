@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.nn.backbones import BACKBONES, make_backbone
+from fedbench.bench.nn.backbones import BACKBONES, make_backbone, maxima
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.system.seeding import scope
@@ -176,3 +176,17 @@ def test_an_mlp_without_norm_is_two_layers() -> None:
     assert isinstance(last, nn.Linear)
     hidden = (x @ first.weight.T + first.bias).clamp(min=0)
     torch.testing.assert_close(head(x), hidden @ last.weight.T + last.bias)
+
+
+@pytest.mark.parametrize("side", [8, 9])
+def test_maxima_are_those_of_torchs_max_pooling(side: int) -> None:
+    """With many equal values, as after a ReLU; whole gradients, so that sums are exact."""
+    with scope(side, "maxima"):
+        x = torch.randint(-2, 3, (2, 3, side, side)).float().relu()
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    pooled, expected = maxima(ours), F.max_pool2d(theirs, 3, stride=2, padding=1)
+    assert torch.equal(pooled, expected)
+    gradient = torch.arange(pooled.numel()).view(pooled.shape).float()
+    pooled.backward(gradient)
+    expected.backward(gradient)
+    assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
