@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+)
 
 from fedbench.bench.system.identity import content_id
 
@@ -131,6 +138,23 @@ class ModelConfig(Strict):
         description="first weights of the encoder: torch's defaults, Kaiming normal (fan-out, ReLU)"
         " for convolutions, or for cct backbones those of CCT's release",
     )
+
+    @field_validator("head_norm")
+    @classmethod
+    def _names_each_net_once(cls, head_norm: str, info: ValidationInfo) -> str:
+        if (info.data.get("norm"), head_norm) == ("batch-local", "batch"):
+            raise ValueError("must be encoder or group where model.norm is batch-local")
+        return head_norm
+
+    @property
+    def mixes_examples(self) -> bool:
+        """True with a batch norm anywhere: a training pass then needs two examples."""
+        return self.norm != "group" or self.head_norm == "batch"
+
+    @property
+    def averages_statistics(self) -> bool:
+        """True with a batch norm whose statistics clients send to be averaged."""
+        return self.norm == "batch" or self.head_norm == "batch"
 
 
 class ClientConfig(Strict):

@@ -2,7 +2,7 @@
 
 The statistics that a net starts with (mean 0, variance 1) are those of no images: features then lie
 in a narrow cone, and training raises every score by filling them alone, without learning anything.
-What training has learnt is seen beside the same weights with filled statistics.
+So gains are measured from the same weights with filled statistics.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
         setup: the run; no label is read.
         net: the net, on `device`; left in the mode that it was in.
         device: where views are made.
+
+    Raises:
+        UnknownNameError, DataError: as `make_view`.
     """
     norms = [m for m in net.modules() if isinstance(m, _BatchNorm)]
     seed, count = setup.config.seed, min(_MAX_IMAGES, len(setup.images))
@@ -47,7 +50,7 @@ def fill_statistics(setup: Setup, net: Net, device: torch.device) -> None:
     chosen = np.sort(rng.choice(len(setup.images), count, replace=False))
     draws = seeding.generator(seed, "statistics-views")
     unit = setup.method.needs().pixels == "unit"
-    with _restored(net, norms), torch.no_grad():
+    with seeding.single_thread(), _restored(net, norms), torch.no_grad():
         net.train()
         for done, batch in enumerate(np.array_split(chosen, ceil(count / _BATCH_SIZE))):
             for norm in norms:

@@ -19,7 +19,8 @@ By Jensen's inequality unif <= -|mean_x ...|^2 / temperature, so with weight = t
 defaults) objective <= rho - delta: a spread minus a spread, not their ratio. An encoder whose
 projections contract by c multiplies both by c^2 and its objective goes to 0 from either side, so
 that an objective below 0 gains by learning less. SEP has no scale: it is 1 where views of an image
-coincide, and negative where they differ more than two images do.
+coincide, and negative where they differ more than two images of a client do, x = y included. That
+lowers rho by 1/n for a client of n images, so SEP is too low for clients of a few images.
 """
 
 from __future__ import annotations
@@ -73,12 +74,17 @@ class Objective(NamedTuple):
 
     @property
     def sep(self) -> float | None:
-        """1 - delta / rho, at most 1; None where all projections of each client coincide."""
-        return 1 - self.delta / self.rho if self.rho > _COINCIDE else None
+        """See `separation`."""
+        return separation(self.rho, self.delta)
 
 
 _COINCIDE = 1e-12
 """Mean cosine distances up to here are rounding of projections in single precision."""
+
+
+def separation(rho: float, delta: float) -> float | None:
+    """SEP: 1 - delta / rho, at most 1; None where all projections of each client coincide."""
+    return 1 - delta / rho if rho > _COINCIDE else None
 
 
 def client_align_unif(

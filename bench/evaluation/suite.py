@@ -16,7 +16,7 @@ from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract
 from fedbench.bench.evaluation.finetune import finetune_accuracies
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
-from fedbench.bench.evaluation.objective import client_statistics, objective
+from fedbench.bench.evaluation.objective import client_statistics, objective, separation
 from fedbench.bench.evaluation.probes import probe_accuracies
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator, single_thread
@@ -203,11 +203,15 @@ def evaluated_clients(setup: Setup) -> list[int]:
 
 def _over_clients(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean and standard deviation of each metric (divided by n) over the clients that have it."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row[name] for row in rows if name in row]
         metrics[name] = float(np.mean(values))
         metrics[f"{name}_std"] = float(np.std(values))
+    if "rho" in metrics:  # a ratio of means, as for one encoder
+        metrics.pop("sep", None)
+        sep = separation(metrics["rho"], metrics["delta_views"])
+        metrics |= {} if sep is None else {"sep": sep}
     return metrics
 
 

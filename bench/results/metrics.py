@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 METRICS = (
     "objective",
@@ -27,7 +28,7 @@ UNTRAINED_METRICS = tuple(name for name in METRICS if name.startswith("untrained
 FINAL_METRICS = tuple(name for name in METRICS if name not in UNTRAINED_METRICS)
 """Columns measured after the last round: null unless the run's status is `ok`."""
 
-LOWER_IS_BETTER = frozenset({"final_loss", "collapsed", "idle_clients"})
+LOWER_IS_BETTER = frozenset({"final_loss", "collapsed", "idle_clients", "delta_views"})
 
 _HEADINGS = {
     "knn": "k-NN %",
@@ -62,14 +63,34 @@ def score(metric: str, value: float) -> float:
     return -value if metric in LOWER_IS_BETTER else value
 
 
-CONTRACTED = 0.5
-"""Projections with less than this share of the spread that they had before training have
-contracted, so that the objective says little; a convention."""
+SPREAD_OF_PROJECTIONS, RANK_OF_FEATURES = "projection_std_ratio", "effective_rank"
+_CONTRACTED = {SPREAD_OF_PROJECTIONS: 0.5, RANK_OF_FEATURES: 0.25}
+"""Shares of the values before training below which an encoder has contracted; conventions. A rank
+does not see that all distances shrink, and the spread does not see that only one direction is left.
+"""
 
 
-def has_contracted(spread: float | None, before: float | None) -> bool:
-    """Return True if the spread of projections (`projection_std_ratio`) has fallen that far."""
-    return spread is not None and before is not None and spread < CONTRACTED * before
+def contraction(after: Mapping[str, float | None], before: Mapping[str, float | None]) -> str:
+    """Describe how an encoder has contracted, so that its objective says little; empty if not.
+
+    Args:
+        after: figures by name, of which `projection_std_ratio` and `effective_rank` are read.
+        before: the same of encoders without training.
+    """
+    texts = {SPREAD_OF_PROJECTIONS: "spread of projections", RANK_OF_FEATURES: "rank of features"}
+    fallen = [
+        f"{texts[name]} {value:.3g}, {start:.3g} before training"
+        for name, share in _CONTRACTED.items()
+        if (value := after.get(name)) is not None
+        and (start := before.get(name)) is not None
+        and value < share * start
+    ]
+    if not fallen:
+        return ""
+    return (
+        f"{'; '.join(fallen)}: they contracted, or the run is too short to fill the statistics of"
+        " batch norm, and the objective says little"
+    )
 
 
 _ENCODERS = ("num_clients",)

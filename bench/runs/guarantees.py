@@ -67,10 +67,10 @@ def check_client_privacy(setup: Setup) -> None:
             " neither clipped nor noised; choose a method that sends averages only, or leave"
             " privacy.clip unset"
         )
-    if config.model.norm == "batch":
+    if config.model.averages_statistics:
         raise ConfigError(
             "privacy.clip: averaged batch norm statistics may not get noise, a variance could turn"
-            " negative; set model.norm=group, or batch-local"
+            " negative; set model.norm=group or batch-local, and model.head_norm=encoder"
         )
     if config.server.weighting != "uniform":
         raise ConfigError(

@@ -68,7 +68,7 @@ def resolve(
         preset: its name; None = the one that the last file names, else `demo`.
         set: dotted (or nested) names to values, as `--set` gives them.
         config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
-            are no fields, and the last is told to the user.
+            are no fields, and the last is printed.
         seed: the run's seed.
         environ: environment variables; None = those of the process.
         tuned: dotted names to the best values of a tuning study.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbench.bench.results.metrics import has_contracted
+from fedbench.bench.results.metrics import contraction
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.units import count, duration, percent, size, spread
 
@@ -87,7 +87,12 @@ def _privacy(row: Row) -> list[str]:
 
 def warnings(result: RunResult) -> list[str]:
     """List the problems of a finished run: divergence, collapse and contraction."""
-    metrics, problems, name = result.metrics, list[str](), "projection_std_ratio"
+    metrics, problems = result.metrics, list[str]()
+    before = {
+        name.removeprefix("untrained_"): value
+        for name, value in metrics.items()
+        if name.startswith("untrained_")
+    }
     if result.status == "diverged":
         rounds = f"{result.row.rounds_done or 0} of {result.row.num_rounds} rounds"
         problems.append(
@@ -99,12 +104,8 @@ def warnings(result: RunResult) -> list[str]:
             f"the encoder has collapsed: spread of features {metrics['std_ratio'] or 0:.3f}, of"
             f" projections {metrics.get('projection_std_ratio') or 0:.3f} (1 = even, 0 = constant)"
         )
-    elif has_contracted(after := metrics.get(name), before := metrics.get(f"untrained_{name}")):
-        problems.append(
-            f"the projections have lost more than half of their spread: {after:.3f}, {before:.3f}"
-            " before training (1 = even, 0 = constant); they contracted, or the run is too short to"
-            " fill the statistics of batch norm, and the objective says little"
-        )
+    elif text := contraction(metrics, before):
+        problems.append(f"the encoder is narrower than before training: {text}")
     return problems
 
 

@@ -93,7 +93,7 @@ def show_trials(
         trials: of a study.
         untrained: figures of encoders without training.
     """
-    from fedbench.bench.tuning.untrained import is_contracted
+    from fedbench.bench.tuning.untrained import contraction_of
 
     trials = sorted(
         trials, key=lambda t: (t["objective"] is None, -(t["objective"] or 0), t["number"])
@@ -108,7 +108,7 @@ def show_trials(
             parameters(trial["params"]),
             trial["status"],
             _number(trial["seconds"], 1, 0),
-            trial["error"] or ("contracted" if is_contracted(trial, untrained) else ""),
+            trial["error"] or ("contracted" if contraction_of(trial, untrained) else ""),
         ]
         for trial in trials[:_TRIALS]
     ]
@@ -121,7 +121,7 @@ def _show_untrained(untrained: Sequence[Mapping[str, float]]) -> None:
     """Print the objective of encoders without training, beside which trials are judged."""
     from fedbench.bench.tuning.untrained import noise_limit
 
-    objectives = [each["objective"] for each in untrained if "objective" in each]
+    objectives = [figures["objective"] for figures in untrained if "objective" in figures]
     if objectives:
         limit = noise_limit(objectives)
         further = "" if limit is None else f", of a further one up to {limit:.4f}"

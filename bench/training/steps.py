@@ -114,7 +114,7 @@ def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
 
 def least_batch(config: RunConfig, method: Method) -> int:
     """Return the smallest batch to train on; a batch norm needs two examples with every method."""
-    return max(method.needs().min_batch, 1 if config.model.norm == "group" else 2)
+    return max(method.needs().min_batch, 2 if config.model.mixes_examples else 1)
 
 
 def _epochs(config: RunConfig, method: Method) -> int:

@@ -39,7 +39,7 @@ def write_best(
 ) -> None:
     """Write a study's best values so that `--config` and `--tuned` take them.
 
-    What speaks against the values stands in the entry `caution`, which whoever takes them is told.
+    The entry `caution` holds `cautions`; commands that read the file print it.
 
     Raises:
         StoreError: if the file cannot be written.

@@ -28,7 +28,7 @@ from fedbench.bench.tuning.ray.nodes import Share
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.trials import StudyPlan, TrialSource, failed_trials, told_trials
-from fedbench.bench.tuning.untrained import cautions
+from fedbench.bench.tuning.untrained import cautions, without_training
 
 WATCHED = "knn_acc"
 """The metric that `watch_labels` measures beside the objective."""
@@ -51,7 +51,7 @@ class StudyResult:
         to_run: trials that were, or with `dry_run` would be, executed by this call.
         config_file: YAML with the best values; None without them, or before the study has finished.
         untrained: figures of encoders without training, one per `seed`.
-        cautions: what speaks against using the best values; empty if nothing does.
+        cautions: reasons not to trust the best values.
         correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
         kept_errors: trials that failed and are not run again, since later ones were suggested
             after them.
@@ -192,6 +192,8 @@ def tune(
         stored, complete = study.trials()
         to_run, file = study.missing(complete), None
         runs = [base.config] * to_run * seeds_per_trial  # their seeds do not change the cost
+        measured = study.unmeasured(study.store.study(study.study_id))
+        runs += [without_training(base.config)] * len(measured)
         cost = cluster.estimate(runs, share, places, keep_cells=False)
     else:
         stored, to_run, file = _run(study, cluster, share, on_progress)
@@ -232,7 +234,7 @@ def _run(
     store, study_id = study.store, study.study_id
     stored, complete = study.trials()
     to_run = study.missing(complete)
-    if to_run:
+    if to_run or study.unmeasured(store.study(study_id)):
         store.check_writable()
         with store.lock(study_id) as locked:
             if not locked:
@@ -263,12 +265,14 @@ def _run(
             if not meta:
                 meta = {**study.description(), "finished_at": None}
                 store.write_study(study_id, meta)
-            if to_run:
-                untrained = _untrained(meta)
-                source = TrialSource(study, suggester, complete, untrained)
+
+            def record(untrained: Mapping[int, Mapping[str, float]]) -> None:
+                store.write_study(study_id, {**meta, "untrained": _records(untrained)})
+
+            if to_run or study.unmeasured(meta):
                 try:
                     run_source(
-                        source,
+                        TrialSource(study, suggester, complete, _untrained(meta), record),
                         need=share,
                         concurrency=cluster.concurrency,
                         address=cluster.address,
@@ -277,9 +281,6 @@ def _run(
                     )
                 finally:
                     study.forget_untrained()
-                    if source.untrained != untrained:
-                        meta["untrained"] = _records(source.untrained)
-                        store.write_study(study_id, meta)
         stored = store.trials(study_id)
     for trial in stored:
         study.forget_runs(trial["number"])
@@ -294,19 +295,19 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
     earlier = store.study(study_id) or {}
     untrained = _untrained(earlier)
-    found = cautions(best, list(untrained.values()))
+    texts = cautions(best, list(untrained.values()))
     description = {
         **study.description(),
         "trials": len(trials),
         "best": {key: best[key] for key in ("number", "objective", "params")},
         "untrained": _records(untrained),
-        "cautions": list(found),
+        "cautions": list(texts),
         "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
     unchanged = all(earlier.get(key) == description[key] for key in ("trials", "best", "cautions"))
     if not (unchanged and earlier.get("finished_at") and path.exists()):
         base = study.base
-        write_best(path, base.config.spec, base.preset, study_id, best["params"], found)
+        write_best(path, base.config.spec, base.preset, study_id, best["params"], texts)
         store.write_study(study_id, description)
     return path
 

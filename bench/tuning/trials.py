@@ -90,6 +90,11 @@ class StudyPlan:
         first = self.base.config.seed
         return range(first, first + NUM_SEEDS)
 
+    def unmeasured(self, meta: Mapping[str, Any] | None) -> list[int]:
+        """Return the seeds of untrained encoders whose figures the study's description lacks."""
+        known = {record["seed"] for record in (meta or {}).get("untrained", ())}
+        return [seed for seed in self.untrained_seeds if seed not in known]
+
     def _identity(self) -> dict[str, Any]:
         dimensions, values = self.space.dimensions, flat_config(self.base.config)
         return {
@@ -173,6 +178,7 @@ class TrialSource:
         suggester: suggests parameters.
         records: trials that need no further run.
         untrained: figures of untrained encoders, by seed; those of other seeds are measured first.
+        record: stores these figures whenever there are more.
     """
 
     def __init__(
@@ -181,13 +187,14 @@ class TrialSource:
         suggester: Suggester,
         records: Sequence[Mapping[str, Any]],
         untrained: Mapping[int, Mapping[str, float]],
+        record: Callable[[Mapping[int, Mapping[str, float]]], None],
     ) -> None:
         self._plan, self._suggester = plan, suggester
-        self.untrained = dict(untrained)
+        self._untrained, self._record = dict(untrained), record
         self._before = {
             plan.untrained_cell(seed): seed
             for seed in plan.untrained_seeds
-            if seed not in self.untrained
+            if seed not in self._untrained
         }
         self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
@@ -228,7 +235,8 @@ class TrialSource:
         if outcome.job.untrained:
             seed = self._before.pop(outcome.job.cell)
             if outcome.figures is not None:
-                self.untrained[seed] = outcome.figures
+                self._untrained[seed] = outcome.figures
+                self._record(self._untrained)
             else:
                 _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
             return
@@ -335,12 +343,12 @@ class TrialSource:
 def _spread(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the means over seeds of the figures that tell contraction from learning."""
     rows = [outcome.row for outcome in outcomes if outcome.row is not None]
-    found = {}
+    means = {}
     for name in SPREAD:
         values = [value for row in rows if (value := metric_value(row, name)) is not None]
         if (average := mean(values)) is not None:
-            found[name] = average
-    return found
+            means[name] = average
+    return means
 
 
 def _status(trial: _Open, outcomes: Sequence[Outcome]) -> str:

@@ -11,23 +11,39 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.statistics import mean, sample_std
-from fedbench.bench.results.metrics import has_contracted
+from fedbench.bench.results.metrics import (
+    RANK_OF_FEATURES,
+    SPREAD_OF_PROJECTIONS,
+    contraction,
+)
 
 NUM_SEEDS = 5
 """Untrained encoders that are measured, of consecutive seeds."""
 
-SPREAD = ("projection_std_ratio", "effective_rank", "rho", "delta_views", "sep")
+SPREAD = (SPREAD_OF_PROJECTIONS, RANK_OF_FEATURES, "rho", "delta_views", "sep")
 """Figures that trials record beside the objective."""
+
+_LEAST = 3
+"""Fewest untrained encoders whose spread means anything."""
+
+
+def without_training(config: RunConfig) -> RunConfig:
+    """Return the configuration whose cost is that of measuring an untrained encoder."""
+    federation = config.federation.model_copy(update={"num_rounds": 0})
+    evaluation = config.evaluation.model_copy(update={"protocols": (), "untrained": False})
+    return config.model_copy(update={"federation": federation, "evaluation": evaluation})
 
 
 def noise_limit(objectives: Sequence[float]) -> float | None:
-    """Largest objective that one more untrained encoder reaches in 39 of 40 draws.
+    """Return the largest objective that one more untrained encoder reaches in 39 of 40 draws.
 
-    The upper end of Student's 95 % prediction interval for a further draw; None below three values.
+    The upper end of Student's 95 % prediction interval for a further draw of a normal quantity;
+    None below three values.
     """
     centre, std = mean(objectives), sample_std(objectives)
-    if centre is None or std is None or len(objectives) < 3:
+    if centre is None or std is None or len(objectives) < _LEAST:
         return None
     from scipy.special import stdtrit
 
@@ -35,34 +51,35 @@ def noise_limit(objectives: Sequence[float]) -> float | None:
     return centre + float(stdtrit(n - 1, 0.975)) * std * math.sqrt(1 + 1 / n)
 
 
-def is_contracted(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> bool:
-    """Return True if a trial's projections have much less spread than untrained ones."""
-    name, figures = SPREAD[0], trial.get("spread") or {}
-    before = mean([each[name] for each in untrained if name in each])
-    return has_contracted(figures.get(name), before)
+def contraction_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
+    """Describe how a trial's encoder has contracted beside untrained ones; empty if it has not."""
+    before = {
+        name: mean([figures[name] for figures in untrained if name in figures]) for name in SPREAD
+    }
+    return contraction(trial.get("spread") or {}, before)
 
 
 def cautions(best: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """List what speaks against using the best trial of a study; empty if nothing does.
+    """List the reasons not to trust the best trial of a study; empty if there are none.
 
     Args:
         best: the record of the trial.
         untrained: figures of untrained encoders.
     """
-    objectives = [each["objective"] for each in untrained if "objective" in each]
-    limit, found = noise_limit(objectives), []
-    if limit is not None and best["objective"] <= limit:
-        found.append(
+    objectives = [figures["objective"] for figures in untrained if "objective" in figures]
+    limit, texts = noise_limit(objectives), list[str]()
+    if limit is None:
+        texts.append(
+            f"only {len(objectives)} of {NUM_SEEDS} untrained encoders were measured, so that"
+            " nobody knows if a trial has learnt more than none; the same `fedbench tune` command"
+            " measures the others"
+        )
+    elif best["objective"] <= limit:
+        texts.append(
             f"no trial left the noise of untrained encoders: the best objective is"
             f" {best['objective']:.4f}, {len(objectives)} encoders without training have"
             f" {mean(objectives):.4f} on average and a further one up to {limit:.4f}"
         )
-    if is_contracted(best, untrained):
-        figures = best["spread"]
-        before = {name: mean([e[name] for e in untrained if name in e]) for name in SPREAD[:2]}
-        found.append(
-            f"the projections of the best trial have contracted: spread {figures[SPREAD[0]]:.3f},"
-            f" {before[SPREAD[0]]:.3f} before training (effective rank of the features"
-            f" {figures[SPREAD[1]]:.1f}, {before[SPREAD[1]]:.1f} before)"
-        )
-    return tuple(found)
+    if text := contraction_of(best, untrained):
+        texts.append(f"the encoder of the best trial is narrower than before training: {text}")
+    return tuple(texts)

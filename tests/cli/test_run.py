@@ -50,7 +50,7 @@ def test_quiet_run_says_nothing_on_stderr(call: Call, store: Path, finished: Any
 
 
 def test_a_run_too_short_to_fill_batch_norm_says_so(finished: Any) -> None:
-    assert "have lost more than half of their spread" in finished.err
+    assert "the encoder is narrower than before training: spread of projections" in finished.err
     assert "too short to fill the statistics of batch norm" in finished.err
 
 

@@ -31,7 +31,12 @@ from fedbench.bench.results.leaderboard.curves import (
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import Published, published_number
 from fedbench.bench.results.leaderboard.statistics import LEVEL, holm, mean, paired_p, summarize
-from fedbench.bench.results.metrics import has_contracted, score
+from fedbench.bench.results.metrics import (
+    RANK_OF_FEATURES,
+    SPREAD_OF_PROJECTIONS,
+    contraction,
+    score,
+)
 from fedbench.bench.results.store.row import Row, per_gigabyte
 
 
@@ -331,8 +336,10 @@ def _values(rows: Sequence[Row], metric: str) -> list[tuple[Row, float]]:
 
 
 def _contracted(row: Row) -> bool:
-    name = "projection_std_ratio"
-    return has_contracted(metric_value(row, name), metric_value(row, f"untrained_{name}"))
+    names = (SPREAD_OF_PROJECTIONS, RANK_OF_FEATURES)
+    after = {name: metric_value(row, name) for name in names}
+    before = {name: metric_value(row, f"untrained_{name}") for name in names}
+    return bool(contraction(after, before))
 
 
 def _line(

@@ -99,9 +99,13 @@ class _Study(BaseModel):
     trials: int = 0
     seeds_per_trial: int = 1
     best: _Best | None = None
+    untrained: list[dict[str, int | float]] = Field(default_factory=list)
+    cautions: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
+        if not all(isinstance(figures.get("seed"), int) for figures in self.untrained):
+            raise ValueError("an entry of 'untrained' has no 'seed'")
         if self.finished_at is not None:
             needed = {"study_id", "spec", "preset", "trials", "seeds_per_trial"}
             if missing := sorted(needed - self.model_fields_set):

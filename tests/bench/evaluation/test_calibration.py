@@ -111,3 +111,17 @@ def test_filled_statistics_open_the_cone_of_features() -> None:
     before = spread()
     fill_statistics(setup, net, CPU)
     assert spread() > 3 * before
+
+
+def test_statistics_do_not_depend_on_the_number_of_threads() -> None:
+    setup = setup_of()
+    net = setup.make_net()
+    threads: list[int] = []
+    norms(net)[0].register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fill_statistics(setup, net, CPU)
+        assert (set(threads), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)

@@ -170,3 +170,17 @@ def test_the_number_of_clients_alone_would_train_nobody() -> None:
     assert len(trains_nobody(cells)) == 2  # 200 and 400 clients
     labels, classes = balanced_labels("balanced:50000:10")
     assert (len(labels), classes) == _SIZES["cifar10"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "head_norm", "least"),
+    [
+        ("group", "encoder", 1),
+        ("group", "batch", 2),
+        ("batch", "group", 2),
+        ("batch-local", "encoder", 2),
+    ],
+)
+def test_a_batch_norm_anywhere_needs_two_examples(norm: str, head_norm: str, least: int) -> None:
+    config = tiny_config("byol", model__norm=norm, model__head_norm=head_norm)
+    assert module.least_batch(config, tiny_setup(config).method) == least

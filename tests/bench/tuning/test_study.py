@@ -237,6 +237,20 @@ def test_a_search_in_which_nothing_learnt_says_so(
     assert "caution" not in yaml.safe_load(good.config_file.read_text())
 
 
+def test_untrained_encoders_that_are_missing_are_measured_later(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=scored(by_lr))
+    first = small(tmp_path, trials=3)
+    store = Store(tmp_path)
+    meta = dict(store.study(first.study_id) or {})
+    store.write_study(first.study_id, {**meta, "untrained": meta["untrained"][:1], "cautions": []})
+    again = in_one_process(fake=scored(by_lr))
+    second = small(tmp_path, trials=3)
+    assert (again.ran, second.untrained, second.cautions) == ([], first.untrained, first.cautions)
+    assert (store.study(first.study_id) or {})["cautions"] == list(first.cautions)
+
+
 def failing(cells: set[int]) -> Any:
     """Return outcomes by learning rate, and errors for the trials of these numbers."""
     score = scored(by_lr)

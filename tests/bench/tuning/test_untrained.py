@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbench.bench.tuning.untrained import cautions, is_contracted, noise_limit
+from fedbench.bench.tuning.untrained import cautions, contraction_of, noise_limit
 
 UNTRAINED = [
     {"objective": value, "projection_std_ratio": 0.8, "effective_rank": 40.0}
@@ -12,7 +12,7 @@ UNTRAINED = [
 
 def test_noise_limit_is_the_end_of_the_prediction_interval() -> None:
     # mean 0.1, sd sqrt(0.0002 / 4), t(4, 0.975) = 2.776445, sqrt(1 + 1 / 5) = 1.095445
-    values = [each["objective"] for each in UNTRAINED]
+    values = [figures["objective"] for figures in UNTRAINED]
     assert noise_limit(values) == pytest.approx(0.1 + 2.776445 * 0.00707107 * 1.095445, abs=1e-6)
     assert noise_limit(values[:2]) is None
 
@@ -22,7 +22,7 @@ def test_noise_limit_is_the_end_of_the_prediction_interval() -> None:
     [
         (0.1216, 0.7, []),
         (0.1214, 0.7, ["no trial left the noise"]),
-        (0.1216, 0.39, ["have contracted: spread 0.390, 0.800 before"]),
+        (0.1216, 0.39, ["spread of projections 0.39, 0.8 before training"]),
         (-0.003, 0.02, ["best objective is -0.0030, 5 encoders", "contracted"]),
     ],
 )
@@ -32,9 +32,19 @@ def test_cautions(objective: float, spread: float, expected: list[str]) -> None:
     found = cautions(best, UNTRAINED)
     assert len(found) == len(expected)
     assert all(part in text for part, text in zip(expected, found, strict=True))
-    assert is_contracted(best, UNTRAINED) == (spread < 0.4)
+    assert bool(contraction_of(best, UNTRAINED)) == (spread < 0.4)
 
 
-def test_without_figures_nothing_is_said() -> None:
-    assert cautions({"objective": 0.0}, []) == ()
-    assert cautions({"objective": 0.0, "spread": {"projection_std_ratio": 0.1}}, [{}]) == ()
+def test_a_rank_that_is_gone_is_contraction_too() -> None:
+    figures = {"projection_std_ratio": 0.9, "effective_rank": 9.9}
+    text = contraction_of({"spread": figures}, UNTRAINED)
+    assert text.startswith("rank of features 9.9, 40 before training")
+    assert not contraction_of({"spread": {**figures, "effective_rank": 10.1}}, UNTRAINED)
+
+
+def test_too_few_untrained_encoders_are_a_caution() -> None:
+    lacking: tuple[list[dict[str, float]], ...] = ([], UNTRAINED[:2], [{}])
+    for figures in lacking:
+        (text,) = cautions({"objective": 1.0, "spread": {}}, figures)
+        measured = sum("objective" in each for each in figures)
+        assert text.startswith(f"only {measured} of 5 untrained encoders were measured")
