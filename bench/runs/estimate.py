@@ -9,14 +9,18 @@ the machine.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +32,13 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
+from fedbench.bench.system.errors import (
+    FedbenchError,
+    PluginWarning,
+    ResourceError,
+    described,
+    rebuild,
+)
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
@@ -275,6 +286,56 @@ class Estimator:
         return seconds * sum(given) / (train + test)
 
 
+def estimates(
+    configs: Sequence[RunConfig], data_dir: Path | None, device: str, workers: int
+) -> list[Estimate]:
+    """Estimate the cost of configurations without starting CUDA in this process.
+
+    On a GPU another process measures and then ends, since a process that has started CUDA holds
+    some hundred megabytes of the GPU until its own end.
+
+    Args:
+        configs: the configurations.
+        data_dir: cache of data sets; None = the default one.
+        device: `cpu` or `cuda`.
+        workers: processes that train clients of one run.
+
+    Raises:
+        FedbenchError: as `Estimator`; ResourceError if that process dies.
+    """
+    if device == "cpu":
+        measure = Estimator(data_dir, device, workers)
+        return [measure(config) for config in configs]
+    order = {
+        "configs": [config.model_dump(mode="json") for config in configs],
+        "data_dir": None if data_dir is None else str(data_dir),
+        "device": device,
+        "workers": workers,
+    }
+    command = [sys.executable, "-P", "-m", __name__]
+    done = subprocess.run(command, input=json.dumps(order), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise ResourceError(
+            f"the process that measures on the GPU died (exit code {done.returncode}; its message"
+            " is above); `fedbench doctor` checks the GPU"
+        )
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise rebuild(*answer["error"])
+    return [Estimate(**fields) for fields in answer["estimates"]]
+
+
+def _answer(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure what `estimates` asks another process for."""
+    data_dir = order["data_dir"]
+    try:
+        measure = Estimator(data_dir and Path(data_dir), order["device"], order["workers"])
+        configs = map(RunConfig.model_validate, order["configs"])
+        return {"estimates": [asdict(measure(config)) for config in configs]}
+    except FedbenchError as err:
+        return {"error": described(err)}
+
+
 class _TimedRunner(ClientRunner):
     """Trains a client for a few local steps and measures each of them.
 
@@ -318,3 +379,10 @@ def _checkpoint_bytes(config: RunConfig, layout: Layout) -> int:
     """Size of a checkpoint: the server's tensors and its optimizer's moments."""
     moments = {"average": 0, "momentum": 1, "adagrad": 1}.get(config.server.optimizer, 2)
     return BYTES_PER_NUMBER * (layout.server_size + moments * optimized_size(layout))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", PluginWarning)  # the other process has shown it
+    with redirect_stdout(sys.stderr):
+        answer = _answer(json.load(sys.stdin))
+    json.dump(answer, sys.stdout)

@@ -123,13 +123,12 @@ def estimate_cost(
     Raises:
         FedbenchError: for a configuration or a data set that cannot be used.
     """
-    from fedbench.bench.runs.estimate import Estimator, start_seconds
+    from fedbench.bench.runs.estimate import estimates, start_seconds
 
-    measure = Estimator(data_dir, device, workers)
     keys = [config.model_copy(update={"seed": 0}).model_dump_json() for config in configs]
-    measured = {
-        key: measure(config) for key, config in dict(zip(keys, configs, strict=True)).items()
-    }
+    distinct = dict(zip(keys, configs, strict=True))
+    results = estimates([*distinct.values()], data_dir, device, workers)
+    measured = dict(zip(distinct, results, strict=True))
     costs = [measured[key] for key in keys]
     at_a_time = max(1, min(concurrency, len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]

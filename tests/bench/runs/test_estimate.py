@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedbench.bench.runs import estimate
-from fedbench.bench.runs.estimate import Estimator
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.runs.estimate import Estimator, estimates
+from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
 
@@ -135,3 +138,35 @@ def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.Monke
     monkeypatch.setattr(estimate, "_LONG", -1.0)
     Estimator(device="cpu")(config)
     assert seen == [5]
+
+
+def test_a_gpu_is_measured_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process names `cuda`, and the other one is told that there is only a CPU."""
+    configs = [tiny_config("simclr+uv", client__local_epochs=2)]
+    here = estimates(configs, None, "cpu", 1)
+    plain, asked = subprocess.run, []
+
+    def on_cpu(command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        order = {**json.loads(given["input"]), "device": "cpu"}
+        return plain(command, **{**given, "input": json.dumps(order)})
+
+    monkeypatch.setattr(Estimator, "__call__", None)  # measuring here would fail
+    monkeypatch.setattr("torch.cuda._lazy_init", None)
+    monkeypatch.setattr(subprocess, "run", on_cpu)
+    apart = estimates(configs, None, "cuda", 1)
+    assert len(asked) == 1
+    for one, other in zip(here, apart, strict=True):
+        assert (one.num_steps, one.bytes_up, one.disk_bytes) == (
+            (other.num_steps, other.bytes_up, other.disk_bytes)
+        )
+        assert other.step_seconds > 0
+
+
+def test_errors_of_the_measuring_process_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ResourceError, match="torch sees no GPU here"):
+        estimates([tiny_config("simclr")], None, "cuda", 1)
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(ResourceError, match=r"measures on the GPU died \(exit code 1;"):
+        estimates([tiny_config("simclr")], None, "cuda", 1)
