@@ -32,14 +32,15 @@ def class_angles(
         centred: subtract the mean of the class means first.
 
     Returns:
-        float64 (C (C - 1) / 2,) in [0, 180]; pairs with a mean of length 0 are left out.
+        float64 (C (C - 1) / 2,) in [0, 180] on the CPU; pairs with a mean of length 0 are left out.
 
     Raises:
         EvaluationError: if shapes or labels do not fit together.
         NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
     classes = check_examples("class angles", features, labels, num_classes)
-    sums = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
+    shape = num_classes, features.shape[1]
+    sums = torch.zeros(shape, dtype=torch.float64, device=features.device)
     sums.index_add_(0, classes, features.double())
     counts = torch.bincount(classes, minlength=num_classes)
     means = sums[counts > 0] / counts[counts > 0, None]  # (C, D)
@@ -52,7 +53,7 @@ def class_angles(
     unit = means / means.norm(dim=1, keepdim=True)
     first, second = torch.triu_indices(len(unit), len(unit), offset=1)
     cosines = (unit[first] * unit[second]).sum(dim=1).clamp(-1, 1)
-    return torch.rad2deg(torch.acos(cosines))
+    return torch.rad2deg(torch.acos(cosines)).cpu()
 
 
 def both_angles(features: Tensor, labels: Labels, num_classes: int) -> dict[str, Tensor]:

@@ -54,7 +54,7 @@ def extract(
         view: how images become floats; `unit` for encoders trained on [0, 1], else `plain`.
 
     Returns:
-        float32 (N, D) on the CPU, finite or not (see `all_finite`).
+        float32 (N, D) on `device`, finite or not (see `all_finite`).
 
     Raises:
         EvaluationError: without images, or if `encode` does not return one row per image.
@@ -68,7 +68,7 @@ def extract(
         batch = encode_batch(encode, clean(take_images(images, rows).to(device), view), device)
         if features is None:
             # Made outside inference mode: an inference tensor could not be trained on later.
-            features = torch.empty(len(images), batch.shape[1])
+            features = torch.empty(len(images), batch.shape[1], device=device)
         features[rows] = batch
     assert features is not None
     return features
@@ -98,7 +98,7 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
         device: where to encode.
 
     Returns:
-        float32 (B, D) on the CPU.
+        float32 (B, D) on `device`.
 
     Raises:
         EvaluationError: if `encode` does not return one row of features per image.
@@ -110,16 +110,19 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
             f"the encoder returned shape {tuple(features.shape)} for {len(batch)} images; "
             f"it must return ({len(batch)}, D)"
         )
-    return features.to("cpu", torch.float32)
+    return features.to(torch.float32)
 
 
 def take_images(images: Images, rows: slice | NDArray[np.int64] | Tensor) -> Tensor:
     """Return some of the images as a uint8 tensor (n, C, H, W).
 
-    Arrays are copied, because torch warns about memory that it may not write to.
+    Arrays are copied, because torch warns about memory that it may not write to. Images of a tensor
+    stay on its device.
     """
     if isinstance(images, Tensor):
-        return images[torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows]
+        if isinstance(rows, slice):
+            return images[rows]
+        return images[torch.as_tensor(rows).to(images.device)]
     return torch.from_numpy(np.array(images[rows.numpy() if isinstance(rows, Tensor) else rows]))
 
 
@@ -147,7 +150,7 @@ def check_examples(what: str, features: Tensor, labels: Labels, num_classes: int
         num_classes: at least 1.
 
     Returns:
-        The labels as an int64 tensor (N,) on the CPU.
+        The labels as an int64 tensor (N,) on the device of the features.
 
     Raises:
         EvaluationError: if the shapes do not fit or a label is out of range.
@@ -159,7 +162,7 @@ def check_examples(what: str, features: Tensor, labels: Labels, num_classes: int
         )
     classes = check_labels(what, labels, len(features), num_classes)
     check_finite(what, features)
-    return classes
+    return classes.to(features.device)
 
 
 def check_labels(what: str, labels: Labels, num_examples: int, num_classes: int) -> Tensor:

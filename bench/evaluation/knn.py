@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,7 +37,8 @@ def knn_accuracy(
     votes of a query alike and keeps small temperatures from overflowing.
 
     Args:
-        bank: (N, D) features of the training images.
+        bank: (N, D) features of the training images; the device of these and of the queries, which
+            is the same, computes.
         bank_labels: (N,), each in [0, num_classes).
         queries: (M, D) features of the test images.
         query_labels: (M,), each in [0, num_classes).
@@ -63,7 +65,7 @@ def knn_accuracy(
         check_positive(name, value)
     neighbours = min(neighbours, len(bank))
     columns = F.normalize(bank.float(), dim=1).T  # (D, N)
-    num_correct = 0
+    num_correct = torch.zeros((), dtype=torch.int64, device=bank.device)
     for rows, expected in zip(queries.split(chunk), truth.split(chunk), strict=True):
         similarity = F.normalize(rows.float(), dim=1) @ columns  # (m, N)
         near, index = similarity.topk(neighbours, dim=1)  # (m, k)
@@ -71,5 +73,5 @@ def knn_accuracy(
         weight = ((near - near[:, :1]).double() / temperature).exp()  # (m, k)
         votes = weight.new_zeros(len(rows), num_classes)  # (m, C)
         votes.scatter_add_(1, classes[index], weight)
-        num_correct += int((votes.argmax(dim=1) == expected).sum())
-    return num_correct / len(queries)
+        num_correct += (votes.argmax(dim=1) == expected).sum()
+    return num_correct.item() / len(queries)

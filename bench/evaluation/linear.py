@@ -44,7 +44,7 @@ class LogisticFit(NamedTuple):
 
 
 class LinearResult(NamedTuple):
-    """Outcome of a linear probe; accuracies in [0, 1]."""
+    """Outcome of a linear probe on the CPU; accuracies in [0, 1]."""
 
     accuracy: float
     train_accuracy: float
@@ -88,12 +88,12 @@ def linear_probe(
     fit = fit_logistic(
         train, train_labels, num_classes=num_classes, l2=l2, max_iterations=max_iterations
     )
-    train_truth = torch.as_tensor(train_labels).to("cpu", torch.int64)
+    train_truth = torch.as_tensor(train_labels).to(train.device, torch.int64)
     predicted = fit.predict(test)
     return LinearResult(
         accuracy=(predicted == truth).double().mean().item(),
         train_accuracy=(fit.predict(train) == train_truth).double().mean().item(),
-        predicted=predicted,
+        predicted=predicted.cpu(),
     )
 
 
@@ -109,7 +109,8 @@ def fit_logistic(
 
     Minimises sum_i CE_i + l2 * N * |W|^2 / 2, that is mean CE + l2 * |W|^2 / 2; the bias is not
     penalised. (In scikit-learn's terms C = 1 / (l2 * N).) Nothing is random, and everything is in
-    double precision, so the optimum is found to more digits than float32 features carry.
+    double precision, so the optimum is found to more digits than float32 features carry. The device
+    of the features computes the loss and its gradient; SciPy's L-BFGS runs on the CPU.
 
     L-BFGS runs in rotated and rescaled coordinates: W = Q diag(1 / s) V with the eigenvectors Q of
     the feature correlations and s^2 about the curvature along each. The optimum is the same and is
@@ -133,7 +134,8 @@ def fit_logistic(
     mean, scale = standardisation(features)
     basis, curvature = _eigenbasis(features, mean, scale, l2, num_classes)  # (D, r), (r,)
     transform = scale[:, None] * basis / curvature.sqrt()  # (D, r)
-    inputs = torch.empty(len(features), basis.shape[1], dtype=torch.float64)  # (N, r)
+    device, size = features.device, (len(features), basis.shape[1])
+    inputs = torch.empty(size, dtype=torch.float64, device=device)  # (N, r)
     for rows, out in zip(features.split(CHUNK), inputs.split(CHUNK), strict=True):
         torch.mm(rows.double() - mean, transform, out=out)
     penalty = (l2 / curvature)[:, None]  # (r, 1)
@@ -142,21 +144,21 @@ def fit_logistic(
     from scipy.optimize import minimize  # imported here: it takes half a second
 
     def loss_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        parameters = torch.from_numpy(flat).view(shape)
+        parameters = torch.from_numpy(flat).view(shape).to(device)
         weight, bias = parameters[:-1], parameters[-1]  # (r, C), (C,)
         gradient = torch.zeros_like(parameters)
-        loss = 0.0
+        loss = torch.zeros((), dtype=torch.float64, device=device)  # read once, at the end
         for rows, expected in zip(inputs.split(CHUNK), classes.split(CHUNK), strict=True):
             log_probability = F.log_softmax(rows @ weight + bias, dim=1)  # (n, C)
-            loss += F.nll_loss(log_probability, expected, reduction="sum").item()
+            loss += F.nll_loss(log_probability, expected, reduction="sum")
             error = log_probability.exp_()
-            error[torch.arange(len(rows)), expected] -= 1.0
+            error[torch.arange(len(rows), device=device), expected] -= 1.0
             gradient[:-1] += rows.T @ error
             gradient[-1] += error.sum(dim=0)
         gradient /= len(inputs)
         gradient[:-1] += penalty * weight
-        loss = loss / len(inputs) + 0.5 * (penalty * weight.square()).sum().item()
-        return loss, gradient.view(-1).numpy()
+        loss = loss / len(inputs) + 0.5 * (penalty * weight.square()).sum()
+        return loss.item(), gradient.view(-1).cpu().numpy()
 
     result = minimize(
         loss_and_gradient,
@@ -170,7 +172,7 @@ def fit_logistic(
             "ftol": TOLERANCE,
         },
     )
-    best = torch.from_numpy(result.x).view(shape)
+    best = torch.from_numpy(result.x).view(shape).to(device)
     return LogisticFit(
         mean=mean,
         scale=scale,
@@ -199,7 +201,7 @@ def _eigenbasis(
 
     Directions without variance are dropped: the loss is flat along them, so their weight stays 0.
     """
-    correlation = torch.zeros(len(mean), len(mean), dtype=torch.float64)
+    correlation = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=mean.device)
     for rows in features.split(CHUNK):
         standard = (rows.double() - mean) * scale
         correlation.addmm_(standard.T, standard, alpha=1.0 / len(features))

@@ -54,7 +54,7 @@ def linear_probe_paper(
 
     Args:
         encode: the backbone; the caller puts it into eval mode and on `device`.
-        train_images: uint8 (N, C, H, W).
+        train_images: uint8 (N, C, H, W); a tensor on `device` saves a copy of each batch.
         train_labels: (N,), each in [0, num_classes).
         test_images: uint8 (M, C, H, W).
         test_labels: (M,), each in [0, num_classes).
@@ -90,7 +90,7 @@ def linear_probe_paper(
         features = encode_batch(encode, images, device)
         check_finite("paper probe, training features", features)
         # A copy: tensors made in inference mode may not enter a backward pass.
-        return F.linear(features.clone().to(device), weight, bias)  # (B, C)
+        return F.linear(features.clone(), weight, bias)  # (B, C)
 
     train_on_views(
         optimizer,

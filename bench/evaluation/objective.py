@@ -121,10 +121,10 @@ def client_align_unif(
     check_finite("projections of views", views)
     # Double precision costs little next to the encoder; a collapsed encoder then scores exactly 0.
     unit = F.normalize(anchors.double(), dim=1)  # (N, d)
-    align = (unit * F.normalize(views.double(), dim=1)).sum(dim=1).mean().item()
-    rho = (unit - unit.mean(dim=0)).square().sum(dim=1).mean().item()
+    align = (unit * F.normalize(views.double(), dim=1)).sum(dim=1).mean()
+    rho = (unit - unit.mean(dim=0)).square().sum(dim=1).mean()
     size = len(unit)
-    total, total_without_self = 0.0, 0.0
+    total, total_without_self = unit.new_zeros(()), unit.new_zeros(())
     for start in range(0, size, chunk):
         rows = unit[start : start + chunk]
         logits = rows @ unit.T / temperature  # (n, N)
@@ -132,13 +132,13 @@ def client_align_unif(
         to_itself = diagonal.clone()  # (n,), s(x, x) / temperature
         diagonal.fill_(-math.inf)
         others = logits.logsumexp(dim=1)  # (n,)
-        total += torch.logaddexp(others, to_itself).sum().item()
-        total_without_self += others.sum().item()
-    unif = math.log(size) - total / size
-    if size == 1:
-        return ClientObjective(align, unif, None, rho)
-    without_self = math.log(size - 1) - total_without_self / size
-    return ClientObjective(align, unif, without_self, rho)
+        total += torch.logaddexp(others, to_itself).sum()
+        total_without_self += others.sum()
+    # Read together, since a GPU is waited for.
+    values = torch.stack([align, rho, total, total_without_self]).tolist()
+    unif = math.log(size) - values[2] / size
+    without_self = None if size == 1 else math.log(size - 1) - values[3] / size
+    return ClientObjective(values[0], unif, without_self, values[1])
 
 
 def objective(per_client: Sequence[ClientObjective], weight: float = 0.2) -> Objective:

@@ -42,11 +42,11 @@ def probe_accuracies(
 
     Args:
         setup: the run.
-        train: (N, D) features of training images.
+        train: (N, D) features of training images, on `device`.
         train_labels: (N,) their classes.
-        test: (M, D) features of all test images.
+        test: (M, D) features of all test images, on `device`.
         protocols: those of the run; only `mlp` and `local` matter here.
-        device: where perceptrons are trained.
+        device: where classifiers are trained.
         client_id: the client whose encoder it is; None for an encoder of all clients.
     """
     dataset, config, seed = setup.dataset, setup.config.evaluation, setup.config.seed
@@ -54,7 +54,7 @@ def probe_accuracies(
     shares = _test_shares(setup, client_id) if "local" in protocols else {}
     accuracies: dict[str, float] = {}
     for suffix, rows in _subsets(train_labels, config.probe_fractions, dataset.num_classes, seed):
-        x, y = train[rows], train_labels[rows]
+        x, y = train[rows.to(train.device)], train_labels[rows]
         linear = linear_probe(
             x, y, test, truth, num_classes=dataset.num_classes, l2=config.linear_l2
         )

@@ -81,12 +81,14 @@ def train_on_views(
         device: where the batches are needed.
     """
     num_batches = len(images) // batch_size
+    place = images.device if isinstance(images, Tensor) else "cpu"
+    classes = classes.to(place)
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             shuffle = seeding.generator(seed, f"{purpose}-order", epoch)
             draws = seeding.generator(seed, f"{purpose}-view", epoch)
-            order = torch.randperm(len(images), generator=shuffle)
+            order = torch.randperm(len(images), generator=shuffle).to(place)
             for rows in order[: num_batches * batch_size].split(batch_size):
                 batch = make_view(view, take_images(images, rows).to(device), draws)
                 yield batch, classes[rows].to(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,19 +13,36 @@ from torch import Tensor
 
 from fedbench.bench.evaluation.angles import angle_summary, both_angles
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.evaluation.features import NonFiniteFeaturesError, extract
+from fedbench.bench.evaluation.features import Images, NonFiniteFeaturesError, extract
 from fedbench.bench.evaluation.finetune import finetune_accuracies
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import client_statistics, objective, separation
 from fedbench.bench.evaluation.probes import probe_accuracies
-from fedbench.bench.system.compute import all_finite
+from fedbench.bench.system.compute import all_finite, resident
 from fedbench.bench.system.seeding import numpy_generator, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
 SelectClient = Callable[[int], None]
 """Loads one client's personal tensors into the net."""
+
+
+class _Splits:
+    """Images that protocols learn from and are scored on; a GPU gets them once."""
+
+    def __init__(self, setup: Setup, device: torch.device) -> None:
+        self._setup, self._device = setup, device
+
+    @cached_property
+    def train(self) -> Images:
+        """Return uint8 (N, C, H, W), those of `Setup.probed`."""
+        return resident(self._setup.images[self._setup.probed], self._device)
+
+    @cached_property
+    def test(self) -> Images:
+        """Return uint8 (M, C, H, W), all test images."""
+        return resident(self._setup.dataset.test_images, self._device)
 
 
 def evaluate(
@@ -54,17 +72,19 @@ def evaluate(
         one_encoder: evaluate the net as it is for all clients, as before the first round.
     """
     binding.net.eval()
+    splits = _Splits(setup, device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             holders = np.flatnonzero(setup.dealt.sizes)
             metrics = _objective(setup, binding, holders.tolist(), device)
-            return _finite({**metrics, **_protocols(setup, binding, protocols, device, [])})
+            return _finite({**metrics, **_protocols(setup, binding, protocols, splits, device, [])})
         rows: list[Mapping[str, float]] = []
         pairs: list[Mapping[str, Tensor]] = []
         for k in evaluated_clients(setup):
             select_client(k)
             metrics = _objective(setup, binding, [k], device)
-            rows.append({**metrics, **_protocols(setup, binding, protocols, device, pairs, k)})
+            scores = _protocols(setup, binding, protocols, splits, device, pairs, k)
+            rows.append({**metrics, **scores})
         return _finite({**_over_clients(rows), **angle_summary(pairs)})
     return {}
 
@@ -102,6 +122,7 @@ def _protocols(
     setup: Setup,
     binding: Binding,
     protocols: Sequence[str],
+    splits: _Splits,
     device: torch.device,
     pairs: list[Mapping[str, Tensor]],
     client_id: int | None = None,
@@ -116,26 +137,25 @@ def _protocols(
     metrics = {} if collapse is None else {k: float(v) for k, v in collapse._asdict().items()}
     if not protocols:
         return metrics
-    test = extract(encode, dataset.test_images, device=device)
+    test = extract(encode, splits.test, device=device)
     if not all_finite(test):
         return metrics
-    probed, classes = setup.probed, dataset.num_classes
-    labels = dataset.train_labels[probed]
+    labels, classes = dataset.train_labels[setup.probed], dataset.num_classes
     if "angles" in protocols:
         pairs.append(both_angles(test, dataset.test_labels, classes))
         metrics |= angle_summary(pairs[-1:])
     if {"knn", "linear", "mlp", "local"} & set(protocols):
-        train = extract(encode, setup.images[probed], device=device)
+        train = extract(encode, splits.train, device=device)
         if not all_finite(train):
             return metrics
         metrics |= _on_features(setup, train, test, protocols, device, client_id)
-        metrics |= _further_encoders(setup, binding, protocols, device)
+        metrics |= _further_encoders(setup, binding, protocols, splits, device)
     if "linear-paper" in protocols:
         metrics["linear_paper_acc"] = linear_probe_paper(
             encode,
-            setup.images[probed],
+            splits.train,
             labels,
-            dataset.test_images,
+            splits.test,
             dataset.test_labels,
             num_classes=classes,
             seed=setup.config.seed,
@@ -173,19 +193,25 @@ def _on_features(
 
 
 def _further_encoders(
-    setup: Setup, binding: Binding, protocols: Sequence[str], device: torch.device
+    setup: Setup,
+    binding: Binding,
+    protocols: Sequence[str],
+    splits: _Splits,
+    device: torch.device,
 ) -> dict[str, float]:
     """k-NN and linear probe of the encoders in the method's `Needs.encoders`."""
     needs, metrics = setup.method.needs(), dict[str, float]()
     view = "unit" if needs.pixels == "unit" else "plain"
-    splits = setup.images[setup.probed], setup.dataset.test_images
     chosen = [name for name in ("knn", "linear") if name in protocols]
     for prefix, part in needs.encoders.items() if chosen else ():
 
         def encode(images: Tensor, part: str = part) -> Tensor:
             return binding.net(images, part)  # type: ignore[no-any-return]
 
-        train, test = (extract(encode, images, device=device, view=view) for images in splits)
+        train, test = (
+            extract(encode, images, device=device, view=view)
+            for images in (splits.train, splits.test)
+        )
         if all_finite(train) and all_finite(test):
             scores = _on_features(setup, train, test, chosen, device)
             metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}

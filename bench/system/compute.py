@@ -7,8 +7,10 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbench.bench.system.errors import ConfigError, ResourceError
@@ -82,6 +84,13 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
+
+
+def resident(images: NDArray[np.uint8], device: torch.device) -> NDArray[np.uint8] | Tensor:
+    """Return images on a GPU if they take at most a quarter of its free memory, else as given."""
+    if device.type == "cpu" or images.nbytes > torch.cuda.mem_get_info(device)[0] / 4:
+        return images
+    return torch.from_numpy(np.array(images)).to(device)  # a copy: torch warns about memory maps
 
 
 def installed_version(package: str) -> str | None:

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedbench.bench.evaluation.features import EvaluationError, check_labels, clean, extract
+from fedbench.bench.evaluation.features import (
+    EvaluationError,
+    check_labels,
+    clean,
+    extract,
+    take_images,
+)
 from fedbench.bench.system import seeding
-from fedbench.bench.system.compute import all_finite
+from fedbench.bench.system.compute import all_finite, resident
 
 IMAGES = seeding.numpy_generator(0, "images").integers(0, 256, (23, 1, 4, 5), dtype=np.uint8)
 
@@ -67,3 +74,19 @@ def test_errors() -> None:
         clean(torch.from_numpy(IMAGES), "base")
     with pytest.raises(EvaluationError, match=r"labels from 0 to 3; they must be in \[0, 3\)"):
         check_labels("test", np.arange(4), 4, 3)
+
+
+@pytest.mark.parametrize("kind", ["slice", "array", "tensor"])
+def test_a_tensor_of_images_gives_the_images_of_the_array(kind: str) -> None:
+    """Evaluation on a GPU keeps images there as a tensor, where a CPU reads the array."""
+    images = np.arange(6 * 3 * 2 * 2, dtype=np.uint8).reshape(6, 3, 2, 2)
+    chosen = np.array([4, 0, 4])
+    kinds: dict[str, Any] = {
+        "slice": slice(1, 3),
+        "array": chosen,
+        "tensor": torch.from_numpy(chosen),
+    }
+    rows = kinds[kind]
+    from_array = take_images(images, rows)
+    assert torch.equal(take_images(torch.from_numpy(images), rows), from_array)
+    assert resident(images, torch.device("cpu")) is images
