@@ -92,13 +92,14 @@ def run(
     *,
     settings: groups.Settings,
     workers: opt.Workers = None,
+    lanes: opt.Lanes = None,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
     places: groups.Places,
     output: groups.Output,
 ) -> None:
     """Train one method, then evaluate its encoder."""
-    if not dry_run:
+    if not dry_run and lanes is None:
         fork_server.start_early(workers, places.device)
 
     common: dict[str, Any] = {**settings.values(), **places.values(), "workers": workers}
@@ -108,6 +109,7 @@ def run(
     with RunProgress(f"run {spec}", **output.verbosity) as progress:
         result = fedbench.run(
             spec,
+            lanes=lanes,
             track=opt.parse_names(track) or (),
             on_start=progress.start,
             on_resume=progress.resume,

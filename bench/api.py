@@ -39,6 +39,7 @@ def run(
     settings: Settings,
     places: Places,
     workers: int | None = None,
+    lanes: int | None = None,
     track: Sequence[str] = (),
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
@@ -52,6 +53,8 @@ def run(
         settings: sources of the configuration.
         places: store, data and device.
         workers: processes that train clients; None = physical cores, or one per GPU.
+        lanes: clients at a time in one process, whose steps are recorded once and replayed, as CUDA
+            graphs on a GPU; None = no lanes.
         track: viewers that get the row: `tensorboard`, `wandb`.
         on_start: called before a run is executed, with its configuration and each worker's device.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
@@ -71,6 +74,7 @@ def run(
         origin=origin,
         data_dir=places.data_dir,
         workers=workers,
+        lanes=lanes,
         device=places.device,
         on_start=on_start,
         on_resume=on_resume,

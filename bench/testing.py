@@ -50,10 +50,11 @@ from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.trainer import Executor, Trainer
 from fedbench.bench.training.workers import InProcess
 
 _CPU = torch.device("cpu")
@@ -69,6 +70,7 @@ _TINY: Mapping[str, Any] = {
 }
 _TINY_DIM = 16
 _PLAN = RoundPlan(local_epochs=1)
+_LANE_SIZES = (16, 4, 33, 0, 1)
 
 
 class MethodContract:
@@ -243,6 +245,21 @@ class MethodContract:
             for record, plan in zip(trainer.history, plans, strict=True):
                 assert plan.cohort != "sampled" or record.cohort_size == largest
 
+    def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
+        """Clients trained in turns by replayed steps end like clients one after another."""
+        # Full batches alone, too few images for one, a rest, no image, one image.
+        ends = itertools.accumulate(_LANE_SIZES)
+        setup = self._setup(
+            shares=[list(range(e - n, e)) for n, e in zip(_LANE_SIZES, ends, strict=True)],
+            data__num_clients=len(_LANE_SIZES),
+            model__norm="batch",
+            client__batch_size=8,
+            client__keep_last_batch=True,
+            client__local_epochs=2,
+        )
+        alone = train(setup, tmp_path / "alone")
+        assert_same_run(alone, train(setup, tmp_path / "lanes", lanes=3))
+
     def test_features_do_not_depend_on_the_batch(self) -> None:
         """In eval mode, `encode` and `embed` give each image a row that others do not change."""
         setup = self._setup(model__norm="batch")
@@ -333,17 +350,25 @@ def loss_of(method: Method, net: Net, batch: Batch, client: Client) -> Loss:
     return method.loss(net, drawn, client)
 
 
-def train(setup: Setup, folder: Path, *, rounds: int | None = None) -> Trainer:
+def train(
+    setup: Setup, folder: Path, *, rounds: int | None = None, lanes: int | None = None
+) -> Trainer:
     """Train in this process, from the folder's last checkpoint if it has one.
 
     Args:
         setup: the run.
         folder: for checkpoints.
         rounds: stop after this many; None = the configured ones.
+        lanes: clients at a time (`bench.training.lanes`); None = one after another.
     """
     with single_thread():
         trainer = Trainer(setup, folder, _RUN, _CPU, CollapseMonitor(setup, _CPU))
-        executor = InProcess(ClientRunner(setup, _CPU, folder / "clients"))
+        personal = folder / "clients"
+        executor: Executor
+        if lanes is None:
+            executor = InProcess(ClientRunner(setup, _CPU, personal))
+        else:
+            executor = LaneExecutor(setup, _CPU, personal, lanes)
         for _ in itertools.islice(trainer.rounds(executor), rounds):
             pass
     return trainer

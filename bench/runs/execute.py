@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 import resource
@@ -46,6 +47,7 @@ from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import dealt, local_steps
@@ -73,6 +75,8 @@ class Place:
         workers: processes that train clients; None = physical cores, or one per GPU.
         device: `auto`, `cpu` or `cuda`.
         dataset: the run's data set, opened before; None = open it by name.
+        lanes: clients at a time in one process, whose steps are recorded and replayed; None = one
+            after another.
     """
 
     folder: Path
@@ -80,6 +84,7 @@ class Place:
     workers: int | None = 1
     device: str = "auto"
     dataset: Dataset | None = None
+    lanes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -146,10 +151,10 @@ def execute(
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)
-    devices = choose_devices(place.device, place.workers)
+    devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
     with reproducible(devices[0]):
-        run = _Run(setup, place.folder, training_id(config, dataset.revision), devices)
+        run = _Run(setup, place.folder, training_id(config, dataset.revision), devices, place.lanes)
         task_columns = facts(
             config,
             dataset.revision,
@@ -165,6 +170,9 @@ def execute(
             on_resume(done, total)
         earlier_seconds = run.trainer.train_seconds
         outcome = run.finish(partition_path, on_round)
+        task_columns["env_json"] = canonical_json(
+            {**json.loads(task_columns["env_json"]), **run.lanes}
+        )
     return Row(
         **task_columns,
         **outcome,
@@ -184,10 +192,20 @@ class _Run:
         folder: its folder.
         identity: of its training; its checkpoints carry it.
         devices: one per worker; the first is also the server's.
+        num_lanes: clients at a time in this process; None = no lanes.
     """
 
-    def __init__(self, setup: Setup, folder: Path, identity: str, devices: Sequence[str]) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Path,
+        identity: str,
+        devices: Sequence[str],
+        num_lanes: int | None = None,
+    ) -> None:
         check_client_privacy(setup)
+        self._num_lanes = num_lanes
+        self._lanes: LaneExecutor | None = None
         self.setup, self._folder, self._devices = setup, folder, devices
         self._device = torch.device(devices[0])
         self._personal_dir = folder / "clients"
@@ -223,8 +241,18 @@ class _Run:
             return {"status": "diverged", **self._cost()}
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
 
-    def _executor(self, partition: Path) -> InProcess | WorkerPool:
+    @property
+    def lanes(self) -> dict[str, str]:
+        """Summary of the lanes that were used, for the row; empty without any."""
+        return {} if self._lanes is None else {"lanes": self._lanes.summary}
+
+    def _executor(self, partition: Path) -> InProcess | LaneExecutor | WorkerPool:
         setup, layout = self.setup, self.trainer.layout
+        if self._num_lanes is not None:
+            self._lanes = LaneExecutor(setup, self._device, self._personal_dir, self._num_lanes)
+            if self._lanes.reason:
+                _log.warning("--lanes: no step is recorded, %s", self._lanes.reason)
+            return self._lanes
         if len(self._devices) == 1:
             return InProcess(ClientRunner(setup, self._device, self._personal_dir))
         config = setup.config

@@ -190,6 +190,7 @@ def run(
     origin: Origin | None = None,
     data_dir: Path | str | None = None,
     workers: int | None = None,
+    lanes: int | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
@@ -206,6 +207,7 @@ def run(
         origin: preset, study and command line, for the record.
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
+        lanes: clients at a time in one process (`bench.training.lanes`); None = no lanes.
         device: `auto`, `cpu` or `cuda`.
         on_round: called after every round.
         on_start: called before anything is executed.
@@ -215,7 +217,7 @@ def run(
         StoreError: if the store cannot be written, or another process executes this run.
         FedbenchError: for data, configuration or device problems.
     """
-    devices = choose_devices(device, workers)
+    devices = choose_devices(device, workers, lanes)
     check_precision(config.client.precision, devices[0])
     origin = origin or Origin()
     config = canonical(config)
@@ -241,7 +243,7 @@ def run(
                     _log.warning("%s", steps.idle)
                 if on_start is not None:
                     on_start(config, devices)
-                place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset)
+                place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset, lanes)
                 origin, trained = begin(store, store.rows(), config, origin, place)
                 row = execute(config, origin, place, on_round, on_resume)
                 if trained is not None:

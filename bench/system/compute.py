@@ -17,6 +17,8 @@ from fedbench.bench.system.errors import ConfigError, ResourceError
 
 MAX_WORKERS = 1024
 """Processes of one run; a larger number is a slip of the finger."""
+MAX_LANES = 256
+"""Lanes of one run, likewise."""
 
 
 def physical_cores() -> int:
@@ -25,21 +27,31 @@ def physical_cores() -> int:
     return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
 
 
-def choose_devices(device: str, workers: int | None) -> list[str]:
+def choose_devices(device: str, workers: int | None, lanes: int | None = None) -> list[str]:
     """Return one device name per worker; the first is also the server's.
 
     Args:
         device: `auto` (GPU if there is one), `cpu` or `cuda`.
         workers: count; None = physical cores on a CPU, one per GPU otherwise.
+        lanes: clients at a time in one process, which is then the only worker.
 
     Raises:
-        ConfigError: for another device name or a number of workers beyond 1 to 1,024.
+        ConfigError: for another device name, a number of workers beyond 1 to 1,024 or of lanes
+            beyond 1 to 256, or several workers and lanes at once.
         ResourceError: if `cuda` is asked for and torch sees no GPU.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device: must be auto, cpu or cuda (got {device!r})")
     if workers is not None and not 1 <= workers <= MAX_WORKERS:
         raise ConfigError(f"--workers: must be from 1 to {MAX_WORKERS:,} (got {workers})")
+    if lanes is not None:
+        if not 1 <= lanes <= MAX_LANES:
+            raise ConfigError(f"--lanes: must be from 1 to {MAX_LANES} (got {lanes})")
+        if workers not in (None, 1):
+            raise ConfigError(
+                f"--lanes trains all clients in one process (got --workers {workers}); give one"
+            )
+        workers = 1
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and gpus == 0:
         raise ResourceError("--device cuda: torch sees no GPU here; use --device cpu or auto")

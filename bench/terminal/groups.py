@@ -91,6 +91,7 @@ class Cluster:
     workers: opt.CellWorkers = None
     gpus_per_trial: opt.GpusPerTrial = None
     cpus_per_trial: opt.CpusPerTrial = 1
+    lanes: opt.Lanes = None
     address: opt.Address = None
     checkpoint_dir: opt.CheckpointDir = None
 
@@ -100,6 +101,7 @@ class Cluster:
             "concurrency": opt.parse_workers(self.workers, self.concurrency),
             "gpus_per_trial": self.gpus_per_trial,
             "cpus_per_trial": self.cpus_per_trial,
+            "lanes": self.lanes,
             "address": self.address,
             "checkpoint_dir": self.checkpoint_dir,
         }
@@ -113,6 +115,7 @@ class Cluster:
                 "--concurrency": number,
                 "--gpus-per-trial": gpus,
                 "--cpus-per-trial": None if self.cpus_per_trial == 1 else self.cpus_per_trial,
+                "--lanes": self.lanes,
                 "--address": self.address,
                 "--checkpoint-dir": self.checkpoint_dir,
             }

@@ -58,7 +58,7 @@ def _choice(text: str, *names: str) -> Any:
     return typer.Option(*names, help=text)
 
 
-_PROCESSES, _RUNS = 1024, 100_000  # beyond these a number is a slip of the finger
+_PROCESSES, _LANES, _RUNS = 1024, 256, 100_000  # beyond these a number is a slip of the finger
 
 # Shared by many commands
 
@@ -93,6 +93,16 @@ Workers = Annotated[
         "Processes that train clients; default: one per physical core, or per GPU.",
         min=1,
         max=_PROCESSES,
+    ),
+]
+Lanes = Annotated[
+    int | None,
+    _option(
+        "N",
+        "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs on"
+        " a GPU.",
+        min=1,
+        max=_LANES,
     ),
 ]
 Track = Annotated[

@@ -29,8 +29,6 @@ from fedbench.bench.training.client import ClientRunner, LocalRun, Task, Trained
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
-MAX_LANES = 256
-"""Lanes of one run; a larger number is a slip of the finger."""
 _WARM_UP = 3
 """Steps that are run before one is recorded: libraries choose their kernels in the first."""
 _SHARE_OF_MEMORY = 0.25
@@ -64,7 +62,7 @@ class LaneExecutor:
         setup: the run.
         device: where the nets lie.
         personal_dir: folder of the clients' personal tensors.
-        num_lanes: clients at a time, 1…256.
+        num_lanes: clients at a time.
 
     Attributes:
         reason: why nothing is recorded; empty if most steps are.
@@ -127,6 +125,13 @@ class LaneExecutor:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    @property
+    def summary(self) -> str:
+        """Number of lanes and of replayed steps, or the reason why there are none."""
+        if self.reason:
+            return f"1, nothing recorded: {self.reason}"
+        return f"{len(self._lanes)}, {self.replayed} of {self.steps} steps replayed"
 
 
 def _images_on(setup: Setup, device: torch.device) -> Tensor | None:

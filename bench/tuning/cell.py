@@ -53,6 +53,7 @@ class CellJob:
         checkpoints: root of another folder for `cells/`; None = the store.
         workers: processes that train its clients on a CPU.
         device: `cpu` or `cuda`.
+        lanes: clients at a time in the process; None = no lanes.
         earlier: ids of runs with the same training, in the store or in the same sweep before it.
         shared: look for the row in the store first, since another process may have written it.
         stop_collapsed: end the run early when its encoder has collapsed.
@@ -72,6 +73,7 @@ class CellJob:
     checkpoints: Path | None = None
     workers: int = 1
     device: str = "cpu"
+    lanes: int | None = None
     earlier: tuple[str, ...] = ()
     shared: bool = True
     stop_collapsed: bool = False
@@ -225,12 +227,12 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
     try:
         if job.stop_collapsed:
             _check_collapse(folder)  # an earlier process may have died when the run collapsed
-        workers = job.workers if job.device == "cpu" else 1
+        workers = job.workers if job.device == "cpu" and job.lanes is None else 1
         dataset = reopen(job.dataset, name=job.dataset_name)
         if job.untrained:
             figures = untrained_figures(job.config, dataset, job.device)
             return {"status": "ok", "figures": figures, "seconds": time.monotonic() - began}
-        place = Place(folder, workers=workers, device=job.device, dataset=dataset)
+        place = Place(folder, None, workers, job.device, dataset, job.lanes)
         store = Store(job.store)
         rows = [row for i in job.earlier for row in store.replicas(i)]
         origin, trained = begin(store, rows, job.config, job.origin, place)

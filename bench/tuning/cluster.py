@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.runs.arguments import Places, as_path
-from fedbench.bench.system.compute import physical_cores
+from fedbench.bench.system.compute import choose_devices, physical_cores
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.ray.executor import (
     choose_concurrency,
@@ -27,6 +27,8 @@ class Cluster:
             or the cluster hold.
         gpus_per_trial: GPUs per run, may be a fraction; None = one where `device` calls for it.
         cpus_per_trial: processes that train the clients of one run on CPUs.
+        lanes: clients at a time in the process of a run, whose steps are recorded once and
+            replayed, as CUDA graphs on a GPU; None = no lanes.
         address: of a Ray cluster; None = this machine.
         checkpoint_dir: folder of checkpoints while runs last; None = the store. Runs of a node
             that is lost continue on another if all nodes see this folder.
@@ -35,11 +37,14 @@ class Cluster:
     concurrency: int | None = None
     gpus_per_trial: float | None = None
     cpus_per_trial: int = 1
+    lanes: int | None = None
     address: str | None = None
     checkpoint_dir: Path | str | None = None
 
     def share(self, device: str) -> Share:
         """Return the share of each run."""
+        if self.lanes is not None:  # refuses what a run would refuse
+            choose_devices("cpu", self.cpus_per_trial, self.lanes)
         return choose_share(device, self.gpus_per_trial, self.cpus_per_trial, self.address)
 
     @property

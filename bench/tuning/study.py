@@ -187,6 +187,7 @@ def tune(
         dataset=open_dataset(base.config, places.cache),
         checkpoints=cluster.checkpoints,
         workers=share.cpus,
+        lanes=cluster.lanes,
     )
     if dry_run:
         stored, complete = study.trials()

@@ -156,6 +156,7 @@ def sweep(
             dataset_name=datasets(cell.config).name,
             checkpoints=cluster.checkpoints,
             workers=share.cpus,
+            lanes=cluster.lanes,
         )
         for identity, cell in named.items()
         if identity not in stored or stored[identity].status not in settled

@@ -53,6 +53,7 @@ class StudyPlan:
         dataset: the data set.
         checkpoints: root of another folder for runs; None = the store.
         workers: processes that train the clients of one run on CPUs.
+        lanes: clients at a time in the process of a run; None = no lanes.
     """
 
     name: str | None
@@ -70,6 +71,7 @@ class StudyPlan:
     dataset: Dataset
     checkpoints: Path | None
     workers: int
+    lanes: int | None = None
 
     @cached_property
     def study_id(self) -> str:
@@ -286,6 +288,7 @@ class TrialSource:
             dataset_name=plan.dataset.name,
             checkpoints=plan.checkpoints,
             workers=plan.workers,
+            lanes=plan.lanes,
             shared=False,
             stop_collapsed=plan.stop_hopeless,
         )

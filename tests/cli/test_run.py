@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
@@ -172,3 +175,19 @@ def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch)
     answer = call("methods")
     assert (answer.code, answer.out) == (130, "")
     assert answer.err == "interrupted; the same command continues\n"
+
+
+def test_lanes_change_no_metric(call: Call, finished: Any, tmp_path: Path) -> None:
+    lanes = call("run", "simclr", *QUICK, "--lanes", 3, "--store", tmp_path, "--json")
+    assert lanes.code == 0
+    assert lanes.json["metrics"] == finished.json["metrics"]
+    (file,) = (tmp_path / "rows").glob("*.parquet")
+    env = json.loads(pq.read_table(file).to_pylist()[0]["env_json"])
+    assert re.fullmatch(r"3, [1-9]\d* of \d+ steps replayed", env["lanes"])
+
+
+def test_lanes_and_workers_exclude_each_other(call: Call, tmp_path: Path) -> None:
+    words = ("run", "simclr", "--lanes", 2, "--workers", 3, "--store", tmp_path)
+    answer = call(*words)
+    assert answer.code == 2
+    assert "--lanes trains all clients in one process (got --workers 3)" in answer.err
