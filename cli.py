@@ -93,6 +93,7 @@ def run(
     settings: groups.Settings,
     workers: opt.Workers = None,
     lanes: opt.Lanes = None,
+    checkpoint_seconds: opt.CheckpointSeconds = None,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
     places: groups.Places,
@@ -110,6 +111,7 @@ def run(
         result = fedbench.run(
             spec,
             lanes=lanes,
+            checkpoint_seconds=checkpoint_seconds,
             track=opt.parse_names(track) or (),
             on_start=progress.start,
             on_resume=progress.resume,

@@ -40,6 +40,7 @@ def run(
     places: Places,
     workers: int | None = None,
     lanes: int | None = None,
+    checkpoint_seconds: float | None = None,
     track: Sequence[str] = (),
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
@@ -55,6 +56,8 @@ def run(
         workers: processes that train clients; None = physical cores, or one per GPU.
         lanes: clients at a time in one process, whose steps are recorded once and replayed, as CUDA
             graphs on a GPU; None = no lanes.
+        checkpoint_seconds: least time between two checkpoints; None = one after every round of up
+            to 1,000, and 10 s in longer runs.
         track: viewers that get the row: `tensorboard`, `wandb`.
         on_start: called before a run is executed, with its configuration and each worker's device.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
@@ -75,6 +78,7 @@ def run(
         data_dir=places.data_dir,
         workers=workers,
         lanes=lanes,
+        checkpoint_seconds=checkpoint_seconds,
         device=places.device,
         on_start=on_start,
         on_resume=on_resume,

@@ -49,6 +49,7 @@ from fedbench.bench.training.layout import Binding, Layout
 from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.trainer import default_seconds
 
 _WARM_UP, _MEASURED = 2, 6
 """Local steps; where they are slow, two are enough, of which the first warms up."""
@@ -94,7 +95,8 @@ class _Costs:
     Attributes:
         step: seconds of a local step.
         client: seconds of a client's part of a round beside its steps.
-        round: seconds of the server's part of a round.
+        round: seconds of the server's part of a round beside the checkpoint.
+        checkpoint: seconds of a checkpoint.
         evaluation: seconds of an evaluation.
         up: bytes per image that cross to server-only parts in training.
         down: bytes per image that come back from them.
@@ -106,6 +108,7 @@ class _Costs:
     step: float
     client: float
     round: float
+    checkpoint: float
     evaluation: float
     up: float
     down: float
@@ -173,6 +176,9 @@ class Estimator:
         twice = min(len(all_sizes), 2 * cohort) if rounds > 1 else 0
         share = -(-cohort // busy) / cohort  # of a round's clients, at the busiest worker
         training = (num_steps * costs.step + visits * costs.client) * share + rounds * costs.round
+        between = default_seconds(rounds)
+        written = min(rounds, 1 + training / between) if between else rounds
+        training += written * costs.checkpoint
         evaluating = evaluations * costs.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
         return Estimate(
@@ -236,7 +242,7 @@ class Estimator:
         return _Costs(
             step=median(steps[_WARM_UP:] or steps[1:] or steps or [0.0]),
             client=seconds - sum(steps),
-            round=self._round_seconds(setup, runner.binding),
+            **self._round_seconds(setup, runner.binding),
             evaluation=self._evaluation_seconds(setup),
             up=wire.up / images,
             down=wire.down / images,
@@ -245,16 +251,17 @@ class Estimator:
             client_bytes=client_bytes,
         )
 
-    def _round_seconds(self, setup: Setup, binding: Binding) -> float:
-        """Seconds of the collapse detector and the checkpoint."""
+    def _round_seconds(self, setup: Setup, binding: Binding) -> dict[str, float]:
+        """Seconds of the collapse detector, as `round`, and of a checkpoint."""
         with temporary_folder() as folder, single_thread():
             for index in range(2):  # the first one is slower
                 began = time.perf_counter()
                 CollapseMonitor(setup, self._device)(binding)
+                measured = time.perf_counter()
                 tensors = {"server": binding.server.data.cpu()}
                 save_checkpoint(folder, Checkpoint(index, tensors, {}))
-                seconds = time.perf_counter() - began
-        return seconds
+                ended = time.perf_counter()
+        return {"round": measured - began, "checkpoint": ended - measured}
 
     def _evaluation_seconds(self, setup: Setup) -> float:
         """Seconds of an evaluation of a new encoder; of many images, some are measured.

@@ -77,6 +77,7 @@ class Place:
         dataset: the run's data set, opened before; None = open it by name.
         lanes: clients at a time in one process, whose steps are recorded and replayed; None = one
             after another.
+        checkpoint_seconds: least time between two checkpoints; None = by the number of rounds.
     """
 
     folder: Path
@@ -85,6 +86,7 @@ class Place:
     device: str = "auto"
     dataset: Dataset | None = None
     lanes: int | None = None
+    checkpoint_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def execute(
     devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
     with reproducible(devices[0]):
-        run = _Run(setup, place.folder, training_id(config, dataset.revision), devices, place.lanes)
+        run = _Run(setup, place, training_id(config, dataset.revision), devices)
         task_columns = facts(
             config,
             dataset.revision,
@@ -189,29 +191,24 @@ class _Run:
 
     Args:
         setup: the run.
-        folder: its folder.
+        place: its folder, lanes and time between checkpoints.
         identity: of its training; its checkpoints carry it.
         devices: one per worker; the first is also the server's.
-        num_lanes: clients at a time in this process; None = no lanes.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        folder: Path,
-        identity: str,
-        devices: Sequence[str],
-        num_lanes: int | None = None,
-    ) -> None:
+    def __init__(self, setup: Setup, place: Place, identity: str, devices: Sequence[str]) -> None:
+        folder = place.folder
         check_client_privacy(setup)
-        self._num_lanes = num_lanes
+        self._num_lanes = place.lanes
         self._lanes: LaneExecutor | None = None
         self.setup, self._folder, self._devices = setup, folder, devices
         self._device = torch.device(devices[0])
         self._personal_dir = folder / "clients"
         self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
-        self.trainer = Trainer(setup, folder, identity, self._device, monitor)
+        self.trainer = Trainer(
+            setup, folder, identity, self._device, monitor, place.checkpoint_seconds
+        )
 
     def finish(self, partition: Path, on_round: OnRound | None) -> dict[str, Any]:
         """Do the rounds that are left and evaluate; return the columns that follow from it.

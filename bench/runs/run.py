@@ -29,7 +29,7 @@ from fedbench.bench.runs.execute import (
 )
 from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.system.compute import choose_devices
-from fedbench.bench.system.errors import DataError, StoreError
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.regime import check_precision
 from fedbench.bench.system.text import utf8_text
@@ -191,6 +191,7 @@ def run(
     data_dir: Path | str | None = None,
     workers: int | None = None,
     lanes: int | None = None,
+    checkpoint_seconds: float | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
@@ -208,6 +209,7 @@ def run(
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
         lanes: clients at a time in one process (`bench.training.lanes`); None = no lanes.
+        checkpoint_seconds: least time between two checkpoints; None = by the number of rounds.
         device: `auto`, `cpu` or `cuda`.
         on_round: called after every round.
         on_start: called before anything is executed.
@@ -219,6 +221,8 @@ def run(
     """
     devices = choose_devices(device, workers, lanes)
     check_precision(config.client.precision, devices[0])
+    if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
+        raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
     origin = origin or Origin()
     config = canonical(config)
     dataset = open_dataset(config, data_dir)
@@ -243,7 +247,15 @@ def run(
                     _log.warning("%s", steps.idle)
                 if on_start is not None:
                     on_start(config, devices)
-                place = Place(store.cell_dir(run_id), data_dir, workers, device, dataset, lanes)
+                place = Place(
+                    store.cell_dir(run_id),
+                    data_dir,
+                    workers,
+                    device,
+                    dataset,
+                    lanes,
+                    checkpoint_seconds,
+                )
                 origin, trained = begin(store, store.rows(), config, origin, place)
                 row = execute(config, origin, place, on_round, on_resume)
                 if trained is not None:

@@ -249,8 +249,14 @@ def file_lock(path: Path) -> Iterator[bool]:
         release_lock(descriptor)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append a line to a text file and flush it; a crash may leave a torn last line.
+def append_line(path: Path, line: str, *, sync: bool = True) -> None:
+    """Append a line to a text file; a crash may leave a torn last line.
+
+    Args:
+        path: the file.
+        line: its new last line.
+        sync: wait until the disk has it and all lines before; else only a crash of the system, not
+            one of the process, may lose it.
 
     Raises:
         StoreError: as `atomic_write_bytes`.
@@ -258,6 +264,9 @@ def append_line(path: Path, line: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            _write_through(file, f"{line}\n".encode())
+            if sync:
+                _write_through(file, f"{line}\n".encode())
+            else:
+                file.write(f"{line}\n".encode())
     except OSError as err:
         raise write_error(path, err) from err

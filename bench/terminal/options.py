@@ -105,6 +105,15 @@ Lanes = Annotated[
         max=_LANES,
     ),
 ]
+CheckpointSeconds = Annotated[
+    float | None,
+    _option(
+        "S",
+        "Least seconds between checkpoints; by default every round of up to 1,000 has one, and in"
+        " longer runs 10 s lie between.",
+        min=0.0,
+    ),
+]
 Track = Annotated[
     str | None, _option("NAME,…", "Send finished runs to tensorboard, wandb or both.")
 ]

@@ -88,9 +88,9 @@ class History:
         """
         return self._records(self._content().split(b"\n")[:-1], at_least)
 
-    def append(self, record: RoundRecord) -> None:
-        """Append one round."""
-        append_line(self._path, seal(record.as_dict()))
+    def append(self, record: RoundRecord, *, sync: bool = True) -> None:
+        """Append one round; with `sync` the disk has it and those before when this returns."""
+        append_line(self._path, seal(record.as_dict()), sync=sync)
 
     def _records(self, lines: Sequence[bytes], at_least: int) -> list[RoundRecord]:
         records: list[RoundRecord] = []

@@ -30,6 +30,7 @@ from fedbench.bench.training.server_optimizer import ServerOptimizer
 from fedbench.bench.training.setup import Setup
 
 _log = logging.getLogger(__name__)
+_EVERY_ROUND, _SECONDS = 1000, 10.0
 
 Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
 """Measures the net after a round and puts it into eval mode for that.
@@ -64,10 +65,17 @@ class Trainer:
         row_id: identity of the run; a checkpoint of another run is refused.
         device: of the server.
         monitor: measures the net after every round.
+        checkpoint_seconds: least time between two checkpoints; None = `default_seconds`.
     """
 
     def __init__(
-        self, setup: Setup, folder: Path, row_id: str, device: torch.device, monitor: Monitor
+        self,
+        setup: Setup,
+        folder: Path,
+        row_id: str,
+        device: torch.device,
+        monitor: Monitor,
+        checkpoint_seconds: float | None = None,
     ) -> None:
         self.setup, self.folder, self.row_id, self.device = setup, folder, row_id, device
         net = setup.make_net()
@@ -89,6 +97,7 @@ class Trainer:
         self._history = History(folder)
         self.rounds_done = 0
         self.rounds_begun = 0
+        self._after = 0  # rounds done at the last checkpoint
         self.resumes = 0
         tf32 = setup.config.client.precision == TF32
         self.platforms = [measure(device.type, tf32).as_dict()]
@@ -98,6 +107,9 @@ class Trainer:
         self._holders = [k for k in range(len(sizes)) if sizes[k] > 0]
         self._monitor = monitor
         self._resume()
+        least = default_seconds(self.total_rounds)
+        self._between = least if checkpoint_seconds is None else checkpoint_seconds
+        self._saved = time.monotonic()
 
     @property
     def total_rounds(self) -> int:
@@ -110,7 +122,7 @@ class Trainer:
         executor: Executor,
         evaluate: Callable[[int], Mapping[str, float]] | None = None,
     ) -> Iterator[RoundRecord]:
-        """Run the remaining rounds, with a checkpoint after each.
+        """Run the remaining rounds, with a checkpoint after the last and, as due, after others.
 
         Args:
             executor: trains the clients.
@@ -122,9 +134,13 @@ class Trainer:
         """
         while self.rounds_done < self.total_rounds:
             record = self._round(self.rounds_done, executor, evaluate)
-            self._history.append(record)
+            due = time.monotonic() - self._saved >= self._between
+            due = due or self.rounds_done == self.total_rounds
+            self._history.append(record, sync=due)  # a checkpoint needs the rounds before it
             self.history.append(record)
-            self._checkpoint()
+            if due:
+                self._checkpoint()
+                self._saved = time.monotonic()
             yield record
 
     def _round(
@@ -184,10 +200,13 @@ class Trainer:
         return self._record(index, results, exchanged, server.log, metrics, seconds)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
-        """Note that a client's file of a round counts; the two before it are enough."""
+        """Note that a client's file of a round counts; that of the last checkpoint stays."""
         self._personal.drop(client_id, self._earlier_rounds.pop(client_id, None))
-        if client_id in self.personal_rounds:
-            self._replaced[client_id] = self.personal_rounds[client_id]
+        before = self.personal_rounds.get(client_id)
+        if client_id in self._replaced:  # no checkpoint names the file between
+            self._personal.drop(client_id, before)
+        elif before is not None:
+            self._replaced[client_id] = before
         self.personal_rounds[client_id] = index
 
     def _plan(self, index: int) -> RoundPlan:
@@ -308,8 +327,10 @@ class Trainer:
             "resumes": self.resumes,
             "platforms": self.platforms,
             "train_seconds": self.train_seconds,
+            "after": self._after,
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
+        self._after = self.rounds_done
         for client_id, round_index in self._earlier_rounds.items():
             self._personal.drop(client_id, round_index)
         self._earlier_rounds, self._replaced = self._replaced, {}
@@ -323,7 +344,7 @@ class Trainer:
         if checkpoint is None:
             return
         tensors, state = checkpoint.tensors, checkpoint.state
-        self.rounds_done = self.rounds_begun = checkpoint.rounds_done
+        self.rounds_done = self.rounds_begun = self._after = checkpoint.rounds_done
         self.vector.copy_(tensors["server"])
         moments = {name: tensors[f"server-optimizer/{name}"] for name in self._optimizer.state()}
         self._optimizer.load(moments, state["server_steps"])
@@ -347,19 +368,30 @@ class Trainer:
                 self._earlier_rounds[client_id] = older[-1]
 
     def _has_personal(self, checkpoint: Checkpoint) -> bool:
-        """Return False, with a warning, if a client's file of the last round is damaged.
+        """Return False, with a warning, if a client's file is damaged that an earlier one replaces.
 
-        Going back a round, that client trains again. Older files have no such remedy; the error
-        that names it comes when they are read.
+        Going back a checkpoint, that client trains again. Older files have no such remedy; the
+        error that names it comes when they are read.
         """
-        last = checkpoint.rounds_done - 1
-        for client_id, round_index in checkpoint.state["personal_rounds"].items():
-            if round_index == last and not self._personal.intact(int(client_id), last):
+        # Checkpoints of older versions lie one round apart and do not say so.
+        after = checkpoint.state.get("after", checkpoint.rounds_done - 1)
+        for client_id, index in checkpoint.state["personal_rounds"].items():
+            if index >= after and not self._personal.intact(int(client_id), index):
                 _log.warning(
-                    "%s: tensors of client %s after round %d are damaged; going back one round",
+                    "%s: tensors of client %s after round %d are damaged; going back %s",
                     self.folder,
                     client_id,
-                    last + 1,
+                    index + 1,
+                    "one round" if after == checkpoint.rounds_done - 1 else f"to round {after}",
                 )
                 return False
         return True
+
+
+def default_seconds(rounds: int) -> float:
+    """Return the least time between checkpoints: 0 up to 1,000 rounds, then 10 seconds.
+
+    Up to there a run keeps every round. Over tens of thousands of short rounds, waits for the disk
+    would take longer than a crash could cost.
+    """
+    return 0.0 if rounds <= _EVERY_ROUND else _SECONDS

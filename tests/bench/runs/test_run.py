@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import pytest
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import canonical, run
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import tiny_config
+from fedbench.bench.training.history import RoundRecord
 
 
 def test_an_alias_and_left_out_fields_are_the_same_run() -> None:
@@ -83,3 +85,27 @@ def test_a_full_disk_is_no_bug(tmp_path: Path) -> None:
     )
     assert done.returncode == 5, done.stderr
     assert "the disk is full" in done.stderr
+
+
+def test_time_between_checkpoints_is_the_users(tmp_path: Path) -> None:
+    """With an hour between, a run of milliseconds writes its last checkpoint alone."""
+    config = tiny_config("simclr", federation__num_rounds=3)
+    rows, written = [], []
+    for seconds in (None, 3600.0):
+        store = Store(tmp_path / str(seconds))
+        files: set[str] = set()
+
+        def watch(
+            record: RoundRecord, total: int, store: Store = store, files: set[str] = files
+        ) -> None:
+            files |= {path.name for path in store.root.rglob("round-*.safetensors")}
+
+        result = run(config, store=store, workers=1, on_round=watch, checkpoint_seconds=seconds)
+        rows.append(result.row)
+        written.append(sorted(files))
+    names = [f"round-{number:08d}.safetensors" for number in (1, 2, 3)]
+    assert written == [names, names[2:]]
+    assert rows[0].objective == rows[1].objective
+    for refused in (-1.0, math.nan):
+        with pytest.raises(ConfigError, match=r"--checkpoint-seconds: must be 0 or more \(got"):
+            run(config, store=Store(tmp_path / "none"), checkpoint_seconds=refused)
