@@ -124,12 +124,12 @@ def nt_xent(z1: Tensor, z2: Tensor) -> Tensor:
     z = F.normalize(torch.cat([z1, z2]), dim=1)
     logits = z @ z.T / TEMPERATURE
     logits.fill_diagonal_(-torch.inf)
-    return F.cross_entropy(logits, torch.arange(len(z)).roll(len(z1)))
+    return F.cross_entropy(logits, torch.arange(len(z), device=z.device).roll(len(z1)))
 
 
 def simclr_loss(net: nn.ModuleDict, first: Tensor, second: Tensor, style: Style) -> Tensor:
     """Return the loss of one batch of two views, each (B, 3, H, W)."""
-    cast = torch.autocast("cpu", torch.bfloat16) if style.bf16 else nullcontext()
+    cast = torch.autocast(first.device.type, torch.bfloat16) if style.bf16 else nullcontext()
     with cast:
         if style.concat:
             both = torch.cat([first, second])

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from benchmarks import table
+from benchmarks import gpu, table
 from benchmarks.__main__ import WORKS
 from benchmarks.clustering import autograd_clustering
 from benchmarks.data import dataset_folder
@@ -107,3 +107,27 @@ def test_a_contender_that_fails_says_why() -> None:
     broken = Contender("broken", ["-c", "raise SystemExit('out of order')"])
     with pytest.raises(RuntimeError, match=r"contender broken ended.*\n.*out of order"), broken:
         pass
+
+
+def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--smoke", "--out", file]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    content = json.loads(file.read_text())
+    assert list(content) == list(gpu.PARTS)
+    assert not any(
+        "error" in part
+        for part in (*content.values(), *content["methods"].values())
+        if isinstance(part, dict)
+    )
+    lanes = [part for part in content["lanes"].values() if isinstance(part, dict)]
+    assert lanes
+    assert all(part["same_bits_as_one_lane"] for part in lanes)
+
+
+def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--out", tmp_path / "gpu.json"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if not torch.cuda.is_available():
+        assert answer.returncode == 2
+        assert "torch sees no GPU here" in answer.stderr

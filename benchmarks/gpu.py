@@ -1,0 +1,329 @@
+"""Measure fedbench on one GPU within minutes and write everything into one file.
+
+    python -m benchmarks.gpu --minutes 9 --out FILE
+
+Needs no network, no data set and neither Ray nor Optuna. Parts that no time is left for are named
+in the file, which is written again after every part. `--device cpu --smoke` runs all parts in tiny
+sizes, as a test does; a part that only a GPU has says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.data import dataset_folder
+from benchmarks.measure import log, save
+from benchmarks.ours import W1, W3
+from benchmarks.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.method import registry
+from fedbench.bench.runs.execute import open_partition
+from fedbench.bench.runs.fields import build_config
+from fedbench.bench.system.compute import installed_version
+from fedbench.bench.system.regime import reproducible
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Executor, Trainer
+from fedbench.bench.training.workers import InProcess
+
+PAPER_IMAGES = 100 * 50 * 10 * 496
+"""Images of a cross-device run: 100 rounds, 50 clients, 10 epochs, 31 batches of 16."""
+METHODS = ("simclr", "orchestra", "simsiam", "byol")
+REGIMES = ("fp32", "tf32", "bf16")
+LANES = (1, 2, 4, 8, 16, 32)
+_LABELLED = ("semifed", "cbafed")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Device, sizes and time of all parts."""
+
+    device: torch.device
+    folder: Path
+    smoke: bool
+    end: float
+
+    @property
+    def on_gpu(self) -> bool:
+        """True on a real GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        """Precisions to measure."""
+        return REGIMES if self.on_gpu else REGIMES[:1]
+
+    def setup(self, spec: str, precision: str = "fp32") -> Setup:
+        """Return a run of ResNet-18 on random pixels; small on `--smoke`."""
+        images, clients = (96, 3) if self.smoke else (15_872, 32)
+        values = {**W3, **({} if self.smoke else W1), "client.precision": precision}
+        heads = {f"method.{name}": values.pop(f"method.{name}") for name in _HEADS}
+        values |= {name: v for name, v in heads.items() if spec in METHODS}
+        values |= {"data.num_clients": clients, "federation.participation": 1.0}
+        config = build_config(spec, values)
+        dataset = reopen(dataset_folder(None, self.folder, images, 500))
+        partition = open_partition(config, dataset, self.folder / f"{images}.safetensors")
+        return Setup.of(config, dataset, partition)
+
+    def wait(self) -> None:
+        """Wait until the device has done everything."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+
+_HEADS = ("hidden_dim", "projection_dim")
+
+
+def environment(bench: Bench) -> dict[str, Any]:
+    """Versions and the GPU."""
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fedbench": installed_version("fedbench"),
+        "cores": os.cpu_count(),
+        "device": str(bench.device),
+    }
+    if bench.on_gpu:
+        gpu = torch.cuda.get_device_properties(bench.device)
+        facts |= {
+            "gpu": gpu.name,
+            "memory_gb": round(gpu.total_memory / 2**30, 1),
+            "processors": gpu.multi_processor_count,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        }
+    return facts
+
+
+def methods(bench: Bench) -> dict[str, Any]:
+    """Every method for two rounds: eagerly on the device beside the CPU, and in lanes."""
+    cpu, results = torch.device("cpu"), dict[str, Any]()
+    for spec in METHODS[:2] if bench.smoke else registry.specs():
+        values: dict[str, Any] = {"model__norm": "batch", "client__batch_size": 8}
+        if spec.split("+")[0] in _LABELLED:
+            values["data__label_fraction"] = 0.5
+        if spec == "orchestra":
+            values["method__global_steps"] = 5
+        try:
+            setup = tiny_setup(tiny_config(spec, **values))
+            there = _trained(setup, bench.device)
+            again = _trained(setup, bench.device)
+            lanes = _trained(setup, bench.device, lanes=3)
+            here = _trained(setup, cpu)
+            results[spec] = {
+                "distance_to_cpu": float((there - here).abs().max()) if len(here) else 0.0,
+                "same_bits_twice": torch.equal(there, again),
+                "same_bits_in_lanes": torch.equal(there, lanes),
+            }
+        except Exception:  # a method that fails is a result, and the others go on
+            results[spec] = {"error": traceback.format_exc(limit=-3)}
+    return results
+
+
+def _trained(setup: Setup, device: torch.device, lanes: int | None = None) -> Tensor:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
+        executor = _executor(setup, device, folder / "clients", lanes)
+        for _ in trainer.rounds(executor):
+            pass
+        return trainer.vector.cpu()
+
+
+def _executor(setup: Setup, device: torch.device, folder: Path, lanes: int | None) -> Executor:
+    if lanes is None:
+        return InProcess(ClientRunner(setup, device, folder))
+    return LaneExecutor(setup, device, folder, lanes)
+
+
+def steps(bench: Bench) -> dict[str, Any]:
+    """Images per second of eager local training, and kernels per step."""
+    results: dict[str, Any] = {}
+    for spec, regime in itertools.product(METHODS, bench.regimes):
+        setup = bench.setup(spec, regime)
+        executor = _executor(setup, bench.device, bench.folder / "clients", None)
+        figures = {"images_per_second": _images_per_second(bench, setup, executor, 1)}
+        if bench.on_gpu:
+            figures["kernels_per_step"] = _kernels(bench, setup, executor)
+        results[f"{spec} {regime}"] = figures
+    return results
+
+
+def lanes(bench: Bench) -> dict[str, Any]:
+    """Images per second in lanes, their bits, and the hours of a run of the paper."""
+    results: dict[str, Any] = {}
+    counts = (1, 2) if bench.smoke else LANES
+    for spec, regime in itertools.product(METHODS[:2], bench.regimes[::-1]):
+        setup = bench.setup(spec, regime)
+        first: list[Tensor] = []
+        for count in counts:
+            if time.monotonic() > bench.end:
+                return {**results, "cut": "no time was left"}
+            executor = LaneExecutor(setup, bench.device, bench.folder / "clients", count)
+            speed = _images_per_second(bench, setup, executor, max(2, count))
+            uploads = [upload.clone() for _, upload in executor.train(*_round(setup, 2))]
+            first = first or uploads
+            results[f"{spec} {regime} {count}"] = {
+                "images_per_second": speed,
+                "paper_hours": PAPER_IMAGES / speed / 3600,
+                "same_bits_as_one_lane": all(map(torch.equal, first, uploads)),
+                "lanes": executor.summary,
+                "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if bench.on_gpu else None,
+            }
+            del executor
+    return results
+
+
+def _round(setup: Setup, clients: int) -> tuple[list[Task], Tensor]:
+    """Return tasks of some clients, and a server's vector."""
+    net = setup.make_net()
+    server = setup.layout(net).bind(net).server.data
+    return [Task(k, 1, setup.config.client.local_epochs, None) for k in range(clients)], server
+
+
+def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: int) -> float:
+    """Train so many clients at least twice and return the best speed."""
+    clients = min(clients, setup.config.data.num_clients)
+    tasks, server = _round(setup, clients)
+    server, best = server.to(bench.device), 0.0
+    for _ in range(1 if bench.smoke else 3):
+        bench.wait()
+        began = time.perf_counter()
+        images = 0
+        for trained, _ in executor.train(tasks, server):
+            images += trained.num_steps * setup.config.client.batch_size
+        bench.wait()
+        best = max(best, images / (time.perf_counter() - began))
+    return best
+
+
+def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
+    """Count the kernels of a client, per step."""
+    tasks, server = _round(setup, 1)
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        ((trained, _),) = list(executor.train(tasks, server.to(bench.device)))
+        bench.wait()
+    count: int = sum(event.count for event in profile.key_averages())
+    return count / max(1, trained.num_steps)
+
+
+def bare(bench: Bench) -> dict[str, Any]:
+    """A plain SimCLR step as one CUDA graph, without views and without a federation."""
+    if not bench.on_gpu:
+        return {"skipped": "only a GPU has graphs"}
+    return {
+        "bf16" if bf16 else "fp32": {"images_per_second": _graph_speed(bench, bf16)}
+        for bf16 in (False, True)
+    }
+
+
+def _graph_speed(bench: Bench, bf16: bool) -> float:
+    style = Style("resnet8" if bench.smoke else "resnet18", bf16)
+    net = make_net(style).to(bench.device)
+    optimizer = make_optimizer(net)
+    first, second = (torch.randn(BATCH, 3, 32, 32, device=bench.device) for _ in range(2))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        simclr_loss(net, first, second, style).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    bench.wait()
+    began, repeats = time.perf_counter(), 300
+    for _ in range(repeats):
+        graph.replay()
+    bench.wait()
+    return repeats * BATCH / (time.perf_counter() - began)
+
+
+def evaluation(bench: Bench) -> dict[str, Any]:
+    """Seconds of k-NN and the linear probe on the device and on the CPU."""
+    setup, results = bench.setup("simclr"), dict[str, Any]()
+    for device in dict.fromkeys((bench.device, torch.device("cpu"))):
+        net = setup.make_net()
+        binding = setup.layout(net).bind(net, device)
+        seconds = []
+        for _ in range(2):
+            began = time.perf_counter()
+            metrics = evaluate(setup, binding, lambda _: None, ("knn", "linear"), device)
+            seconds.append(time.perf_counter() - began)
+        results[str(device)] = {"seconds": min(seconds), "linear_acc": metrics["linear_acc"]}
+    return results
+
+
+PARTS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
+    "environment": environment,
+    "methods": methods,
+    "lanes": lanes,
+    "steps": steps,
+    "bare": bare,
+    "evaluation": evaluation,
+}
+
+
+def main() -> None:
+    """Parse options, run the parts, write JSON after each."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=9.0, help="no part starts afterwards")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does everything run?")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU here; --device cpu --smoke tries every part without one")
+    end = time.monotonic() + 60 * options.minutes
+    content: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name, reproducible(options.device):
+        device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+        bench = Bench(device, Path(name), options.smoke, end)
+        for part, seconds, result in _results(bench, options.only or PARTS):
+            content[part] = {"seconds": round(seconds, 1), **result}
+            save(options.out, content)
+            log(f"{part}: {seconds:.1f} s")
+
+
+def _results(
+    bench: Bench, parts: Mapping[str, Any] | list[str]
+) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    for part in parts:
+        began = time.monotonic()
+        if began > bench.end:
+            yield part, 0.0, {"cut": "no time was left"}
+            continue
+        try:
+            result = PARTS[part](bench)
+        except Exception:  # the other parts are worth their minutes
+            result = {"error": traceback.format_exc()}
+        yield part, time.monotonic() - began, result
+
+
+if __name__ == "__main__":
+    main()
