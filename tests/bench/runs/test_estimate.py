@@ -114,12 +114,24 @@ def test_workers_share_the_clients_and_start_once_more() -> None:
     alone(config)
     shared._known = alone._known
     for seconds in alone._known.values():
-        seconds.round = 0.0
+        seconds.round = seconds.checkpoint = 0.0
     one, four = alone(config), shared(config)
     assert (one.workers, four.workers) == (1, 4)
     assert four.train_seconds == pytest.approx(one.train_seconds / 3)
     assert four.start_seconds == pytest.approx(2 * one.start_seconds)
     assert four.evaluation_seconds == one.evaluation_seconds
+
+
+def test_checkpoints_of_long_runs_count_by_their_time() -> None:
+    """One a second long: 1,000 of them in 1,000 rounds, but one every 10 s in longer runs."""
+    estimator = Estimator(device="cpu")
+    config = tiny_config("supervised", data__num_clients=1, federation__num_rounds=1000)
+    longer = tiny_config("supervised", data__num_clients=1, federation__num_rounds=2000)
+    estimator(config)
+    for costs in estimator._known.values():
+        costs.step, costs.client, costs.round, costs.checkpoint = 0.0, 0.0, 0.25, 1.0
+    assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
+    assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
 
 
 def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.MonkeyPatch) -> None:
