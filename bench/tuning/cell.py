@@ -33,6 +33,8 @@ _GPU_FULL = (
     " client.batch_size"
 )
 
+_GPU_FAULTS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
+
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -165,6 +167,8 @@ class _Stopped(Exception):  # noqa: N818
 def work(job: CellJob, report: Report, *, history: bool = False) -> str:
     """Execute a cell under its lock and return the status of the last report.
 
+    A GPU fault (`is_gpu_fault`) is raised.
+
     Every report is a dict with `status`: `running` after some rounds, then one of `ok diverged
     error stopped elsewhere`; `busy` if another process holds the cell, `abort` if no cell can be
     run here.
@@ -245,6 +249,8 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
     except (StoreError, ResourceError) as err:
         return abort_report(err)
     except Exception as err:
+        if is_gpu_fault(err):  # CUDA answers every later call in this process with the same error
+            raise
         with suppress(StoreError):  # the report has the message in one line
             atomic_write_text(folder / "error.txt", traceback.format_exc())
         text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else _one_line(err)
@@ -263,6 +269,24 @@ def _check_collapse(folder: Path) -> None:
         in_a_row = in_a_row + 1 if record.collapsed else 0
         if in_a_row == COLLAPSED_ROUNDS:
             raise _Stopped
+
+
+def is_gpu_fault(err: BaseException) -> bool:
+    """Return True for a failure of the GPU or of CUDA after which its process is of no use.
+
+    Too little memory is none: the cell asks for too much, and the process goes on.
+    """
+    if type(err).__name__ == "OutOfMemoryError":
+        return False
+    if type(err).__name__ == "AcceleratorError":
+        return True
+    return isinstance(err, RuntimeError) and any(mark in str(err) for mark in _GPU_FAULTS)
+
+
+def fault_report(err: BaseException, node: str, gpus: Sequence[int | str]) -> dict[str, Any]:
+    """Return the report of a GPU fault, after which the process ends and the cell is repeated."""
+    named = ", ".join(map(str, gpus))
+    return {"status": "gpu-fault", "node": node, "gpus": named, "error": _one_line(err)}
 
 
 def _one_line(err: BaseException) -> str:

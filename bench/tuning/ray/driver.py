@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
@@ -61,7 +61,8 @@ class Driver:
         on_progress: called with every event.
         slots: maps the limit so far to the present one, as nodes come and go; None = constant.
         attempts: starts of a cell whose process dies. Tune's own retries miss a process that dies
-            between two cells.
+            between two cells. Only deaths without a new round in between count.
+        on_fault: called with the report of a GPU fault; raises ResourceError if no node is left.
 
     Attributes:
         failure: the first error of the source or of `on_progress`; it ends everything.
@@ -77,6 +78,7 @@ class Driver:
         on_progress: OnProgress | None,
         slots: Callable[[int], int] | None = None,
         attempts: int = 1,
+        on_fault: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._source, self._limit, self._slots = source, limit, slots
         self._counted_at = time.monotonic()
@@ -87,6 +89,9 @@ class Driver:
         self._processes: set[str] = set()
         self._busy: deque[CellJob] = deque()
         self._attempts, self._deaths = attempts, Counter[str]()
+        self._rounds: dict[str, int] = {}
+        self._on_fault = on_fault
+        self._faulty: set[str] = set()
         self._started: set[str] = set()
         self._handed_out = 0
         self._lost_since: float | None = None
@@ -143,8 +148,15 @@ class Driver:
             return
         status = message["status"]
         if status == "running":
+            if message["round"] > self._rounds.get(job.cell, 0):
+                self._rounds[job.cell] = message["round"]
+                del self._deaths[job.cell]  # a Counter takes a missing key
             progress = (message[key] for key in ("round", "total", "loss", "collapsed"))
             self._emit(CellProgress(job.cell, job.label, *progress))
+        elif status == "gpu-fault":
+            self._faulty.add(trial_id)
+            if self._on_fault is not None:
+                self._on_fault(message)
         elif status == "busy":
             self._busy.append(self._live.pop(trial_id))
         else:
@@ -155,8 +167,9 @@ class Driver:
         job = self._live.get(trial_id)
         if job is None or self.stopping:
             return
-        self._deaths[job.cell] += 1
-        if self._deaths[job.cell] < self._attempts:
+        faulty = trial_id in self._faulty  # the GPU's failure, not the cell's
+        self._deaths[job.cell] += not faulty
+        if faulty or self._deaths[job.cell] < self._attempts:
             self._busy.append(self._live.pop(trial_id))
             return
         self._check_nodes()  # the death of Ray itself is no failure of the cell

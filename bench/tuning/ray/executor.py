@@ -20,12 +20,11 @@ from fedbench.bench.system.scratch import sweep_folders
 from fedbench.bench.tuning.events import Began, OnProgress
 from fedbench.bench.tuning.ray.driver import Driver, Source
 from fedbench.bench.tuning.ray.nodes import (
+    Pool,
     Share,
-    check_cluster,
-    check_software,
     check_trial_resources,
-    cluster_slots,
     local_gpus,
+    share_in_cluster,
 )
 from fedbench.bench.tuning.ray.session import ray_session, short_folder
 
@@ -41,7 +40,8 @@ def choose_share(
 
     Args:
         device: `auto`, `cpu` or `cuda`.
-        gpus_per_trial: None = one for `cuda`, and for `auto` on a machine with GPUs; else 0.
+        gpus_per_trial: None = one for `cuda`, and for `auto` where this machine or the cluster has
+            GPUs; else 0.
         cpus_per_trial: at least 1.
         address: of a cluster; None = this machine.
 
@@ -59,7 +59,8 @@ def choose_share(
         raise ConfigError(f"--device cpu and --gpus-per-trial {gpus:g} exclude each other")
     if device == "cuda" and gpus == 0:
         raise ConfigError("--device cuda: needs --gpus-per-trial above 0")
-    need = Share(cpus_per_trial, gpus)
+    late = device == "auto" and address is not None and gpus_per_trial is None
+    need = Share(cpus_per_trial, gpus, automatic=late)
     check_trial_resources(need, address)
     return need
 
@@ -74,9 +75,8 @@ def choose_concurrency(concurrency: int | None, need: Share, address: str | None
         raise ConfigError(f"--concurrency: must be at least 1 (got {concurrency})")
     if concurrency is not None or address is not None:
         return concurrency
-    if need.gpus > 0:
-        return max(1, int(local_gpus() / need.gpus + 1e-9))
-    return max(1, physical_cores() // need.cpus)
+    here = {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if need.gpus else 0.0}
+    return max(1, need.fits(here))
 
 
 def estimate_device(need: Share) -> str:
@@ -116,17 +116,18 @@ def run_source(
         on_progress(Began(source.total, source.ended, at_a_time, need.gpus))
     cpus = None if limit is None else limit * need.cpus
     with ray_session(cpus, address) as session, _home(root, address) as home:
-        check_cluster(need)
-        if address is not None:
-            for difference in check_software(need):
-                _log.warning("%s", difference)
-        slots = partial(_slots, need) if limit is None else None
+        need = share_in_cluster(need)
+        pool = Pool(need)
+        pool.check()
+        if address is not None or need.gpus > 0:
+            pool.survey()
+        slots = partial(_slots, pool) if limit is None else None
 
         def check_nodes() -> None:
             session.check_parts()
-            check_cluster(need)
+            pool.check()
 
-        limit = limit or cluster_slots(need)
+        limit = limit or pool.slots()
         # All at once: short cells would end before a second process is up, and Tune would drop it.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(limit, remaining))
         driver = Driver(
@@ -137,19 +138,21 @@ def run_source(
             on_progress,
             slots=slots,
             attempts=_ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER,
+            on_fault=pool.fault,
         )
         from fedbench.bench.tuning.ray.tuner import run_tuner  # imports Ray: the session is ready
 
         while not driver.exhausted:
-            run_tuner(driver, need, session.folder.resolve() / "tune", home)
+            run_tuner(driver, pool, session.folder.resolve() / "tune", home)
             if driver.failure is not None:
                 raise driver.failure
             session.raise_if_ending()
 
 
-def _slots(need: Share, before: int) -> int:
-    """Return the present number of slots of the cluster; log a change."""
-    now = cluster_slots(need)
+def _slots(pool: Pool, before: int) -> int:
+    """Return the present number of slots of the cluster, new nodes surveyed; log a change."""
+    pool.survey()
+    now = pool.slots()
     if now != before:
         _log.warning("the cluster holds %d trials at a time now, %d before", now, before)
     return now

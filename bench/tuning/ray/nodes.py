@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +18,23 @@ PACKAGES = (
 )
 """Packages that trials import, directly or not."""
 _SECONDS = 60.0
+_FAULTS = 2
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Share:
-    """Resources of a node that one trial claims; part of a GPU is a fraction."""
+    """Resources of a node that one trial claims; part of a GPU is a fraction.
+
+    Attributes:
+        cpus: CPU cores.
+        gpus: from 0 to 1.
+        automatic: claim one GPU if the cluster that is joined offers any.
+    """
 
     cpus: int = 1
     gpus: float = 0.0
+    automatic: bool = field(default=False, compare=False)
 
     @property
     def resources(self) -> dict[str, float]:
@@ -43,14 +54,14 @@ def check_trial_resources(need: Share, address: str | None) -> None:
     """Refuse a trial that this machine cannot hold; Ray need not run.
 
     Raises:
-        ConfigError: for less than one CPU, a negative number of GPUs, or a fraction above 1.
+        ConfigError: for less than one CPU, a number of GPUs outside of 0 to 1.
         ResourceError: if it has too few; names the share and the resources of this machine.
     """
     if need.cpus < 1:
         raise ConfigError(f"--cpus-per-trial: must be at least 1 (got {need.cpus})")
-    if need.gpus < 0 or (need.gpus > 1 and need.gpus != int(need.gpus)):
+    if not 0 <= need.gpus <= 1:
         raise ConfigError(
-            "--gpus-per-trial: must be 0, a fraction below 1, or a whole number"
+            "--gpus-per-trial: must be between 0 and 1, since a run uses one GPU"
             f" (got {need.gpus:g})"
         )
     here = {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if need.gpus else 0.0}
@@ -65,6 +76,14 @@ def _excess_option(need: Share, best: Mapping[str, float]) -> str:
     """Return the option that asks for too much."""
     lacks_gpu = need.gpus > best.get("GPU", 0)
     return "--gpus-per-trial" if lacks_gpu else "--cpus-per-trial"
+
+
+def share_in_cluster(need: Share) -> Share:
+    """Return the share with one GPU, if it is automatic and the running Ray offers any GPU."""
+    if not need.automatic or not any(node["Resources"].get("GPU") for node in live_nodes()):
+        return need
+    _log.warning("the cluster has GPUs: each run claims one; --gpus-per-trial sets another share")
+    return replace(need, gpus=1.0, automatic=False)
 
 
 def live_nodes() -> list[dict[str, Any]]:
@@ -88,11 +107,6 @@ def check_cluster(need: Share) -> None:
             f"a trial asks for {need}, but no node of the cluster offers it (best per node:"
             f" {_show(best)}; {len(nodes)} nodes); lower {_excess_option(need, best)} or add a node"
         )
-
-
-def cluster_slots(need: Share) -> int:
-    """Return how many trials all nodes of the running Ray hold at a time; at least 1."""
-    return max(1, sum(need.fits(node["Resources"]) for node in live_nodes()))
 
 
 def local_gpus() -> int:
@@ -133,16 +147,17 @@ class NodeReport:
         return f"{self.facts['host']} ({self.address})" if self.facts else self.address
 
 
-def survey(*, gpus: bool = False) -> list[NodeReport]:
+def survey(*, gpus: bool = False, only: Collection[str] | None = None) -> list[NodeReport]:
     """Ask all live nodes of the running Ray at once; one that dies meanwhile is left out.
 
     Args:
         gpus: ask torch for GPUs too, which takes some seconds per node.
+        only: ids of the nodes to ask; None = all.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = live_nodes()
+    nodes = [node for node in live_nodes() if only is None or node["NodeID"] in only]
     task = ray.remote(num_cpus=0, max_retries=0)(_prober(PACKAGES, gpus))
     answers = []
     for node in nodes:
@@ -154,23 +169,97 @@ def survey(*, gpus: bool = False) -> list[NodeReport]:
     return [report for report in reports if report is not None and report.node_id in alive]
 
 
-def check_software(need: Share) -> list[str]:
-    """Refuse a cluster with a node that would get trials and cannot run them.
+class Pool:
+    """Nodes of the running Ray that get trials.
 
-    Returns:
-        One line for each node whose versions differ without being a problem.
+    A node is left out if it cannot run trials (torch sees fewer GPUs than Ray offers, say), or
+    after two faults of its GPUs.
 
-    Raises:
-        ResourceError: names the node and its problems.
+    Args:
+        need: resources of a trial.
+
+    Attributes:
+        left_out: ids of nodes that get no trials.
     """
-    able = [report for report in survey() if need.fits(report.resources)]
-    for report in able:
-        if report.problems:
+
+    def __init__(self, need: Share) -> None:
+        self.need = need
+        self.left_out: list[str] = []
+        self._reasons: list[str] = []
+        self._names: dict[str, str] = {}
+        self._faults = Counter[str]()
+
+    def survey(self) -> None:
+        """Ask the nodes that were not asked before, warn of differences, leave out the unable.
+
+        Raises:
+            ResourceError: if no node is left; names each node and its problems.
+        """
+        new = {node["NodeID"] for node in live_nodes()} - set(self._names)
+        if not new:
+            return
+        for report in survey(gpus=self.need.gpus > 0, only=new):
+            self._names[report.node_id] = report.name
+            if not self.need.fits(report.resources):
+                continue
+            if report.problems:
+                reason = f"cannot run trials: {'; '.join(report.problems)}"
+                self._leave_out(report.node_id, reason)
+            elif report.differences:
+                _log.warning("node %s: %s", report.name, ", ".join(report.differences))
+        self.check()
+
+    def fault(self, message: Mapping[str, Any]) -> None:
+        """Count a GPU fault; after the second, its node gets no more trials.
+
+        Args:
+            message: a report of `cell.fault_report`.
+
+        Raises:
+            ResourceError: if no node is left; names node and GPU.
+        """
+        node = message["node"]
+        self._faults[node] += 1
+        _log.warning(
+            "node %s, GPU %s: %s; its run is repeated in a new process",
+            *(self._name(node), message["gpus"] or "?", message["error"]),
+        )
+        if self._faults[node] == _FAULTS:
+            text = f"GPU {message['gpus'] or '?'} has failed {_FAULTS} times: {message['error']}"
+            self._leave_out(node, text)
+            self.check()
+
+    def check(self) -> None:
+        """Refuse a trial that fits no single node, or only nodes that are left out.
+
+        Raises:
+            ResourceError: names the share and the best that a node offers, or the nodes left out.
+        """
+        check_cluster(self.need)
+        if not any(map(self.need.fits, self._resources())):
             raise ResourceError(
-                f"node {report.name} cannot run trials: {'; '.join(report.problems)};"
-                " `fedbench doctor --address …` shows every node"
+                f"no node is left for trials: {'; '.join(self._reasons)};"
+                " `fedbench doctor` shows what torch sees, and the same command continues"
             )
-    return [f"node {r.name}: {', '.join(r.differences)}" for r in able if r.differences]
+
+    def slots(self) -> int:
+        """Return how many trials the nodes hold at a time; at least 1."""
+        return max(1, sum(map(self.need.fits, self._resources())))
+
+    def _resources(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in live_nodes() if node["NodeID"] not in self.left_out]
+
+    def _name(self, node: str) -> str:
+        if node not in self._names:
+            addresses = {n["NodeID"]: str(n["NodeManagerAddress"]) for n in live_nodes()}
+            self._names[node] = addresses.get(node, node)
+        return self._names[node]
+
+    def _leave_out(self, node: str, reason: str) -> None:
+        text = f"node {self._name(node)} {reason}"
+        self.left_out = [*self.left_out, node]
+        self._reasons.append(text)
+        _log.warning("%s; it gets no trials", text)
 
 
 def _report(node: Mapping[str, Any], answer: Any) -> NodeReport | None:

@@ -26,7 +26,13 @@ from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError
 from fedbench.bench.system.files import file_lock
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
-from fedbench.bench.tuning.cell import CellJob, abort_report, work
+from fedbench.bench.tuning.cell import (
+    CellJob,
+    abort_report,
+    fault_report,
+    is_gpu_fault,
+    work,
+)
 
 STALE_SECONDS = 7 * 86_400.0
 """Age at which an unused folder of a cell on a node is deleted."""
@@ -158,9 +164,24 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
 def train(config: dict[str, Any]) -> None:
     """Run one cell; the function of Ray Tune's trials.
 
+    A GPU fault is reported and raised, so that Tune ends the process and no other cell meets it.
+
     Args:
         config: a `CellJob` as JSON under `job`; in a cluster, the fields of `Home` under `home`.
     """
+    import ray
+    from ray import tune
+
+    try:
+        _train(config)
+    except Exception as err:
+        if is_gpu_fault(err):
+            node = ray.get_runtime_context().get_node_id()
+            tune.report(fault_report(err, node, ray.get_gpu_ids()))
+        raise
+
+
+def _train(config: dict[str, Any]) -> None:
     import ray
     from ray import tune
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from fedbench.bench.tuning.ray.driver import Driver
-from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.ray.nodes import Pool, Share
 from fedbench.bench.tuning.ray.remote import train
+
+_NODE = "ray.io/node-id"
+"""Label that Ray gives to each node."""
 
 
 class _Stop(BaseException):
@@ -28,9 +32,9 @@ class _Stateless:
 class _JobSearcher(_Stateless, Searcher):  # type: ignore[misc]
     """Searcher whose suggestions are the driver's jobs."""
 
-    def __init__(self, driver: Driver, home: dict[str, str] | None) -> None:
+    def __init__(self, driver: Driver, home: dict[str, str] | None, pool: Pool) -> None:
         super().__init__()
-        self._driver = driver
+        self._driver, self._pool = driver, pool
         self._common = {} if home is None else {"home": home}
 
     def suggest(self, trial_id: str) -> Any:
@@ -42,7 +46,9 @@ class _JobSearcher(_Stateless, Searcher):  # type: ignore[misc]
             job = False
         if job is False:
             return Searcher.FINISHED
-        return None if job is None else {"job": job.dumps(), **self._common}
+        if job is None:
+            return None
+        return {"job": job.dumps(), "avoid": self._pool.left_out, **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -100,20 +106,20 @@ class _Reports(_Stateless, tune.Callback):  # type: ignore[misc]
             self._driver.failure = err
 
 
-def run_tuner(driver: Driver, need: Share, folder: Path, home: dict[str, str] | None) -> None:
+def run_tuner(driver: Driver, pool: Pool, folder: Path, home: dict[str, str] | None) -> None:
     """Run one Tuner until the driver ends it.
 
     Args:
         driver: hands out jobs and takes reports.
-        need: resources of a trial.
+        pool: nodes that get trials.
         folder: for Tune's files.
         home: description of the driver for trials in a cluster (`remote.Home`); None without one.
     """
     driver.begin_tuner()
     tuner = tune.Tuner(
-        tune.with_resources(train, {name.lower(): n for name, n in need.resources.items()}),
+        tune.with_resources(train, partial(_request, pool.need)),
         tune_config=tune.TuneConfig(
-            search_alg=_JobSearcher(driver, home),
+            search_alg=_JobSearcher(driver, home, pool),
             num_samples=-1,
             reuse_actors=True,
             trial_name_creator=_trial_name,
@@ -130,6 +136,13 @@ def run_tuner(driver: Driver, need: Share, folder: Path, home: dict[str, str] | 
     with suppress(_Stop):
         tuner.fit()
         driver.end_tuner()
+
+
+def _request(need: Share, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """Return the request of one trial, which keeps away from the nodes under `avoid`."""
+    avoid = config.get("avoid")
+    where = {"bundle_label_selector": [{_NODE: f"!in({','.join(avoid)})"}]} if avoid else {}
+    return tune.PlacementGroupFactory([need.resources], **where)
 
 
 def _trial_name(trial: Any) -> str:

@@ -325,7 +325,7 @@ def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
         ({"seeds_per_trial": 0}, "--seeds-per-trial: must be at least 1"),
         ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'"),
         ({"device": "cpu", "gpus_per_trial": 1}, "exclude each other"),
-        ({"gpus_per_trial": -1}, "--gpus-per-trial: must be 0"),
+        ({"gpus_per_trial": -1}, "--gpus-per-trial: must be between 0 and 1"),
     ],
 )
 def test_wrong_use(tmp_path: Path, settings: dict[str, Any], match: str) -> None:

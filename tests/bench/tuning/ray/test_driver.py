@@ -219,16 +219,18 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_share("cpu", None, 2, None) == Share(2, 0)
     assert choose_share("cuda", None, 1, "host:1") == Share(1, 1)
     assert choose_share("auto", None, 1, "host:1") == Share(1, 0)
-    assert choose_concurrency(None, Share(1, 0.25), None) == 8
-    assert choose_concurrency(None, Share(1, 2), None) == 1
+    assert choose_share("auto", None, 1, "host:1").automatic
+    assert not choose_share("auto", 0, 1, "host:1").automatic
+    assert choose_concurrency(None, Share(1, 0.5), None) == 4
+    assert choose_concurrency(None, Share(1, 0.25), None) == 6  # 8 would fit on the GPUs
     assert choose_concurrency(None, Share(4), None) == 1
     assert choose_concurrency(None, Share(2), None) == 3
     assert choose_concurrency(None, Share(1), "host:1") is None
     assert choose_concurrency(3, Share(1, 1), None) == 3
     with pytest.raises(ConfigError, match="needs --gpus-per-trial above 0"):
         choose_share("cuda", 0, 1, None)
-    with pytest.raises(ConfigError, match=r"a whole number \(got 1\.5\)"):
-        choose_share("auto", 1.5, 1, None)
+    with pytest.raises(ConfigError, match=r"a run uses one GPU \(got 2\)"):
+        choose_share("auto", 2, 1, None)
     with pytest.raises(ResourceError, match=r"asks for 7 CPU, this machine .*lower --cpus-per"):
         choose_share("cpu", None, 7, None)
     with pytest.raises(ConfigError, match=r"--cpus-per-trial: must be at least 1 \(got 0\)"):

@@ -1,0 +1,89 @@
+"""Sweep on a Ray cluster of this machine whose GPUs torch does not see, or whose CUDA fails.
+
+Runs as a separate program, since Ray's core reads its settings once per process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TOKEN = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "a-token-for-this-test-alone",
+}
+
+
+def failing(node: str, log: Path) -> Callable[[dict[str, Any]], None]:
+    """Make trials whose CUDA fails on one node, and which log the processes that it fails in."""
+
+    def train(config: dict[str, Any]) -> None:
+        import os
+
+        import ray
+
+        from fedbench.bench.tuning import cell
+        from fedbench.bench.tuning.ray import remote
+
+        def execute(*given: Any) -> None:
+            with log.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        if ray.get_runtime_context().get_node_id() == node:
+            vars(cell)["execute"] = execute
+        remote.train(config)
+
+    return train
+
+
+def main(store: str, arguments: str) -> None:
+    """Sweep on nodes that are given by their resources; print what came out."""
+    given = json.loads(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="fbt-"))
+    (folder / "ray").mkdir()
+    os.environ.update(TOKEN, RAY_TMPDIR=str(folder))
+    from ray.cluster_utils import Cluster
+
+    from fedbench.bench.results.store.store import Store
+    from fedbench.bench.system.errors import FedbenchError
+    from fedbench.bench.tuning.grid import Grid
+    from fedbench.bench.tuning.ray import tuner
+    from fedbench.bench.tuning.sweep import sweep
+
+    node = {"object_store_memory": 80 * 2**20}
+    head = {**node, **given["nodes"][0], "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    result: dict[str, Any] = {}
+    try:
+        for resources in given["nodes"][1:]:
+            cluster.add_node(**node, **resources)
+        if given["broken"]:
+            vars(tuner)["train"] = failing(cluster.head_node.node_id, folder / "faults")
+        done = sweep(
+            Grid.model_validate(given["grid"]),
+            store=Store(store),
+            set=given["overrides"],
+            address=cluster.address,
+            gpus_per_trial=given["gpus"],
+        )
+        result["counts"] = [done.planned, done.skipped, done.done, done.failed]
+    except FedbenchError as err:
+        result.update(code=err.exit_code, error=str(err))
+    finally:
+        log = folder / "faults"
+        result["faults"] = log.read_text().split() if log.exists() else []
+        print(json.dumps(result))  # all that is on stdout
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

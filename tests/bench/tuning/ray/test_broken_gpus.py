@@ -1,0 +1,145 @@
+"""Broken GPUs: no row of a healthy cell, no process used twice, nodes named and left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ResourceError
+from fedbench.bench.tuning.cell import fault_report, is_gpu_fault
+from fedbench.bench.tuning.ray import nodes
+from fedbench.bench.tuning.ray.nodes import NodeReport, Pool, Share
+from tests.bench.tuning.test_sweep import GRID, SMALL
+
+from .test_driver import ERROR, Fixed, jobs, make, name
+
+FAULT = {"status": "gpu-fault", "node": "a" * 8, "gpus": "3", "error": "RuntimeError: CUDA error"}
+
+
+def on_nodes(store: Path, *resources: dict[str, float], **given: Any) -> dict[str, Any]:
+    script = Path(__file__).with_name("broken_gpus.py")
+    settings = {"grid": GRID.model_dump(mode="json"), "overrides": SMALL, "nodes": resources,
+                "gpus": 0, "broken": False, **given}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, script, str(store), json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(script.parents[4])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.slow  # starts a Ray cluster
+def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path) -> None:
+    result = on_nodes(tmp_path, {"num_cpus": 1, "num_gpus": 1}, gpus=1)
+    assert result["code"] == 3
+    assert "cannot run trials: Ray offers 1 GPU, torch sees 0" in result["error"]
+    assert Store(tmp_path).rows() == []
+
+
+@pytest.mark.slow  # starts a Ray cluster
+def test_cells_after_a_cuda_failure_are_untouched(tmp_path: Path) -> None:
+    result = on_nodes(tmp_path, {"num_cpus": 1}, broken=True)
+    assert result["code"] == 3
+    assert "GPU ? has failed 2 times: RuntimeError: CUDA error: an illegal" in result["error"]
+    assert len(result["faults"]) == len(set(result["faults"])) == 2  # each in its own process
+    assert Store(tmp_path).rows() == []
+
+
+@pytest.mark.slow  # starts a Ray cluster
+def test_cells_of_a_broken_node_run_on_another(tmp_path: Path) -> None:
+    result = on_nodes(tmp_path, {"num_cpus": 1}, {"num_cpus": 1}, broken=True)
+    assert result["counts"] == [4, 0, 4, 0]
+    assert len(result["faults"]) == len(set(result["faults"]))
+    assert {row.status for row in Store(tmp_path).rows()} == {"ok"}
+
+
+def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = [{"Resources": {"CPU": 1, "GPU": 2}}]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: live)
+    assert nodes.share_in_cluster(Share(2, automatic=True)) == Share(2, 1)
+    assert nodes.share_in_cluster(Share(2)) == Share(2, 0)
+    live[0]["Resources"].pop("GPU")
+    assert nodes.share_in_cluster(Share(2, automatic=True)) == Share(2, 0)
+
+
+def test_faults_of_a_gpu() -> None:
+    assert is_gpu_fault(RuntimeError("CUDA error: device-side assert triggered"))
+    assert is_gpu_fault(RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"))
+    assert is_gpu_fault(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling"))
+    assert is_gpu_fault(torch.AcceleratorError("an illegal memory access was encountered"))
+    assert not is_gpu_fault(torch.cuda.OutOfMemoryError("CUDA out of memory"))
+    assert not is_gpu_fault(ValueError("CUDA error"))
+    assert not is_gpu_fault(RuntimeError("shapes do not fit"))
+    report = fault_report(RuntimeError("CUDA error"), "a" * 8, [3])
+    assert report == FAULT
+
+
+def test_a_fault_of_a_gpu_is_no_death_of_its_cell() -> None:
+    source = Fixed(jobs(1))
+    driver = make(source, attempts=2)
+    for trial in "abcd":
+        assert name(driver.hand_out(trial)) == "cell-0"
+        driver.reported(trial, FAULT)
+        driver.died(trial, "CUDA error")
+        driver.freed(trial)
+    assert source.outcomes == []
+    driver.hand_out("e")
+    driver.reported("e", ERROR)
+    assert [outcome.error for outcome in source.outcomes] == ["no luck"]
+
+
+def test_only_deaths_without_a_new_round_count() -> None:
+    source = Fixed(jobs(1))
+    driver = make(source, attempts=2)
+    running = {"status": "running", "total": 9, "loss": None, "collapsed": False}
+    for number, trial in enumerate("abcd", start=1):
+        driver.hand_out(trial)
+        driver.reported(trial, {**running, "round": number})
+        driver.died(trial, "pre-empted")
+        driver.freed(trial)
+    assert source.outcomes == []
+    driver.hand_out("e")
+    driver.reported("e", {**running, "round": 4})  # as far as the process before
+    driver.died("e", "pre-empted")
+    assert [outcome.status for outcome in source.outcomes] == ["error"]
+
+
+def test_nodes_are_left_out_and_late_ones_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = [{"NodeID": letter * 8, "NodeManagerAddress": letter, "Resources": {"CPU": 1, "GPU": 1}}
+            for letter in "ab"]  # fmt: skip
+    asked: list[set[str]] = []
+
+    def survey(*, gpus: bool, only: set[str]) -> list[NodeReport]:
+        assert gpus
+        asked.append(only)
+        blind = ("Ray offers 1 GPU, torch sees 0",)
+        return [
+            NodeReport(i, i[0], {"CPU": 1, "GPU": 1}, problems=blind if i[0] in "bd" else ())
+            for i in sorted(only)
+        ]
+
+    monkeypatch.setattr(nodes, "live_nodes", lambda: live)
+    monkeypatch.setattr(nodes, "survey", survey)
+    pool = Pool(Share(1, 1))
+    pool.survey()
+    assert (pool.left_out, pool.slots()) == (["b" * 8], 1)
+    live.append({**live[0], "NodeID": "d" * 8})
+    pool.survey()
+    pool.survey()  # nobody is asked twice
+    assert asked == [{"a" * 8, "b" * 8}, {"d" * 8}]
+    pool.fault(FAULT)
+    with pytest.raises(ResourceError, match=r"node a GPU 3 has failed 2 times: RuntimeError: CUDA"):
+        pool.fault(FAULT)
