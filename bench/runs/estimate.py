@@ -52,8 +52,8 @@ from fedbench.bench.training.steps import dealt
 from fedbench.bench.training.trainer import default_seconds
 
 _WARM_UP, _MEASURED = 2, 6
-"""Local steps; where they are slow, two are enough, of which the first warms up."""
-_ENOUGH_SECONDS = 4.0
+"""Local steps; where they are slow, two are enough, of which the first warms up, or one long one."""
+_ENOUGH_SECONDS, _LONG_STEP_SECONDS = 4.0, 10.0
 _LONG = 5.0
 """Seconds of an evaluation beside which its imports and allocations hardly count."""
 _EVALUATED = (2000, 1000)
@@ -368,8 +368,8 @@ class _TimedRunner(ClientRunner):
             self.seconds.append(now - began)
             self.num_images += len(batch.labels)
             began = now
-            slow = len(self.seconds) > 1 and sum(self.seconds) > _ENOUGH_SECONDS
-            if slow or len(self.seconds) >= _WARM_UP + _MEASURED:
+            enough = _ENOUGH_SECONDS if len(self.seconds) > 1 else _LONG_STEP_SECONDS
+            if sum(self.seconds) > enough or len(self.seconds) >= _WARM_UP + _MEASURED:
                 return
 
 
