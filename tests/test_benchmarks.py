@@ -111,7 +111,16 @@ def test_a_contender_that_fails_says_why() -> None:
 
 def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--smoke", "--out", file]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu",
+        "--device",
+        "cpu",
+        "--smoke",
+        "--out",
+        str(file),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     content = json.loads(file.read_text())
     assert list(content) == list(gpu.PARTS)
@@ -126,7 +135,7 @@ def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--out", tmp_path / "gpu.json"]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "gpu.json")]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if not torch.cuda.is_available():
         assert answer.returncode == 2

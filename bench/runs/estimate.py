@@ -52,7 +52,7 @@ from fedbench.bench.training.steps import dealt
 from fedbench.bench.training.trainer import default_seconds
 
 _WARM_UP, _MEASURED = 2, 6
-"""Local steps; where they are slow, two are enough, of which the first warms up, or one long one."""
+"""Local steps; of slow ones two are enough, of which the first warms up, or one that is long."""
 _ENOUGH_SECONDS, _LONG_STEP_SECONDS = 4.0, 10.0
 _LONG = 5.0
 """Seconds of an evaluation beside which its imports and allocations hardly count."""
