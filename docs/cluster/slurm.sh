@@ -21,7 +21,11 @@ export PATH="$ENVIRONMENT/bin:$PATH"
 
 # Own port and own folder: other jobs may share the node. Sockets below the folder need short names.
 port=$((20000 + SLURM_JOB_ID % 20000))
-address=$(hostname --ip-address | cut -d' ' -f1):$port
+# Other nodes must reach it: no loopback (127.0.1.1 in /etc/hosts), no IPv6.
+host=$(hostname --all-ip-addresses | tr ' ' '\n' | awk '/^[0-9]+\./ && !/^127\./ && !/^169\.254\./ {print; exit}')
+host=${HEAD_ADDRESS:-$host}  # set it where the first network is not the one between the nodes
+[[ -n $host ]] || { echo "this node has no IPv4 address that others reach; set HEAD_ADDRESS" >&2; exit 3; }
+address=$host:$port
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID
 srun --ntasks-per-node=1 mkdir -p "$RAY_TMPDIR"
 
@@ -36,8 +40,10 @@ srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \
   ray start --head --node-ip-address="${address%:*}" --port="$port" "${resources[@]}" \
   --include-dashboard=false --disable-usage-stats --block &
 daemons=($!)
-until ray health-check --address "$address" >/dev/null 2>&1; do
+deadline=$((SECONDS + 180))
+until timeout 20 ray health-check --address "$address" >/dev/null 2>&1; do
   kill -0 "${daemons[0]}"  # ends the script if the head has died
+  ((SECONDS < deadline)) || { echo "Ray's head does not answer at $address" >&2; kill "${daemons[@]}"; exit 3; }
   sleep 2
 done
 others=$((SLURM_JOB_NUM_NODES - 1))

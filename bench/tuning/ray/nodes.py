@@ -128,8 +128,8 @@ class NodeReport:
         node_id: id in Ray.
         address: IP address.
         resources: CPUs, GPUs and memory that Ray may use.
-        facts: `host python packages gpus memory_bytes shm_bytes disk_bytes`; empty if it did not
-            answer.
+        facts: `host python packages commit gpus memory_bytes shm_bytes disk_bytes`; empty if it
+            did not answer.
         problems: reasons why no trial can run there.
         differences: versions unlike the driver's, which may change the last digits of results.
     """
@@ -288,6 +288,9 @@ def compare(
     problems = [f"{name} is not installed" for name in PACKAGES if here[name] and not there[name]]
     if there["fedbench"] and there["fedbench"] != here["fedbench"]:
         problems.append(f"fedbench is {there['fedbench']} there and {here['fedbench']} here")
+    commit, ours = facts["commit"], _prober((), False)()["commit"]
+    if commit and ours and commit != ours:
+        problems.append(f"fedbench is of commit {commit} there and {ours} here")
     seen = facts["gpus"]
     if seen is not None and seen["count"] < resources.get("GPU", 0):
         problems.append(f"Ray offers {resources['GPU']:g} GPU, torch sees {seen['count']}")
@@ -314,8 +317,10 @@ def _prober(packages: tuple[str, ...], gpus: bool) -> Callable[[], dict[str, Any
         import platform
         import shutil
         import socket
+        import subprocess
         import tempfile
         from importlib.metadata import PackageNotFoundError, version
+        from importlib.util import find_spec
         from pathlib import Path
 
         installed: dict[str, str | None] = {}
@@ -335,11 +340,20 @@ def _prober(packages: tuple[str, ...], gpus: bool) -> Callable[[], dict[str, Any
                 "names": [kind.name for kind in kinds],
                 "memory_bytes": [kind.total_memory for kind in kinds],
             }
+        commit = None
+        package = find_spec("fedbench")
+        if package is not None and package.origin is not None and shutil.which("git"):
+            root = Path(package.origin).resolve().parent.parent
+            if (root / ".git").exists():  # no checkout of something else around a wheel
+                command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                commit = done.stdout.strip() or None
         shm = Path("/dev/shm")
         return {
             "host": socket.gethostname(),
             "python": platform.python_version(),
             "packages": installed,
+            "commit": commit,
             "gpus": seen,
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "shm_bytes": shutil.disk_usage(shm).free if shm.is_dir() else None,

@@ -209,7 +209,7 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    here = {"host": "n", "python": sys.version.split()[0], "gpus": None}
+    here = {"host": "n", "python": sys.version.split()[0], "gpus": None, "commit": None}
     return {**here, "packages": nodes.versions(), **changes}
 
 
@@ -225,6 +225,9 @@ def test_what_nodes_have_and_lack() -> None:
         (),
         (f"numpy 0.1 (here {same['numpy']})", f"python 3.9.1 (here {sys.version.split()[0]})"),
     )
+    there = facts(commit="0" * 12)
+    (problem,), _ = nodes.compare(there, {})
+    assert problem.startswith("fedbench is of commit 000000000000 there and ")
     blind = facts(gpus={"count": 0, "names": [], "memory_bytes": []})
     assert nodes.compare(blind, {"GPU": 4.0})[0] == ("Ray offers 4 GPU, torch sees 0",)
 
