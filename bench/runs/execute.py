@@ -98,7 +98,7 @@ class Origin:
         study_id: the tuning study that values come from.
         grid: the grid that it is a cell of.
         argv: the command line.
-        measured_from: row id of a run with the same training.
+        measured_from: row id of the run whose weights are evaluated.
         scaled: fields that a rule of the grid changed, and their values without it.
     """
 

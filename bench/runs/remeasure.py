@@ -83,8 +83,8 @@ def begin(
         place: of the run, with its data set.
 
     Returns:
-        The origin, with the id of the run of the same training; and the row of that run if its
-        weights are in the folder now, so that no round is left.
+        The origin, and None; or the origin with the id of the run whose weights are in the folder
+        now, so that no round is left, and the row of that run.
 
     Raises:
         StoreError: if the folder cannot be written.
@@ -92,11 +92,12 @@ def begin(
     dataset = place.dataset or open_dataset(config, place.data_dir)
     device = choose_devices(place.device, place.workers)[0].partition(":")[0]
     earlier = trained_before(rows, store, config, dataset.revision, device)
-    if earlier is None:
-        return origin, None
-    origin = replace(origin, measured_from=earlier.row_id)
-    if measured_from(store, earlier, config) and take_weights(store, earlier, place.folder):
-        return origin, earlier
+    if (
+        earlier is not None
+        and measured_from(store, earlier, config)
+        and take_weights(store, earlier, place.folder)
+    ):
+        return replace(origin, measured_from=earlier.row_id), earlier
     return origin, None
 
 
@@ -133,7 +134,8 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
             return False
         records = History(source).read()
         for client_id, round_index in checkpoint.state["personal_rounds"].items():
-            personal.load(int(client_id), round_index)
+            if not personal.intact(int(client_id), round_index):
+                return False
     except (StoreError, DataError):
         return False
     files = [f"clients/{k}-{r}.safetensors" for k, r in checkpoint.state["personal_rounds"].items()]
@@ -141,14 +143,13 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
         return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "history.jsonl").unlink(missing_ok=True)
-        history = History(folder)
-        for record in records:
-            history.append(replace(record, metrics={}))  # they are the other run's
-        for name in (*files, newest.name):
+        for name in files:
             (folder / name).parent.mkdir(exist_ok=True)
             _link(source / name, folder / name)
-            sync_folder((folder / name).parent)
+        # At once and before the checkpoint: an older checkpoint of this run needs its rounds.
+        History(folder).write([replace(record, metrics={}) for record in records])
+        _link(source / newest.name, folder / newest.name)
+        sync_folder(folder)
     except OSError as cause:
         raise write_error(folder, cause) from cause
     return True

@@ -144,17 +144,13 @@ def reproduce(
             origin=Origin(preset=row.preset, study_id=row.study_id, grid=row.grid),
             data_dir=data_dir,
             workers=workers,
+            reuse=False,
             device=device,
             on_round=on_round,
         )
         if result.stored_before:
             raise StoreError(
                 f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
-            )
-        if result.row.measured_from is not None:
-            raise StoreError(
-                f"{str(other.root)!r} has the weights of run {result.row.measured_from}, which were"
-                " not trained again; name another folder with --keep"
             )
         after = other.curve(row.row_id)
     again = result.row

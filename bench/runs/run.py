@@ -74,8 +74,7 @@ class RunResult:
         paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
         collapsed: the detector's verdict on the final features.
         stored_before: whether the store had it already, so that nothing was executed.
-        measured_from: a run with the same training, whose weights were evaluated if they were
-            there; None if it is the first.
+        measured_from: the run whose weights were evaluated; None if this run was trained.
         row: the whole row of the store.
     """
 
@@ -191,6 +190,7 @@ def run(
     data_dir: Path | str | None = None,
     workers: int | None = None,
     lanes: int | None = None,
+    reuse: bool = True,
     checkpoint_seconds: float | None = None,
     device: str = "auto",
     on_round: OnRound | None = None,
@@ -209,6 +209,7 @@ def run(
         data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
         lanes: clients at a time in one process (`bench.training.lanes`); None = no lanes.
+        reuse: take the weights of a run with the same training; False = always train.
         checkpoint_seconds: least time between two checkpoints; None = by the number of rounds.
         device: `auto`, `cpu` or `cuda`.
         on_round: called after every round.
@@ -256,7 +257,9 @@ def run(
                     lanes,
                     checkpoint_seconds,
                 )
-                origin, trained = begin(store, store.rows(), config, origin, place)
+                trained = None
+                if reuse:
+                    origin, trained = begin(store, store.rows(), config, origin, place)
                 row = execute(config, origin, place, on_round, on_resume)
                 if trained is not None:
                     row = with_training_of(row, trained)

@@ -234,7 +234,11 @@ def _tensors(path: Path) -> bool:
 
 
 _KINDS: dict[str, tuple[_Check, str]] = {
-    "rows": (_row, "delete it; the same command runs this cell again"),
+    "rows": (
+        _row,
+        "delete it; the same command runs this cell again, or where a replica is left, `fedbench"
+        " merge` brings it back from the store that it came from",
+    ),
     "trials": (_trial, "delete it; the same `fedbench tune` command runs this trial again"),
     "studies": (_json, "delete it; the same `fedbench tune` command writes it again"),
     "best values": (_yaml, "delete it; the same `fedbench tune` command writes it again"),

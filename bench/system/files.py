@@ -157,9 +157,15 @@ def copy_folder(source: Path, target: Path) -> None:
     """
     ignore = shutil.ignore_patterns("lock", ".*.tmp")
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore)
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignore, copy_function=_copy_anew)
     except OSError as cause:  # shutil.Error has no errno
         raise write_error(target, cause if cause.errno else OSError(str(cause))) from cause
+
+
+def _copy_anew(source: str, target: str) -> None:
+    """Copy a file; one that is there may be a link to the source, or to a file of another run."""
+    Path(target).unlink(missing_ok=True)
+    shutil.copy2(source, target)
 
 
 def sweep_temporary(folder: Path) -> int:

@@ -92,6 +92,15 @@ class History:
         """Append one round; with `sync` the disk has it and those before when this returns."""
         append_line(self._path, seal(record.as_dict()), sync=sync)
 
+    def write(self, records: Sequence[RoundRecord]) -> None:
+        """Replace all rounds at once.
+
+        Raises:
+            StoreError: as `atomic_write_bytes`.
+        """
+        lines = (seal(record.as_dict()).encode() + b"\n" for record in records)
+        atomic_write_bytes(self._path, b"".join(lines))
+
     def _records(self, lines: Sequence[bytes], at_least: int) -> list[RoundRecord]:
         records: list[RoundRecord] = []
         problem = ""

@@ -200,8 +200,7 @@ class Trainer:
         return self._record(index, results, exchanged, server.log, metrics, seconds)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
-        """Note that a client's file of a round counts; that of the last checkpoint stays."""
-        self._personal.drop(client_id, self._earlier_rounds.pop(client_id, None))
+        """Note that a client's file of a round counts; those of both checkpoints stay."""
         before = self.personal_rounds.get(client_id)
         if client_id in self._replaced:  # no checkpoint names the file between
             self._personal.drop(client_id, before)

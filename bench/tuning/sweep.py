@@ -309,7 +309,8 @@ class _Rows:
     def next(self) -> CellJob | None:
         """Return the next cell, or None if there is none now."""
         for job in self._waiting:
-            if self._running.isdisjoint(job.earlier):
+            # Evaluations between rounds need the training itself.
+            if job.config.evaluation.every or self._running.isdisjoint(job.earlier):
                 self._waiting.remove(job)
                 self._running.add(job.row_id)
                 return job

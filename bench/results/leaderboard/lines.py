@@ -221,7 +221,8 @@ def lines_of(
             _Runs(runs, metric, meanings, curves or {}),
             variant_of[config_id],
             keys,
-            published_number(runs[0], metric) if look_up else None,
+            # Runs that have not measured the metric may differ in what decides its meaning.
+            published_number((_having(runs, metric) or runs)[0], metric) if look_up else None,
             next(filter(None, (studies.get(row.study_id or "") for row in runs)), None),
         )
         for config_id, runs in configs.items()

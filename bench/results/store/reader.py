@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Record, Row
 from fedbench.bench.results.store.schema import decode, decode_table, encode, read_table
 from fedbench.bench.system.errors import StoreError
@@ -155,4 +156,8 @@ def parse_record(path: Path, data: bytes, model: type[Record]) -> Record | str:
     name = record.row_id if isinstance(record, Row) else str(getattr(record, "number", ""))
     if name != path.stem.partition("@")[0]:
         return f"{str(path)!r}: its content is that of {name!r}; give it that name or delete it"
+    if isinstance(record, Row) and "@" in path.stem:
+        chosen = replica_hash(record)
+        if path.stem.partition("@")[2] != chosen:
+            return f"{str(path)!r}: its content is that of {name}@{chosen}; give it that name"
     return record

@@ -63,7 +63,7 @@ class Row(Record):
     )
     training_id: str | None = _column("the same with seed and without evaluation")
     measured_from: str | None = _column(
-        "row_id of a run with the same training; its weights were evaluated where they were there"
+        "row_id of the run whose weights were evaluated instead of training them once more"
     )
     schema_version: int = Field(
         SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER

@@ -191,8 +191,8 @@ class Store:
             named = [key for key in replicas if key.startswith(f"{row.row_id}@{chosen}")]
             if len(named) != 1:
                 raise StoreError(
-                    f"run {row.row_id} has {'no' if not named else len(named)} replica"
-                    f" {'s' if len(named) > 1 else ''}@{chosen}; it has {', '.join(replicas)}"
+                    f"run {row.row_id} has {len(named) or 'no'} replicas that begin with @{chosen};"
+                    f" it has {', '.join(replicas)}"
                 )
             row = replicas[named[0]]
         return row
