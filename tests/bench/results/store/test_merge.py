@@ -257,7 +257,9 @@ def test_other_platforms_make_replicas(platforms: tuple[Store, Store, Row, Row])
         assert not store.write_row(late)
         assert store.problems() == []
     assert bits(one) == bits(other)
-    with pytest.raises(StoreError, match=r"has no replicas that begin with @ffff; it has \w+@\w+, \w+@\w+"):
+    with pytest.raises(
+        StoreError, match=r"has no replicas that begin with @ffff; it has \w+@\w+, \w+@\w+"
+    ):
         one.find(f"{early.row_id}@ffff")
 
 

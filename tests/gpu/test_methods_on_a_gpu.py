@@ -1,0 +1,130 @@
+"""Every method on a fake GPU: no tensor on the wrong device, no wait within a recorded step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import Tensor
+
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.method import registry
+from fedbench.bench.system.numerics import measure
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training import trainer as trainer_module
+from fedbench.bench.training.client import ClientRunner, Task
+from fedbench.bench.training.lanes import reason_to_run_eagerly
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.workers import InProcess
+from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
+
+FIGURES = Path(__file__).parent / "steps.yaml"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _platform_of_the_cpu() -> Iterator[None]:
+    """A fingerprint of the fake GPU would say nothing, and names of devices without index fail."""
+    here = measure("cpu")
+    with mock.patch.object(trainer_module, "measure", return_value=here):
+        yield
+
+
+def setup_of(spec: str, **values: Any) -> Setup:
+    given: dict[str, Any] = {"model__norm": "batch", "client__batch_size": 8}
+    if spec.split("+")[0] in ("semifed", "cbafed"):
+        given["data__label_fraction"] = 0.5
+    if spec == "orchestra":
+        given["method__global_steps"] = 5
+    return tiny_setup(tiny_config(spec, **{**given, **values}))
+
+
+def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[float], Tensor]:
+    with single_thread():
+        trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
+        executor = InProcess(ClientRunner(setup, device, folder / "clients"))
+        losses = [record.loss or 0.0 for record in trainer.rounds(executor)]
+    return losses, trainer.vector.cpu()
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+def test_a_run_keeps_to_one_device_and_learns_as_on_the_cpu(spec: str, tmp_path: Path) -> None:
+    setup = setup_of(spec, federation__num_rounds=1, federation__participation=0.5)
+    with FakeGPU() as gpu:
+        there, weights = trained(setup, CUDA, tmp_path / "gpu")
+    assert not gpu.draws
+    with without_onednn():
+        here, expected = trained(setup, CPU, tmp_path / "cpu")
+    assert there == pytest.approx(here, rel=1e-5)  # sums of turned images run in another order
+    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
+
+
+def steps_of(setup: Setup, folder: Path) -> tuple[dict[str, int], list[Any]]:
+    """Make the full-batch steps of a client; return the counts of the last one, and signatures."""
+    waits = kernels = 0
+    with FakeGPU() as gpu, single_thread():
+        runner = ClientRunner(setup, CUDA, folder)
+        first = min(1, setup.method.needs().preparatory_rounds)
+        task = Task(int(setup.partition.sizes.argmax()), first, 3, None)
+        local = runner.begin(task, runner.binding.server.data.clone())
+        optimizer = runner.optimizer(local)
+        signatures = []
+        for batch in local.batches:
+            if len(batch.labels) == setup.config.client.batch_size:
+                gpu.reset()
+                runner.step(batch, local.client, optimizer)
+                signatures.append(list(gpu.signature))
+                waits, kernels = sum(gpu.waits.values()), sum(gpu.kernels.values())
+    return {"waits": waits, "kernels": kernels}, signatures
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+def test_waits_and_kernels_of_a_step_do_not_grow(spec: str, tmp_path: Path) -> None:
+    recorded = yaml.safe_load(FIGURES.read_text())[spec]
+    figures, signatures = steps_of(setup_of(spec), tmp_path)
+    assert figures == recorded, "tests/gpu/steps.yaml has what is recorded; fewer are welcome there"
+    if not reason_to_run_eagerly(setup_of(spec)):
+        assert not figures["waits"]
+        a, b = signatures[-2:]
+        assert a == b, "a recorded step would bake these numbers in"
+
+
+def on_cpu(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+    return F.cross_entropy(F.normalize(z1) @ F.normalize(z2).T, torch.arange(len(z1)))
+
+
+def by_mask(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+    return (z1 @ z2.T).masked_fill(torch.eye(len(z1), dtype=torch.bool), 0).sum()
+
+
+def by_generator(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+    noise = torch.randn(z1.shape, generator=torch.Generator(), device=z1.device)
+    return (z1 * noise).sum()
+
+
+def by_numpy(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+    return torch.tensor(z1.detach().numpy().sum()) * z1.sum()
+
+
+def by_factor(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+    return (z1 * torch.ones(z1.shape[1])).sum()
+
+
+@pytest.mark.parametrize("fault", [on_cpu, by_mask, by_generator, by_numpy, by_factor])
+def test_planted_faults_are_found(fault: Callable[..., Tensor], tmp_path: Path) -> None:
+    import fedbench.methods.simclr as module
+
+    with (
+        mock.patch.object(module, "nt_xent", fault),
+        FakeGPU(),
+        pytest.raises((DeviceMismatchError, TypeError)),
+    ):
+        trained(setup_of("simclr"), CUDA, tmp_path)
