@@ -19,12 +19,15 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Place, open_dataset
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError, StoreError
-from fedbench.bench.system.files import sync_folder, write_error
+from fedbench.bench.system.files import atomic_write_text, sync_folder, write_error
 from fedbench.bench.system.numerics import as_json, measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
+
+_TAKEN = "taken-from"
+"""File beside a checkpoint that was taken from the run it names."""
 
 
 def trained_before(
@@ -98,7 +101,25 @@ def begin(
         and take_weights(store, earlier, place.folder)
     ):
         return replace(origin, measured_from=earlier.row_id), earlier
+    drop_taken(place.folder)
     return origin, None
+
+
+def drop_taken(folder: Path) -> None:
+    """Delete weights that an interrupted call took from another run, so that this run is trained.
+
+    Raises:
+        StoreError: if they cannot be deleted.
+    """
+    if not (folder / _TAKEN).exists():
+        return
+    try:
+        for path in (*folder.glob("round-*.safetensors"), folder / "history.jsonl"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(folder / "clients", ignore_errors=True)
+        (folder / _TAKEN).unlink()
+    except OSError as cause:
+        raise write_error(folder, cause) from cause
 
 
 def without_training(config: RunConfig) -> RunConfig:
@@ -148,6 +169,9 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
             _link(source / name, folder / name)
         # At once and before the checkpoint: an older checkpoint of this run needs its rounds.
         History(folder).write([replace(record, metrics={}) for record in records])
+        atomic_write_text(folder / _TAKEN, f"{row.row_id}\n")
+        if files:
+            sync_folder(folder / "clients")
         _link(source / newest.name, folder / newest.name)
         sync_folder(folder)
     except OSError as cause:

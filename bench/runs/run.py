@@ -27,7 +27,7 @@ from fedbench.bench.runs.execute import (
     execute,
     open_dataset,
 )
-from fedbench.bench.runs.remeasure import begin, with_training_of
+from fedbench.bench.runs.remeasure import begin, drop_taken, with_training_of
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
@@ -260,6 +260,8 @@ def run(
                 trained = None
                 if reuse:
                     origin, trained = begin(store, store.rows(), config, origin, place)
+                else:
+                    drop_taken(place.folder)
                 row = execute(config, origin, place, on_round, on_resume)
                 if trained is not None:
                     row = with_training_of(row, trained)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.results.metrics import ALL_READ, evaluation_fields
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.load import load_run
+from fedbench.bench.runs.remeasure import take_weights
 from fedbench.bench.runs.run import RunResult, run
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
@@ -148,3 +149,16 @@ def test_a_diverged_run_is_trained_again(tmp_path: Path) -> None:
     assert first.status == "diverged"
     further, _ = execute(measured(config, **FURTHER), store)
     assert (further.status, further.measured_from) == ("diverged", None)
+
+
+def test_weights_that_were_taken_are_no_training(tmp_path: Path) -> None:
+    """A call was killed after it had taken weights; then the run that they are from goes away."""
+    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    further = measured(config, **FURTHER)
+    folder = store.cell_dir(row_id(further, first.row.dataset_revision))
+    assert take_weights(store, first.row, folder)
+    (store.root / "rows" / f"{first.run_id}.parquet").unlink()
+    again, trained = execute(further, store)
+    assert (again.measured_from, trained) == (None, 2)
+    assert again.row.resumes == 0
