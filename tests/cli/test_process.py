@@ -82,7 +82,7 @@ def test_full_disk_behind_stdout_is_exit_code_5() -> None:
 @pytest.mark.slow
 def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fedbench", "run", "supervised", "--store", str(tmp_path)]
-    words += ["--set", "federation.num_rounds=3000", "--set", "data.train_subset=200"]
+    words += ["--set", "federation.num_rounds=1000", "--set", "data.train_subset=200"]
     words += ["--set", "client.batch_size=64", "--workers", "1", "--device", "cpu"]
     first_rounds: list[int] = []
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
         ) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == (
-                "run supervised · digits (200 images) · 4 clients, 2 in each round · 3000 rounds"
+                "run supervised · digits (200 images) · 4 clients, 2 in each round · 1000 rounds"
                 " · 1 worker on cpu\n"
             )
             if first_rounds:
@@ -109,7 +109,7 @@ def test_the_end_of_the_terminal_is_like_sigterm(tmp_path: Path) -> None:
     """SIGHUP goes to the whole group, as the system does it when a terminal is closed."""
     (tmp_path / "tmp").mkdir()
     words = [sys.executable, "-m", "fedbench", "run", "supervised", "--workers", "2"]
-    words += ["--store", str(tmp_path / "s"), "--set", "federation.num_rounds=3000"]
+    words += ["--store", str(tmp_path / "s"), "--set", "federation.num_rounds=1000"]
     words += ["--set", "data.train_subset=200", "--device", "cpu"]
     with subprocess.Popen(
         words,
