@@ -23,6 +23,7 @@ from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Labels, Loss
 from fedbench.bench.nn.optimizers import SGD
+from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.client import ClientRunner, LocalRun, Task, Trained
@@ -31,8 +32,6 @@ from fedbench.bench.training.setup import Setup
 
 _WARM_UP = 3
 """Steps that are run before one is recorded: libraries choose their kernels in the first."""
-_SHARE_OF_MEMORY = 0.25
-"""Largest part of a GPU's free memory for the images of all clients; else each brings its own."""
 
 
 def reason_to_run_eagerly(setup: Setup) -> str:
@@ -74,9 +73,10 @@ class LaneExecutor:
         self, setup: Setup, device: torch.device, personal_dir: Path, num_lanes: int
     ) -> None:
         self.reason = reason_to_run_eagerly(setup)
-        images = _images_on(setup, device)
+        images = resident(setup.images, device)
+        shared = images if isinstance(images, Tensor) else None
         runners = [
-            ClientRunner(setup, device, personal_dir, images)
+            ClientRunner(setup, device, personal_dir, shared)
             for _ in range(1 if self.reason else num_lanes)
         ]
         self._lanes = [_Lane(runner) for runner in runners]
@@ -132,16 +132,6 @@ class LaneExecutor:
         if self.reason:
             return f"1, nothing recorded: {self.reason}"
         return f"{len(self._lanes)}, {self.replayed} of {self.steps} steps replayed"
-
-
-def _images_on(setup: Setup, device: torch.device) -> Tensor | None:
-    """Return all training images on a GPU, if they take a small part of its memory."""
-    if device.type != "cuda":
-        return None
-    free, _ = torch.cuda.mem_get_info(device)
-    if setup.images.nbytes > _SHARE_OF_MEMORY * free:
-        return None
-    return torch.from_numpy(setup.images).to(device)
 
 
 @dataclass
