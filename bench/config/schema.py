@@ -274,18 +274,18 @@ def row_id(config: RunConfig, data_revision: str) -> str:
     """
     body = config.model_dump(mode="json")
     measured = {**training_settings(body), "evaluation": body["evaluation"], "seed": config.seed}
-    return _identity(measured, data_revision)
+    return identity(measured, data_revision)
 
 
 def training_id(config: RunConfig, data_revision: str) -> str:
     """Identity of trained weights: as `row_id`, but however the encoder is evaluated."""
     settings = training_settings(config.model_dump(mode="json"))
-    return _identity({**settings, "seed": config.seed}, data_revision)
+    return identity({**settings, "seed": config.seed}, data_revision)
 
 
 def config_id(config: RunConfig, data_revision: str) -> str:
     """Identity of a training configuration: as `training_id`, but without the seed."""
-    return _identity(training_settings(config.model_dump(mode="json")), data_revision)
+    return identity(training_settings(config.model_dump(mode="json")), data_revision)
 
 
 def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,5 +310,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _identity(config: Mapping[str, Any], data_revision: str) -> str:
-    return content_id({"benchmark": BENCHMARK_VERSION, "data": data_revision, "config": config})
+def identity(
+    settings: Mapping[str, Any], data_revision: str, benchmark: str = BENCHMARK_VERSION
+) -> str:
+    """Identity of settings, on the data of a revision, under a version of the benchmark."""
+    return content_id({"benchmark": benchmark, "data": data_revision, "config": settings})

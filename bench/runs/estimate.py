@@ -173,7 +173,7 @@ class Estimator:
         if config.evaluation.every:
             evaluations += max(0, rounds - 1) // config.evaluation.every
         busy = min(self._workers, cohort)
-        twice = min(len(all_sizes), 2 * cohort) if rounds > 1 else 0
+        further = cohort * min(2, rounds - 1)  # files of clients beside their newest one
         share = -(-cohort // busy) / cohort  # of a round's clients, at the busiest worker
         training = (num_steps * costs.step + visits * costs.client) * share + rounds * costs.round
         between = default_seconds(rounds)
@@ -188,10 +188,10 @@ class Estimator:
             start_seconds=starting,
             bytes_up=traffic.bytes_up + round(up),
             bytes_down=traffic.bytes_down + round(costs.down * num_images),
-            # A client has one file, two if it took part in the last two rounds, and three while it
-            # writes one.
+            # A client has one file, and another for each of the last two rounds that it took part
+            # in after its first; each worker writes one.
             disk_bytes=2 * _checkpoint_bytes(config, layout)
-            + (len(all_sizes) + twice + busy) * costs.client_bytes,
+            + (len(all_sizes) + further + busy) * costs.client_bytes,
             num_steps=round(num_steps),
             workers=busy,
             step_seconds=costs.step,

@@ -27,7 +27,7 @@ from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
 
 _TAKEN = "taken-from"
-"""File beside a checkpoint that was taken from the run it names."""
+"""File in a folder whose weights were, or were to be, taken from the run that it names."""
 
 
 def trained_before(
@@ -116,7 +116,8 @@ def drop_taken(folder: Path) -> None:
     try:
         for path in (*folder.glob("round-*.safetensors"), folder / "history.jsonl"):
             path.unlink(missing_ok=True)
-        shutil.rmtree(folder / "clients", ignore_errors=True)
+        if (folder / "clients").exists():
+            shutil.rmtree(folder / "clients")
         (folder / _TAKEN).unlink()
     except OSError as cause:
         raise write_error(folder, cause) from cause
@@ -131,8 +132,9 @@ def without_training(config: RunConfig) -> RunConfig:
 def take_weights(store: Store, row: Row, folder: Path) -> bool:
     """Put the final checkpoint of a finished run into the folder of another run.
 
-    Files that never change are linked where the file system can, else copied. The checkpoint comes
-    last: without it, what is there already is as an interrupted training would have left it.
+    Files that never change are linked where the file system can, else copied. A mark that names the
+    finished run comes first and its checkpoint last: `drop_taken` finds what a call left that was
+    cut short.
 
     Args:
         store: holds the finished run.
@@ -164,12 +166,11 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
         return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(folder / _TAKEN, f"{row.row_id}\n")
         for name in files:
             (folder / name).parent.mkdir(exist_ok=True)
             _link(source / name, folder / name)
-        # At once and before the checkpoint: an older checkpoint of this run needs its rounds.
         History(folder).write([replace(record, metrics={}) for record in records])
-        atomic_write_text(folder / _TAKEN, f"{row.row_id}\n")
         if files:
             sync_folder(folder / "clients")
         _link(source / newest.name, folder / newest.name)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,9 @@ def _table(path: Path) -> bool:
     return has_checksum(data)
 
 
-def _json(path: Path) -> bool:
+def _json(path: Path, required: bool = False) -> bool:
     data = path.read_bytes()
-    unseal(data)
+    unseal(data, required=required)
     return is_sealed(data)
 
 
@@ -255,7 +256,7 @@ _KINDS: dict[str, tuple[_Check, str]] = {
     ),
     "partitions": (_partition, "leave it; the data are dealt again when it is needed"),
     "rounds": (_history, "delete its folder; an unfinished run starts again"),
-    "untrained": (_json, "leave it; an unfinished run measures again"),
+    "untrained": (partial(_json, required=True), "leave it; an unfinished run measures again"),
     "figures": (_json, "run `fedbench figures` for this run again"),
     "leaderboard": (_table, "delete it; it is made again from the rows"),
 }

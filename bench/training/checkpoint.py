@@ -17,6 +17,7 @@ from fedbench.bench.system.files import atomic_write_bytes
 
 _log = logging.getLogger(__name__)
 _NUM_KEPT = 2
+_ROUNDS = "rounds_done"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     Raises:
         StoreError: if it cannot be written; the earlier ones are then still there.
     """
-    data = tensor_files.encode({"state": checkpoint.state}, checkpoint.tensors)
+    data = tensor_files.encode(
+        {"state": checkpoint.state, _ROUNDS: checkpoint.rounds_done}, checkpoint.tensors
+    )
     written = folder / f"round-{checkpoint.rounds_done:08d}.safetensors"
     atomic_write_bytes(written, data)
     # Other files of this round or a later one are damaged: the run would have resumed from them.
@@ -50,14 +53,18 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         path.unlink(missing_ok=True)
 
 
-def checkpoints(folder: Path, row_id: str) -> Iterator[Checkpoint]:
+def checkpoints(folder: Path, identity: str) -> Iterator[Checkpoint]:
     """Yield the checkpoints that are whole, the newest first.
 
     A damaged one is skipped with a warning: resuming a round earlier gives the same bits, only
     later.
 
+    Args:
+        folder: of the run.
+        identity: `training_id` of the run; `row_id` in stores of older versions.
+
     Raises:
-        StoreError: if a checkpoint belongs to another run, or cannot be read at all.
+        StoreError: if a checkpoint belongs to another training, or cannot be read at all.
     """
     for path in newest_first(folder):
         try:
@@ -67,17 +74,18 @@ def checkpoints(folder: Path, row_id: str) -> Iterator[Checkpoint]:
         except ValueError as err:
             _log.warning("checkpoint %s: %s; going back one round", path, err)
             continue
-        if checkpoint.state.get("row_id") != row_id:
+        found = checkpoint.state.get("row_id")  # its name when every training had a row of its own
+        if found != identity:
             raise StoreError(
-                f"checkpoint {str(path)!r} belongs to run {checkpoint.state.get('row_id')}, not"
-                f" {row_id}; remove it or choose another store"
+                f"checkpoint {str(path)!r} belongs to training {found}, not {identity}; remove it"
+                " or choose another store"
             )
         yield checkpoint
 
 
-def load_checkpoint(folder: Path, row_id: str) -> Checkpoint | None:
+def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
     """Return the first of `checkpoints`, or None."""
-    return next(checkpoints(folder, row_id), None)
+    return next(checkpoints(folder, identity), None)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -93,6 +101,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     meta, tensors = tensor_files.read(path)
     if not isinstance(meta.get("state"), dict):
         raise ValueError("it is not a checkpoint")
+    if meta.get(_ROUNDS, int(round_text)) != int(round_text):  # files of older versions lack it
+        raise ValueError(f"it holds round {meta[_ROUNDS]}, which its name does not say")
     return Checkpoint(int(round_text), tensors, meta["state"])
 
 

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 _TENSORS = "personal"
 _SENT = "sent/"
 _REPORT = "report"
+_CLIENT, _ROUND = "client", "round"
 
 
 class PersonalStore:
@@ -62,7 +63,8 @@ class PersonalStore:
                 for key, value in values.items():
                     if value is not None:
                         tensors[f"{kind}/{index}/{key}"] = torch.as_tensor(value)
-        data = tensor_files.encode({_REPORT: report}, tensors)
+        named = {_CLIENT: client_id, _ROUND: round_index}
+        data = tensor_files.encode({_REPORT: report, **named}, tensors)
         atomic_write_bytes(self._path(client_id, round_index), data)
 
     def load(self, client_id: int, round_index: int) -> Tensor:
@@ -136,6 +138,9 @@ class PersonalStore:
             meta, tensors = tensor_files.read(path, prefix)
             if prefix == _TENSORS and _TENSORS not in tensors:
                 raise KeyError(_TENSORS)
+            for key, value in ((_CLIENT, client_id), (_ROUND, round_index)):
+                if meta.get(key, value) != value:  # files of older versions lack it
+                    raise ValueError(f"it is of {key} {meta[key]}, not {value}")
             return meta[_REPORT], tensors
         except (OSError, KeyError, ValueError) as err:
             raise StoreError(

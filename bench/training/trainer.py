@@ -62,7 +62,7 @@ class Trainer:
     Args:
         setup: the run.
         folder: for checkpoints, personal tensors and the history; the last checkpoint is resumed.
-        row_id: identity of the run; a checkpoint of another run is refused.
+        identity: `training_id` of the run; a checkpoint of another training is refused.
         device: of the server.
         monitor: measures the net after every round.
         checkpoint_seconds: least time between two checkpoints; None = `default_seconds`.
@@ -72,12 +72,12 @@ class Trainer:
         self,
         setup: Setup,
         folder: Path,
-        row_id: str,
+        identity: str,
         device: torch.device,
         monitor: Monitor,
         checkpoint_seconds: float | None = None,
     ) -> None:
-        self.setup, self.folder, self.row_id, self.device = setup, folder, row_id, device
+        self.setup, self.folder, self.identity, self.device = setup, folder, identity, device
         net = setup.make_net()
         self.layout: Layout = setup.layout(net)
         self.binding: Binding = self.layout.bind(net, device)
@@ -318,7 +318,7 @@ class Trainer:
                 for key, value in values.items():
                     tensors[f"method-optimizer/{name}/{parameter}/{key}"] = torch.as_tensor(value)
         state = {
-            "row_id": self.row_id,
+            "row_id": self.identity,
             "server_steps": self._optimizer.step_count,
             "method_optimizers": {n: s["param_groups"] for n, s in optimizers.items()},
             "ledger": self.ledger.as_dict(),
@@ -337,7 +337,7 @@ class Trainer:
     def _resume(self) -> None:
         for folder in (self.folder, self.folder / "clients"):
             sweep_temporary(folder)
-        usable = filter(self._has_personal, checkpoints(self.folder, self.row_id))
+        usable = filter(self._has_personal, checkpoints(self.folder, self.identity))
         checkpoint = next(usable, None)
         self.history = self._history.rewind(checkpoint.rounds_done if checkpoint else 0)
         if checkpoint is None:
@@ -367,7 +367,7 @@ class Trainer:
                 self._earlier_rounds[client_id] = older[-1]
 
     def _has_personal(self, checkpoint: Checkpoint) -> bool:
-        """Return False, with a warning, if a client's file is damaged that an earlier one replaces.
+        """Return False, with a warning, if a client's file is lost that an earlier one replaces.
 
         Going back a checkpoint, that client trains again. Older files have no such remedy; the
         error that names it comes when they are read.
@@ -377,7 +377,7 @@ class Trainer:
         for client_id, index in checkpoint.state["personal_rounds"].items():
             if index >= after and not self._personal.intact(int(client_id), index):
                 _log.warning(
-                    "%s: tensors of client %s after round %d are damaged; going back %s",
+                    "%s: tensors of client %s after round %d are missing or damaged; going back %s",
                     self.folder,
                     client_id,
                     index + 1,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
-from fedbench.bench.config import training_settings
+from fedbench.bench.config import identity, training_settings
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.metrics import ALL_READ, NEVER_READ, evaluation_fields
 from fedbench.bench.results.store.row import Row
@@ -76,8 +76,7 @@ def training_of(config_json: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1 << 14)
 def _contender(config_json: str, benchmark: str, data_revision: str) -> str:
-    config = training_settings(json.loads(config_json))
-    return content_id({"benchmark": benchmark, "data": data_revision, "config": config})
+    return identity(training_settings(json.loads(config_json)), data_revision, benchmark)
 
 
 def contender(row: Row) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.remeasure import take_weights
 from fedbench.bench.runs.run import RunResult, run
+from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
 
@@ -162,3 +165,37 @@ def test_weights_that_were_taken_are_no_training(tmp_path: Path) -> None:
     again, trained = execute(further, store)
     assert (again.measured_from, trained) == (None, 2)
     assert again.row.resumes == 0
+
+
+@pytest.mark.parametrize("links", [0, 1, 3, 4, 5])
+def test_a_call_that_dies_while_it_takes_weights_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: int
+) -> None:
+    """It dies after some of five links: those of four clients' files, then the checkpoint's."""
+    config, store = tiny_config("pfedae"), Store(tmp_path / "store")
+    first, _ = execute(config, store)
+    further = measured(config, **FURTHER)
+    folder = store.cell_dir(row_id(further, first.row.dataset_revision))
+    made: list[Path] = []
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if len(made) == links:
+            raise InterruptedError
+        real(source, target)
+        made.append(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        patch.setattr(shutil, "copyfile", link)
+        if links < 5:
+            with pytest.raises(StoreError):
+                take_weights(store, first.row, folder)
+        else:
+            assert take_weights(store, first.row, folder)
+    assert len(made) == links
+    rounds = Rounds()
+    again = run(further, store=store, workers=1, device="cpu", on_round=rounds, reuse=False)
+    assert (again.measured_from, rounds.trained, again.row.resumes) == (None, 2, 0)
+    for path in (folder / "clients").iterdir():
+        assert path.stat().st_nlink == 1, "taken from the other run"

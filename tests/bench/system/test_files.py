@@ -17,6 +17,7 @@ from fedbench.bench.system.files import (
     atomic_write_bytes,
     atomic_write_text,
     check_writable,
+    copy_folder,
     file_lock,
     lock_file,
     release_lock,
@@ -172,3 +173,22 @@ def test_a_file_system_without_locks_is_named(
         pass
     with pytest.raises(OSError, match="no locks available"):
         lock_file(tmp_path / "lock", wait=True)
+
+
+def test_a_copied_folder_shares_no_file_with_another(tmp_path: Path) -> None:
+    """Files of the target may be links to those of the source, or to those of a third folder."""
+    source, target, third = (tmp_path / name for name in ("source", "target", "third"))
+    for folder in (source, target, third):
+        folder.mkdir()
+    (source / "weights").write_text("new")
+    (source / "rounds").write_text("new")
+    (third / "rounds").write_text("old")
+    os.link(source / "weights", target / "weights")
+    os.link(third / "rounds", target / "rounds")
+    copy_folder(source, target)
+    assert {path.name: path.read_text() for path in target.iterdir()} == {
+        "weights": "new",
+        "rounds": "new",
+    }
+    assert (third / "rounds").read_text() == "old"
+    assert all(path.stat().st_nlink == 1 for path in target.iterdir())

@@ -64,6 +64,18 @@ def test_a_damaged_one_is_passed_over(
     assert "going back one round" in caplog.text
 
 
+def test_a_round_under_another_name_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for rounds in (1, 2):
+        save_checkpoint(tmp_path, checkpoint(rounds))
+    files(tmp_path)[-1].rename(tmp_path / "round-00000009.safetensors")
+    loaded = load_checkpoint(tmp_path, RUN)
+    assert loaded is not None
+    assert loaded.rounds_done == 1
+    assert "it holds round 2, which its name does not say" in caplog.text
+
+
 def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
     """Otherwise the damaged file could survive in place of the good one when one is kept."""
     for rounds in (1, 2, 3):
@@ -81,7 +93,7 @@ def test_doing_a_round_again_replaces_its_damaged_file(tmp_path: Path) -> None:
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, checkpoint(1, run="b" * 20))
-    with pytest.raises(StoreError, match=f"belongs to run {'b' * 20}, not {RUN}; remove it"):
+    with pytest.raises(StoreError, match=f"belongs to training {'b' * 20}, not {RUN}; remove it"):
         load_checkpoint(tmp_path, RUN)
 
 

@@ -178,6 +178,21 @@ def damage(path: Path, place: int = -1) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize("swapped", [("0-1", "1-1"), ("0-0", "0-1")])
+def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[str, str]) -> None:
+    """Client and round are in the checksum, not only in the name."""
+    setup = tiny_setup(tiny_config("pfedae", federation__num_rounds=2))
+    train(setup, tmp_path)
+    one, other = (tmp_path / "clients" / f"{name}.safetensors" for name in swapped)
+    one.replace(other)
+    client, round_index = map(int, swapped[1].split("-"))
+    store = PersonalStore(tmp_path / "clients")
+    assert not store.intact(client, round_index)
+    kind = "client" if swapped[0][0] != swapped[1][0] else "round"
+    with pytest.raises(StoreError, match=f"it is of {kind} 0, not 1"):
+        store.load(client, round_index)
+
+
 DAMAGED = ("checkpoint", "client", "both")
 
 
@@ -236,11 +251,12 @@ def test_damage_goes_back_a_round_and_ends_with_the_same_bits(
     assert "going back one round" in caplog.text
 
 
+@pytest.mark.parametrize(("share", "bound"), [(0.5, 8), (1.0, 12)])
 def test_disk_holds_two_files_of_clients_of_the_last_round_and_one_of_the_others(
-    tmp_path: Path,
+    tmp_path: Path, share: float, bound: int
 ) -> None:
-    """Half of four clients take part in a round; files never exceed 4 + 2, in a round 4 + 4."""
-    config = tiny_config("pfedae", federation__num_rounds=8, federation__participation=0.5)
+    """Of four clients, files never exceed 4 + a cohort, in a round 4 + two cohorts."""
+    config = tiny_config("pfedae", federation__num_rounds=8, federation__participation=share)
     setup = tiny_setup(config)
     trainer = Trainer(setup, tmp_path, "0" * 20, CPU, CollapseMonitor(setup, CPU))
     executor = InProcess(ClientRunner(setup, CPU, tmp_path / "clients"))
@@ -259,7 +275,7 @@ def test_disk_holds_two_files_of_clients_of_the_last_round_and_one_of_the_others
             cohort = trainer.cohort(record.round_index)
             assert {k: rounds[-1] for k, rounds in stored.items()} == trainer.personal_rounds
             assert all(len(rounds) <= 1 + (k in cohort) for k, rounds in stored.items())
-    assert most <= 8
+    assert most <= bound
 
 
 def test_memory_does_not_grow_with_the_clients(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from fedbench.bench.tuning.cost import Datasets
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.ray.nodes import Share, check_trial_resources
-from fedbench.bench.tuning.sweep import _planned, sweep
+from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
 
 from .conftest import InOneProcess, KilledError
 
@@ -413,3 +413,18 @@ def test_the_labels_that_a_grid_varies_set_its_cells_apart() -> None:
         row_of(cell.config.model_copy(update={"evaluation": clients})),
     ]
     assert cells_of(rows, "label-fraction") == {rows[0].row_id}
+
+
+def test_only_a_cell_that_can_use_weights_waits_for_them(tmp_path: Path) -> None:
+    first = job(tmp_path)
+    waits, trains = (
+        replace(
+            job(tmp_path, **{"evaluation.every": every}),
+            row_id=str(every),
+            earlier=(first.row_id,),
+        )
+        for every in (0, 1)
+    )
+    rows = _Rows([first, waits, trains], Store(tmp_path), already=0)
+    assert [rows.next(), rows.next(), rows.next()] == [first, trains, None]
+    assert not rows.finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -243,6 +244,18 @@ def test_content_counts_and_not_the_folder(make_row: MakeRow) -> None:
     # Rows of older versions have no other name.
     older = label.model_copy(update={"benchmark_version": "3"})
     assert published_number(older, "linear_acc") is not None
+
+
+def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> None:
+    """Of two runs of a training only the later measured the metric, with a probe of its own."""
+    papers = row_of(make_row, "pfedae", "pfedae", evaluation__protocols=["knn"])
+    probe: dict[str, Any] = {"evaluation__protocols": ["mlp"], "evaluation__mlp_epochs": 1}
+    other = row_of(make_row, "pfedae", "pfedae", **probe)
+    value = {"status": "ok", "metrics_json": json.dumps({"mlp_acc": 0.7})}
+    later = {"finished_at": papers.finished_at + timedelta(hours=1)}
+    (line,) = leaderboard([papers, other.model_copy(update=value | later)], metric="mlp_acc").lines
+    assert (line.mean, line.published) == (0.7, None)
+    assert published_number(papers, "mlp_acc") is not None  # which must not be shown there
 
 
 @pytest.mark.parametrize(

@@ -318,3 +318,14 @@ def test_rows_without_a_platform_are_apart_if_their_machines_are(make_row: MakeR
 def test_a_source_whose_name_no_system_takes_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="File name too long"):
         merge([tmp_path / ("x" * 5000)], tmp_path / "to")
+
+
+def test_a_replica_under_another_hash_is_named(
+    platforms: tuple[Store, Store, Row, Row],
+) -> None:
+    one, other, _, early = platforms
+    merge([other], one)
+    (replica,) = (one.root / "rows").glob("*@*")
+    replica.rename(replica.with_name(f"{early.row_id}@00000000.parquet"))
+    (problem,) = Store(one.root).problems()
+    assert f"its content is that of {early.row_id}@{replica_hash(early)}; give it that" in problem
