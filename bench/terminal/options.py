@@ -131,6 +131,16 @@ Trials = Annotated[int, _option("N", "Number of trials in the study.", min=1, ma
 SeedsPerTrial = Annotated[
     int, _option("N", "Runs per trial; its score is their mean.", min=1, max=_RUNS)
 ]
+Batch = Annotated[
+    int | None,
+    _option(
+        "N",
+        "Trials suggested together, part of the study's identity; default: as many as run at a"
+        " time, 4 on CPUs.",
+        min=1,
+        max=_RUNS,
+    ),
+]
 Sampler = Annotated[str, _option("NAME", "Search algorithm: tpe, random, grid or gp.")]
 Space = Annotated[
     Path | None, _option("FILE", "Search space file to use instead of the method's own.")

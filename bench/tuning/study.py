@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.events import OnProgress
-from fedbench.bench.tuning.ray.executor import run_source
+from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
 from fedbench.bench.tuning.ray.nodes import Share
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
@@ -34,6 +35,7 @@ WATCHED = "knn_acc"
 """The metric that `watch_labels` measures beside the objective."""
 
 _MAX_RUNS = 100_000
+_LEAST_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def tune(
     trials: int = 20,
     seeds_per_trial: int = 1,
     sampler: str = "tpe",
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     space_file: Path | str | None = None,
     watch_labels: bool = False,
     stop_hopeless: bool = False,
@@ -121,7 +123,11 @@ def tune(
         trials: number of trials of the whole study.
         seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
         sampler: `tpe`, `random`, `grid` (the values that the space lists) or `gp`.
-        batch_size: trials that are suggested together; part of the study's identity.
+        batch_size: trials that are suggested together, before any of their results is known; part
+            of the study's identity. None = that of a stored study with the same arguments, else as
+            many as fill the GPUs, the cluster or `concurrency`, at least 4 and at most a quarter of
+            the trials; on CPUs 4, so that machines of different size make the same study.
+            `random` and `grid` need no results: their trials do not wait for each other.
         space_file: search space in place of the method's.
         watch_labels: measure k-NN accuracy as well; the search never sees it.
         stop_hopeless: end collapsed runs and bad trials early, as described above.
@@ -140,9 +146,9 @@ def tune(
     for name, value in (
         ("--trials", trials),
         ("--seeds-per-trial", seeds_per_trial),
-        ("batch size", batch_size),
+        ("--batch", batch_size),
     ):
-        if value < 1:
+        if value is not None and value < 1:
             raise ConfigError(f"{name}: must be at least 1 (got {value})")
     if trials * seeds_per_trial > _MAX_RUNS:
         raise ConfigError(
@@ -180,7 +186,7 @@ def tune(
         sampler=sampler,
         total=min(trials, len(points)) if sampler == "grid" else trials,
         seeds_per_trial=seeds_per_trial,
-        batch_size=batch_size,
+        batch_size=batch_size or BATCH_SIZE,
         stop_hopeless=stop_hopeless,
         watched=WATCHED if watch_labels else None,
         store=places.open_store(),
@@ -189,6 +195,8 @@ def tune(
         workers=share.cpus,
         lanes=cluster.lanes,
     )
+    if batch_size is None:
+        study = _with_batch(study, cluster, share, may_ask=not dry_run)
     if dry_run:
         stored, complete = study.trials()
         to_run, file = study.missing(complete), None
@@ -218,10 +226,35 @@ def tune(
         to_run=to_run,
         config_file=file,
         correlation=_correlation(stored) if watch_labels else None,
-        kept_errors=failed_trials(stored, batch_size)[1],
+        kept_errors=failed_trials(stored, study.barrier)[1],
         seconds=time.monotonic() - began,
         estimate=cost,
     )
+
+
+def _with_batch(study: StudyPlan, cluster: Cluster, share: Share, *, may_ask: bool) -> StudyPlan:
+    """Return the study with the batch size of its stored trials, or of the slots.
+
+    Args:
+        study: with the least batch size.
+        cluster: runs at a time.
+        share: of a run.
+        may_ask: join a cluster to count its slots.
+    """
+    stored = study.stored_batch_size()
+    if stored is not None:
+        return replace(study, batch_size=stored)
+    if study.barrier is None:
+        return study
+    if cluster.concurrency is None and cluster.address is not None and may_ask:
+        slots = cluster_slots(share, cluster.address)
+    elif cluster.concurrency is not None or share.gpus:
+        slots = choose_concurrency(cluster.concurrency, share, cluster.address) or 1
+    else:
+        slots = 1
+    # A search that suggests everything at once learns nothing.
+    wanted = min(ceil(slots / study.seeds_per_trial), study.total // _LEAST_BATCHES)
+    return replace(study, batch_size=max(BATCH_SIZE, wanted))
 
 
 def _run(
@@ -258,7 +291,7 @@ def _run(
                 sampler=study.sampler,
                 seed=study.base.config.seed,
                 total=study.total,
-                batch_size=study.batch_size,
+                batch_size=study.barrier,
                 points=study.points,
                 told=told_trials(complete),
             )

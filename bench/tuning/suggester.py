@@ -1,8 +1,9 @@
 """Suggestions from Optuna, independent of when trials end and how often a study was killed.
 
 Trials come in batches: the parameters of a batch are asked for before any of its results is known,
-and its results are told in the order of the trials. The sampler of every trial is seeded by the
-trial's number. A study therefore continues by asking again and comparing with the stored trials.
+and its results are told in the order of the trials. Samplers that look at no result need no
+batches. The sampler of every trial is seeded by the trial's number. A study therefore continues by
+asking again and comparing with the stored trials.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
+INDEPENDENT = ("random", "grid")
+"""Samplers whose suggestions depend on no result."""
 BATCH_SIZE = 4
-"""Trials per batch; a constant, since suggestions depend on it: never the number of processors."""
+"""Least number of trials per batch, and the number on CPUs, however many processors there are."""
 _STARTUP_TRIALS = 8
 _BITS = 2**32
 
@@ -64,7 +67,7 @@ class Suggester:
         sampler: one of `SAMPLERS`.
         seed: seed of the study.
         total: trials of the study.
-        batch_size: trials per batch.
+        batch_size: trials per batch; None = all trials at once, for `INDEPENDENT` samplers.
         points: parameters of the first trials; for `grid`, of all trials.
         told: trials by number that are in the store already.
 
@@ -81,7 +84,7 @@ class Suggester:
         sampler: str = "tpe",
         seed: int = 0,
         total: int,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = BATCH_SIZE,
         points: Sequence[Params] = (),
         told: Mapping[int, ToldTrial] | None = None,
     ) -> None:
@@ -126,7 +129,8 @@ class Suggester:
         self._close_batch()
 
     def _ask_batch(self) -> None:
-        last = min(self.total, (self._next // self._batch_size + 1) * self._batch_size)
+        size = self._batch_size or self.total
+        last = min(self.total, (self._next // size + 1) * size)
         for number in range(self._next, last):
             if number < len(self._points):
                 self._study.enqueue_trial(self._points[number])

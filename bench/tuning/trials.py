@@ -27,7 +27,7 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.space import SearchSpace
-from fedbench.bench.tuning.suggester import Params, Suggester, ToldTrial
+from fedbench.bench.tuning.suggester import INDEPENDENT, Params, Suggester, ToldTrial
 from fedbench.bench.tuning.untrained import NUM_SEEDS, SPREAD
 
 _log = logging.getLogger(__name__)
@@ -81,6 +81,12 @@ class StudyPlan:
         return f"{slug}-{content_id(canonical_json(self._identity()))[:10]}"
 
     @property
+    def barrier(self) -> int | None:
+        """Trials of which each waits for those before; None if no trial looks at another."""
+        alone = self.sampler in INDEPENDENT and not self.stop_hopeless
+        return None if alone else self.batch_size
+
+    @property
     def seeds(self) -> range:
         """Seeds of a trial's runs."""
         first = self.base.config.seed
@@ -130,10 +136,26 @@ class StudyPlan:
             **self._identity(),
         }
 
+    def stored_batch_size(self) -> int | None:
+        """Return the batch size of the stored study that has no other difference from this one.
+
+        Of several the one with the most trials counts, then the one with the batch size of this.
+        """
+        ours = canonical_json({**self._identity(), "batch_size": None})
+        found = []
+        for study_id in self.store.studies():
+            meta = self.store.study(study_id) or {}
+            theirs = {key: meta.get(key) for key in self._identity()}
+            if canonical_json({**theirs, "batch_size": None}) == ours:
+                size = theirs["batch_size"]
+                count = len(self.store.trials(study_id))
+                found.append((count, size == self.batch_size, size))
+        return max(found)[-1] if found else None
+
     def trials(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the trials of the store, and those of them that need no further run."""
         stored = self.store.trials(self.study_id)
-        again, _ = failed_trials(stored, self.batch_size)
+        again, _ = failed_trials(stored, self.barrier)
         return stored, [trial for trial in stored if trial["number"] not in again]
 
     def missing(self, complete: Sequence[Mapping[str, Any]]) -> int:
@@ -364,17 +386,19 @@ def _status(trial: _Open, outcomes: Sequence[Outcome]) -> str:
 
 
 def failed_trials(
-    records: Sequence[Mapping[str, Any]], batch_size: int
+    records: Sequence[Mapping[str, Any]], barrier: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the numbers of failed trials: those to be run again, and those that stay failed.
 
     Trials of a later batch were suggested after these errors, so another outcome would change the
-    study.
+    study; without a barrier there is none.
     """
-    last = max((record["number"] for record in records), default=0) // batch_size
-    failed = [record["number"] for record in records if record["status"] == "error"]
-    again = tuple(number for number in failed if number // batch_size == last)
-    return again, tuple(number for number in failed if number // batch_size < last)
+    failed = tuple(record["number"] for record in records if record["status"] == "error")
+    if barrier is None:
+        return failed, ()
+    last = max((record["number"] for record in records), default=0) // barrier
+    again = tuple(number for number in failed if number // barrier == last)
+    return again, tuple(number for number in failed if number // barrier < last)
 
 
 def told_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, ToldTrial]:

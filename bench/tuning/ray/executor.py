@@ -79,6 +79,19 @@ def choose_concurrency(concurrency: int | None, need: Share, address: str | None
     return max(1, need.fits(here))
 
 
+def cluster_slots(need: Share, address: str) -> int:
+    """Return how many trials a running cluster holds at a time; at least 1.
+
+    Raises:
+        ResourceError: if the cluster does not answer, or holds none.
+        Interrupted: after a signal.
+    """
+    with ray_session(None, address):
+        pool = Pool(share_in_cluster(need))
+        pool.check()
+        return pool.slots()
+
+
 def estimate_device(need: Share) -> str:
     """Return the device for estimates: `cuda` if trials claim GPUs and this machine has any."""
     return "cuda" if need.gpus and local_gpus() else "cpu"

@@ -265,7 +265,7 @@ def failing(cells: set[int]) -> Any:
 def test_an_error_is_tried_again_until_later_trials_build_on_it(
     tmp_path: Path, in_one_process: Use
 ) -> None:
-    settings = {"batch_size": 2, "sampler": "random"}
+    settings = {"batch_size": 2}
     in_one_process(fake=failing({1}))
     first = small(tmp_path / "a", trials=2, **settings)
     assert (first.failed, first.kept_errors) == (1, ())
@@ -287,6 +287,51 @@ def test_an_error_is_tried_again_until_later_trials_build_on_it(
     assert (fourth.failed, fourth.kept_errors) == (1, (1,))
     small(tmp_path / "c", trials=4, **settings)
     assert len(retry.ran) == 1
+
+
+def test_errors_of_trials_that_nobody_looks_at_are_always_tried_again(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    settings = {"batch_size": 2, "sampler": "random", "trials": 7}
+    in_one_process(fake=failing({1, 3}))
+    assert small(tmp_path / "a", **settings).kept_errors == ()
+    retry = in_one_process(fake=failing(set()))
+    again = small(tmp_path / "a", **settings)
+    assert sorted(cell.split(".")[-2] for cell in retry.ran) == ["0001", "0003"]
+    assert table(again) == table(small(tmp_path / "b", **settings))
+
+
+def batch_of(store: Path, **options: Any) -> int:
+    result = small(store, trials=1, **options)
+    size = (Store(store).study(result.study_id) or {})["batch_size"]
+    assert isinstance(size, int)
+    return size
+
+
+def test_the_batch_follows_the_slots_and_stays_with_the_study(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_one_process(fake=scored(by_lr))
+    slots = {"trials": 100, "dry_run": True}
+
+    def planned(**options: Any) -> str:
+        return str(small(tmp_path, **slots, **options).study_id)
+
+    # On CPUs 4, unless the user says how many run at a time.
+    assert planned() == planned(batch_size=4)
+    assert planned(concurrency=3) == planned(batch_size=4)
+    assert planned(concurrency=12) == planned(batch_size=12)
+    assert planned(concurrency=12, seeds_per_trial=5) == planned(batch_size=4, seeds_per_trial=5)
+    assert planned(concurrency=64) == planned(batch_size=25)  # at least four batches
+    assert planned(concurrency=12, sampler="random") == planned(batch_size=4, sampler="random")
+    # A stored study goes on as it began.
+    assert batch_of(tmp_path, batch_size=6) == 6
+    assert planned(concurrency=12) == planned() == planned(batch_size=6)
+    # A cluster is asked, once there is something to run.
+    monkeypatch.setattr("fedbench.bench.tuning.study.cluster_slots", lambda share, address: 9)
+    monkeypatch.setattr("fedbench.bench.tuning.study.run_source", lambda *args, **options: None)
+    asked = small(tmp_path / "b", trials=100, address="auto").study_id
+    assert asked == small(tmp_path / "b", trials=100, batch_size=9, dry_run=True).study_id
 
 
 def test_what_another_process_did_before_the_lock_is_not_done_again(
