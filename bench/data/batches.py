@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.data.views.views import make_view
+from fedbench.bench.system.compute import to_device
 
 _CHUNK = 512
 """Images augmented in one call: enough to hide Python's share, few enough for any memory."""
@@ -85,7 +86,7 @@ class ClientData:
         """
         per_chunk = batch_size * max(1, _CHUNK // batch_size)
         for _ in range(epochs):
-            shuffled = torch.randperm(len(self), generator=order).to(self.images.device)
+            shuffled = to_device(torch.randperm(len(self), generator=order), self.images.device)
             if not keep_last:
                 shuffled = shuffled[: len(shuffled) // batch_size * batch_size]
             for chunk in shuffled.split(per_chunk):

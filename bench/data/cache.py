@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Literal
 
 import numpy as np
@@ -199,7 +200,7 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
             # The maps of images are shared by all processes; labels are small and read at once.
             mode: Literal["r"] | None = "r" if dtype == IMAGES else None
             array = np.load(file, mmap_mode=mode, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as err:
+        except (OSError, ValueError, EOFError, TokenError) as err:  # NumPy tokenizes the header
             raise DataError(f"{file} cannot be read ({first_line(err)})") from err
         changed = stamps[name] != entry["stamp"]
         if (array.dtype, list(array.shape)) != (dtype, entry["shape"]) or (

@@ -173,7 +173,7 @@ def execute(
         earlier_seconds = run.trainer.train_seconds
         outcome = run.finish(partition_path, on_round)
         task_columns["env_json"] = canonical_json(
-            {**json.loads(task_columns["env_json"]), **run.lanes}
+            {**json.loads(task_columns["env_json"]), **run.lanes, **run.gpu_memory}
         )
     return Row(
         **task_columns,
@@ -203,6 +203,8 @@ class _Run:
         self._lanes: LaneExecutor | None = None
         self.setup, self._folder, self._devices = setup, folder, devices
         self._device = torch.device(devices[0])
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
         self._personal_dir = folder / "clients"
         self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
@@ -242,6 +244,13 @@ class _Run:
     def lanes(self) -> dict[str, str]:
         """Summary of the lanes that were used, for the row; empty without any."""
         return {} if self._lanes is None else {"lanes": self._lanes.summary}
+
+    @property
+    def gpu_memory(self) -> dict[str, int]:
+        """Largest memory that this process had on its GPU, for the row; empty on a CPU."""
+        if self._device.type != "cuda":
+            return {}
+        return {"peak_gpu_memory_bytes": torch.cuda.max_memory_allocated(self._device)}
 
     def _executor(self, partition: Path) -> InProcess | LaneExecutor | WorkerPool:
         setup, layout = self.setup, self.trainer.layout

@@ -92,9 +92,9 @@ def all_finite(values: Tensor) -> bool:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return a CPU tensor on a device; the copy to a GPU does not wait for the GPU's work."""
-    if device.type == "cpu":
-        return values
+    """Return a tensor on a device; the copy from a CPU to a GPU does not wait for its work."""
+    if device.type == "cpu" or values.device.type != "cpu":
+        return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
 
 

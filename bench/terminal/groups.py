@@ -93,6 +93,7 @@ class Cluster:
     cpus_per_trial: opt.CpusPerTrial = 1
     lanes: opt.Lanes = None
     address: opt.Address = None
+    wait_for_nodes: opt.WaitForNodes = 0.0
     checkpoint_dir: opt.CheckpointDir = None
 
     def values(self) -> dict[str, Any]:
@@ -103,6 +104,7 @@ class Cluster:
             "cpus_per_trial": self.cpus_per_trial,
             "lanes": self.lanes,
             "address": self.address,
+            "wait_for_nodes": self.wait_for_nodes,
             "checkpoint_dir": self.checkpoint_dir,
         }
 
@@ -117,6 +119,7 @@ class Cluster:
                 "--cpus-per-trial": None if self.cpus_per_trial == 1 else self.cpus_per_trial,
                 "--lanes": self.lanes,
                 "--address": self.address,
+                "--wait-for-nodes": f"{self.wait_for_nodes:g}" if self.wait_for_nodes else None,
                 "--checkpoint-dir": self.checkpoint_dir,
             }
         )

@@ -182,6 +182,10 @@ CpusPerTrial = Annotated[
         "N", "Processes that train the clients of one run, one core each.", min=1, max=_PROCESSES
     ),
 ]
+WaitForNodes = Annotated[
+    float,
+    _option("SECONDS", "Wait for a node that can hold a run; asks an autoscaler.", min=0),
+]
 CheckpointDir = Annotated[
     Path | None,
     _option("DIR", "Folder for checkpoints of unfinished runs, on a disk that all nodes see."),

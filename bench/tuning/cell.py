@@ -283,6 +283,11 @@ def is_gpu_fault(err: BaseException) -> bool:
     return isinstance(err, RuntimeError) and any(mark in str(err) for mark in _GPU_FAULTS)
 
 
+def unfit_report(err: FedbenchError, node: str) -> dict[str, Any]:
+    """Return the report of a node that cannot run cells; this one is repeated on another."""
+    return {"status": "unfit", "node": node, "error": _one_line(err)}
+
+
 def fault_report(err: BaseException, node: str, gpus: Sequence[int | str]) -> dict[str, Any]:
     """Return the report of a GPU fault, after which the process ends and the cell is repeated."""
     named = ", ".join(map(str, gpus))

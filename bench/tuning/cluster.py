@@ -9,6 +9,7 @@ from pathlib import Path
 from fedbench.bench.config import RunConfig
 from fedbench.bench.runs.arguments import Places, as_path
 from fedbench.bench.system.compute import choose_devices, physical_cores
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.ray.executor import (
     choose_concurrency,
@@ -30,6 +31,8 @@ class Cluster:
         lanes: clients at a time in the process of a run, whose steps are recorded once and
             replayed, as CUDA graphs on a GPU; None = no lanes.
         address: of a Ray cluster; None = this machine.
+        wait_for_nodes: seconds to wait for a node of the cluster that can hold a run; while none
+            can, an autoscaler is asked for one.
         checkpoint_dir: folder of checkpoints while runs last; None = the store. Runs of a node
             that is lost continue on another if all nodes see this folder.
     """
@@ -39,10 +42,18 @@ class Cluster:
     cpus_per_trial: int = 1
     lanes: int | None = None
     address: str | None = None
+    wait_for_nodes: float = 0.0
     checkpoint_dir: Path | str | None = None
 
     def share(self, device: str) -> Share:
-        """Return the share of each run."""
+        """Return the share of each run.
+
+        Raises:
+            ConfigError: for options that exclude each other.
+            ResourceError: if this machine is too small and no cluster is joined.
+        """
+        if self.wait_for_nodes and self.address is None:
+            raise ConfigError("--wait-for-nodes: waits for nodes of a cluster; give its --address")
         if self.lanes is not None:  # refuses what a run would refuse
             choose_devices("cpu", self.cpus_per_trial, self.lanes)
         return choose_share(device, self.gpus_per_trial, self.cpus_per_trial, self.address)

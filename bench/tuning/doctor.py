@@ -16,6 +16,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, ResourceError
 
 Status = Literal["ok", "warning", "problem"]
+_DEVICES = Path(os.sep, "dev")
 _LITTLE_MEMORY, _LITTLE_DISK, _LITTLE_SHM = 2e9, 2e9, 100e6
 
 
@@ -127,8 +128,25 @@ def _gpus() -> Iterator[Check]:
     import torch
 
     if not torch.cuda.is_available():
-        reason = "torch sees none" if torch.version.cuda else "torch is built without CUDA"
-        yield Check("gpu", "ok", f"none ({reason}): runs use the processor")
+        built = torch.version.cuda
+        reason = "torch sees none" if built else "torch is built without CUDA"
+        present = sorted(path.name for path in _DEVICES.glob("nvidia[0-9]*"))
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if not present:
+            yield Check("gpu", "ok", f"none ({reason}): runs use the processor")
+        elif hidden in ("", "-1"):
+            detail = (
+                f"CUDA_VISIBLE_DEVICES={hidden} hides {', '.join(present)}: runs use the processor"
+            )
+            yield Check("gpu", "ok", detail)
+        else:
+            needs = (
+                f"a driver for CUDA {built}, or torch for an older CUDA"
+                if built
+                else "CUDA's torch"
+            )
+            detail = f"/dev has {', '.join(present)}, but {reason}: runs use the processor"
+            yield Check("gpu", "warning", detail, f"install {needs}")
         return
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)

@@ -310,6 +310,7 @@ def _run(
                         need=share,
                         concurrency=cluster.concurrency,
                         address=cluster.address,
+                        wait_for_nodes=cluster.wait_for_nodes,
                         root=cluster.checkpoints or store.root,
                         on_progress=on_progress,
                     )

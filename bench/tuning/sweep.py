@@ -195,6 +195,7 @@ def sweep(
                 need=share,
                 concurrency=cluster.concurrency,
                 address=cluster.address,
+                wait_for_nodes=cluster.wait_for_nodes,
                 root=root,
                 on_progress=watch,
             )

@@ -11,7 +11,9 @@
 # A Ray cluster for one command, for example
 #   sbatch slurm.sh sweep --grid heterogeneity --preset cross-device --gpus-per-trial 0.25
 # Five minutes before its time is over, or when it is pre-empted, the job stops in good order, puts
-# itself back into the queue, and goes on from there. ENVIRONMENT and STORE must be on a disk that
+# itself back into the queue, and goes on from there. Where pre-emption signals only the job's steps,
+# Ray ends first: the command then stops with exit code 3 within 20 s, and Slurm queues the job itself
+# (PreemptMode=REQUEUE). ENVIRONMENT and STORE must be on a disk that
 # all nodes see.
 set -euo pipefail
 

@@ -13,10 +13,12 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
+from fedbench.bench.data.views.recipes import VIEWS
+from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import registry
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import trainer as trainer_module
 from fedbench.bench.training.client import ClientRunner, Task
@@ -95,6 +97,18 @@ def test_waits_and_kernels_of_a_step_do_not_grow(spec: str, tmp_path: Path) -> N
         assert not figures["waits"]
         a, b = signatures[-2:]
         assert a == b, "a recorded step would bake these numbers in"
+
+
+@pytest.mark.parametrize("name", [n for n, r in VIEWS.items() if r.rand_augment is None])
+def test_views_do_not_wait_for_the_gpu(name: str) -> None:
+    """Their draws go to the GPU from page-locked memory; torchvision's RandAugment does wait."""
+    with FakeGPU() as gpu:
+        images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8).to(CUDA)
+        make_view(name, images, generator(0, "views"))  # makes the tables that stay there
+        gpu.reset()
+        make_view(name, images, generator(0, "views"))
+        assert not gpu.waits
+        assert gpu.kernels
 
 
 def on_cpu(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:

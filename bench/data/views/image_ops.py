@@ -7,11 +7,14 @@ agrees with `torchvision.transforms.v2.functional` applied image by image.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.bench.data.views.resampling import Interpolation, resampling, separable
+from fedbench.bench.system.compute import to_device
 from fedbench.bench.system.errors import DataError
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
@@ -42,7 +45,7 @@ def pad_crop(images: Tensor, top: Tensor, left: Tensor, padding: int = 4) -> Ten
     batch, _, height, width = images.shape
     windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     rows = torch.arange(batch, device=images.device)
-    return windows[rows, :, top.to(images.device), left.to(images.device)]
+    return windows[rows, :, to_device(top, images.device), to_device(left, images.device)]
 
 
 def resized_crop(
@@ -84,12 +87,12 @@ def resized_crop(
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with black: `factor` (B,) >= 0, and 1 changes nothing."""
-    return (images * _per_image(factor.to(images), images)).clamp_(0.0, 1.0)
+    return (images * _per_image(factor.to(images.dtype), images)).clamp_(0.0, 1.0)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean luma of the image: `factor` (B,) >= 0, and 1 changes nothing."""
-    factor = factor.to(images)
+    factor = to_device(factor.to(images.dtype), images.device)
     offset = (1.0 - factor) * _mean_luma(images)
     return (images * _per_image(factor, images)).add_(_per_image(offset, images)).clamp_(0.0, 1.0)
 
@@ -98,7 +101,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the gray image: `factor` (B,) >= 0; one channel stays as it is."""
     if images.shape[1] == 1:
         return images.clone()
-    weight = _per_image(factor.to(images), images)
+    weight = _per_image(factor.to(images.dtype), images)
     return (images * weight).add_(_luma(images).mul_(1.0 - weight)).clamp_(0.0, 1.0)
 
 
@@ -121,7 +124,7 @@ def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
     place = turn.new_tensor(_SEXTANT_OF_CHANNEL)
     # Wrapped into [-3, 3): then |hue + shift * c| <= 6c, where one fold finds the way around.
     shift = torch.remainder(6.0 * turn[:, None] - place + 3.0, 6.0).sub_(3.0)
-    shift = shift.to(images)[:, :, None, None]
+    shift = to_device(shift.to(images.dtype), images.device)[:, :, None, None]
     result = torch.addcmul(hue, chroma, shift).abs_()
     result.sub_(chroma, alpha=3.0).abs_().add_(smallest.sub(chroma))
     return torch.clamp(result, smallest, largest, out=result)
@@ -155,7 +158,7 @@ def color_jitter(
     place = torch.where(active.gather(1, order), place, 16).flatten()
     counts = torch.bincount(place, minlength=17).tolist()
     sorted_places = place.argsort()
-    rows = (sorted_places // 4).to(images.device).split(counts)
+    rows = to_device(sorted_places // 4, images.device).split(counts)
     amount = amounts.gather(1, order).flatten()[sorted_places].split(counts)
     images = images.clone(memory_format=torch.contiguous_format)
     for index in range(16):
@@ -206,7 +209,7 @@ def rotate90(images: Tensor, turns: Tensor) -> Tensor:
             f"quarter turns of {images.shape[-2]}x{images.shape[-1]} images do not fit one tensor; "
             "give square images or crop them"
         )
-    turns = torch.remainder(turns.to(images.device), 4)
+    turns = torch.remainder(to_device(turns, images.device), 4)
     images = torch.where(_per_image(turns >= 2, images), images.flip((-2, -1)), images)
     return torch.where(_per_image(turns % 2 == 1, images), images.mT.flip(-2), images)
 
@@ -224,19 +227,28 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     upper = torch.stack([cosine, -sine * (height / width), zero], dim=1)
     lower = torch.stack([sine * (width / height), cosine, zero], dim=1)
     dtype = images.dtype if images.is_floating_point() else torch.float32
-    matrices = torch.stack([upper, lower], dim=1).to(images.device, dtype)
+    matrices = to_device(torch.stack([upper, lower], dim=1).to(dtype), images.device)
     grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
     turned = F.grid_sample(images.to(dtype), grid, padding_mode="zeros", align_corners=False)
     return turned if images.is_floating_point() else turned.round_().to(images.dtype)
 
 
 def _per_image(values: Tensor, images: Tensor) -> Tensor:
-    return values.to(images.device)[..., None, None, None]
+    return to_device(values, images.device)[..., None, None, None]
+
+
+@cache
+def _luma_weights(device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(LUMA, device=device, dtype=dtype)
 
 
 def _mean_luma(images: Tensor) -> Tensor:
     means = images.mean(dim=(2, 3))
-    return means.squeeze(1) if images.shape[1] == 1 else means @ means.new_tensor(LUMA)
+    return (
+        means.squeeze(1)
+        if images.shape[1] == 1
+        else means @ _luma_weights(means.device, means.dtype)
+    )
 
 
 def _luma(images: Tensor) -> Tensor:

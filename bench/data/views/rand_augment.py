@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fedbench.bench.system.compute import to_device
+
 RAND_AUGMENT_OPERATIONS: Final = (
     "shear-x",
     "shear-y",
@@ -58,7 +60,7 @@ def rand_augment(images: Tensor, operations: Tensor, backwards: Tensor, magnitud
     for step in keys.unbind(dim=1):
         for key in step.unique().tolist():
             # Computed where the parameters are: on the CPU, a GPU does not have to wait.
-            rows = (step == key).nonzero().flatten().to(images.device)
+            rows = to_device((step == key).nonzero().flatten(), images.device)
             name, sign = RAND_AUGMENT_OPERATIONS[key // 2], -1 if key % 2 else 1
             changed = _operate(name, images.index_select(0, rows), magnitude, sign)
             images.index_copy_(0, rows, changed)
@@ -78,7 +80,7 @@ def cutout(images: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
     """
 
     def covered(length: int, centre: Tensor) -> Tensor:
-        first = (centre - side // 2).to(images.device)[:, None]
+        first = to_device(centre - side // 2, images.device)[:, None]
         position = torch.arange(length, device=images.device)
         return (position >= first) & (position < first + side)  # (B, length)
 

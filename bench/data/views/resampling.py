@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedbench.bench.system.compute import to_device
+
 Interpolation = Literal["bicubic", "bilinear"]
 
 _FAR = 1e6
@@ -44,9 +46,9 @@ def resampling(
     # Boxes of one pixel come first; of `length` pixels there are size_in + 1 - length.
     index = (length - 1) * (size_in + 1) - (length - 1) * length // 2 + start
     if mirrored is not None:
-        index = index + boxes * mirrored.to(index.device)
+        index = index + boxes * to_device(mirrored, index.device)
     table = _table(size_in, size_out, interpolation, device)
-    return table.index_select(0, index.to(device))
+    return table.index_select(0, to_device(index, device))
 
 
 def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -89,10 +91,10 @@ def _weights(
     widened where it shrinks, never narrowed; it sees nothing outside the box, and each row of
     weights is scaled to sum 1.
     """
-    start, length = (p.to(device, torch.float32)[:, None] for p in (start, length))
+    start, length = (to_device(p, device).to(torch.float32)[:, None] for p in (start, length))
     output = torch.arange(size_out, device=device, dtype=torch.float32)
     if mirrored is not None:
-        output = torch.where(mirrored.to(device)[:, None], size_out - 1 - output, output)
+        output = torch.where(to_device(mirrored, device)[:, None], size_out - 1 - output, output)
     pixel = torch.arange(size_in, device=device) - start  # (B, size_in), 0 at the start of the box
     step = length / size_out
     stretch = step.clamp(min=1.0)

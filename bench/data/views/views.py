@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbench.bench.data.views import image_ops
 from fedbench.bench.data.views.rand_augment import RAND_AUGMENT_OPERATIONS, cutout, rand_augment
 from fedbench.bench.data.views.recipes import VIEWS, ViewRecipe
+from fedbench.bench.system.compute import to_device
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 
 MEAN: Final = 0.5
@@ -209,5 +210,5 @@ def _on(images: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Te
     """Replace the chosen images, bool (B,), by `operation(images, rows)` of them, in place."""
     rows = chosen.nonzero().flatten()
     if len(rows):
-        index = rows.to(images.device)
+        index = to_device(rows, images.device)
         images.index_copy_(0, index, operation(images.index_select(0, index), rows))

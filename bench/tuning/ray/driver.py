@@ -22,7 +22,7 @@ CELLS_PER_TUNER = 500
 """Cells per Tuner, as Tune's bookkeeping per cell grows with their number."""
 _LOCK_SECONDS = 5.0
 """Wait for the lock of a cell that was busy before."""
-_LOST_SECONDS = 120.0
+LOST_SECONDS = 120.0
 """Time without any running trial after which the nodes are checked."""
 _COUNT_SECONDS = 10.0
 """Time between two counts of a cluster's slots."""
@@ -62,7 +62,9 @@ class Driver:
         slots: maps the limit so far to the present one, as nodes come and go; None = constant.
         attempts: starts of a cell whose process dies. Tune's own retries miss a process that dies
             between two cells. Only deaths without a new round in between count.
-        on_fault: called with the report of a GPU fault; raises ResourceError if no node is left.
+        on_fault: called with the report of a GPU fault, or of a node that cannot run a cell; raises
+            ResourceError if no node is left.
+        patience: seconds without a running trial after which the nodes are checked.
 
     Attributes:
         failure: the first error of the source or of `on_progress`; it ends everything.
@@ -79,6 +81,7 @@ class Driver:
         slots: Callable[[int], int] | None = None,
         attempts: int = 1,
         on_fault: Callable[[Mapping[str, Any]], None] | None = None,
+        patience: float = LOST_SECONDS,
     ) -> None:
         self._source, self._limit, self._slots = source, limit, slots
         self._counted_at = time.monotonic()
@@ -95,6 +98,7 @@ class Driver:
         self._started: set[str] = set()
         self._handed_out = 0
         self._lost_since: float | None = None
+        self._patience = patience
         self.failure: Exception | None = None
         self.tuners = 0
 
@@ -153,7 +157,7 @@ class Driver:
                 del self._deaths[job.cell]  # a Counter takes a missing key
             progress = (message[key] for key in ("round", "total", "loss", "collapsed"))
             self._emit(CellProgress(job.cell, job.label, *progress))
-        elif status == "gpu-fault":
+        elif status in ("gpu-fault", "unfit"):
             self._faulty.add(trial_id)
             if self._on_fault is not None:
                 self._on_fault(message)
@@ -167,7 +171,7 @@ class Driver:
         job = self._live.get(trial_id)
         if job is None or self.stopping:
             return
-        faulty = trial_id in self._faulty  # the GPU's failure, not the cell's
+        faulty = trial_id in self._faulty  # the node's failure, not the cell's
         self._deaths[job.cell] += not faulty
         if faulty or self._deaths[job.cell] < self._attempts:
             self._busy.append(self._live.pop(trial_id))
@@ -188,7 +192,7 @@ class Driver:
             statuses: of Tune's trials.
 
         Raises:
-            ResourceError: after two minutes in which no node could hold a trial.
+            ResourceError: after `patience` in which no node could hold a trial.
         """
         now = time.monotonic()
         if self._slots is not None and now - self._counted_at > _COUNT_SECONDS:
@@ -197,7 +201,7 @@ class Driver:
             self._lost_since = None
             return
         self._lost_since = self._lost_since or now
-        if now - self._lost_since > _LOST_SECONDS:
+        if now - self._lost_since > self._patience:
             self._lost_since = now
             self._check_nodes()
 

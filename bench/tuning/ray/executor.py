@@ -18,7 +18,7 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.scratch import sweep_folders
 from fedbench.bench.tuning.events import Began, OnProgress
-from fedbench.bench.tuning.ray.driver import Driver, Source
+from fedbench.bench.tuning.ray.driver import LOST_SECONDS, Driver, Source
 from fedbench.bench.tuning.ray.nodes import (
     Pool,
     Share,
@@ -104,6 +104,7 @@ def run_source(
     concurrency: int | None,
     address: str | None,
     root: Path,
+    wait_for_nodes: float = 0.0,
     on_progress: OnProgress | None,
 ) -> None:
     """Run Ray Tune until a source has no more jobs; without any, Ray is not started.
@@ -114,6 +115,8 @@ def run_source(
         concurrency: trials at a time; None = as many as fit.
         address: of a cluster; None = this machine.
         root: folder whose `cells/` holds the checkpoints, for nodes that see it.
+        wait_for_nodes: seconds to wait, at the start and whenever no trial runs, for a node of the
+            cluster that can hold one.
         on_progress: called with every event.
 
     Raises:
@@ -131,10 +134,13 @@ def run_source(
     with ray_session(cpus, address) as session, _home(root, address) as home:
         need = share_in_cluster(need)
         pool = Pool(need)
+        if address is not None:
+            pool.wait(wait_for_nodes, lambda: session.ending)
+            session.raise_if_ending()
         pool.check()
         if address is not None or need.gpus > 0:
             pool.survey()
-        slots = partial(_slots, pool) if limit is None else None
+        slots = None if address is None else partial(_slots, pool, limit)
 
         def check_nodes() -> None:
             session.check_parts()
@@ -152,6 +158,7 @@ def run_source(
             slots=slots,
             attempts=_ATTEMPTS_HERE if home is None else _ATTEMPTS_IN_CLUSTER,
             on_fault=pool.fault,
+            patience=max(LOST_SECONDS, wait_for_nodes),
         )
         from fedbench.bench.tuning.ray.tuner import run_tuner  # imports Ray: the session is ready
 
@@ -162,10 +169,10 @@ def run_source(
             session.raise_if_ending()
 
 
-def _slots(pool: Pool, before: int) -> int:
-    """Return the present number of slots of the cluster, new nodes surveyed; log a change."""
+def _slots(pool: Pool, concurrency: int | None, before: int) -> int:
+    """Survey new nodes; return the cluster's slots, or the user's number, and log a change."""
     pool.survey()
-    now = pool.slots()
+    now = concurrency or pool.slots()
     if now != before:
         _log.warning("the cluster holds %d trials at a time now, %d before", now, before)
     return now

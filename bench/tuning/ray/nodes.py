@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ PACKAGES = (
 """Packages that trials import, directly or not."""
 _SECONDS = 60.0
 _FAULTS = 2
+_SECONDS_BETWEEN_LOOKS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -106,6 +108,7 @@ def check_cluster(need: Share) -> None:
         raise ResourceError(
             f"a trial asks for {need}, but no node of the cluster offers it (best per node:"
             f" {_show(best)}; {len(nodes)} nodes); lower {_excess_option(need, best)} or add a node"
+            " (--wait-for-nodes waits for one)"
         )
 
 
@@ -172,8 +175,8 @@ def survey(*, gpus: bool = False, only: Collection[str] | None = None) -> list[N
 class Pool:
     """Nodes of the running Ray that get trials.
 
-    A node is left out if it cannot run trials (torch sees fewer GPUs than Ray offers, say), or
-    after two faults of its GPUs.
+    A node is left out if it cannot run trials (torch sees fewer GPUs than Ray offers, say, or it
+    does not see the folder for checkpoints), or after two faults of its GPUs.
 
     Args:
         need: resources of a trial.
@@ -210,15 +213,21 @@ class Pool:
         self.check()
 
     def fault(self, message: Mapping[str, Any]) -> None:
-        """Count a GPU fault; after the second, its node gets no more trials.
+        """Leave out a node that cannot run cells, or that has had its second GPU fault.
 
         Args:
-            message: a report of `cell.fault_report`.
+            message: a report of `cell.fault_report` or `cell.unfit_report`.
 
         Raises:
             ResourceError: if no node is left; names node and GPU.
         """
         node = message["node"]
+        if node in self.left_out:  # another trial was there, too
+            return
+        if message["status"] == "unfit":
+            self._leave_out(node, f"cannot run trials: {message['error']}")
+            self.check()
+            return
         self._faults[node] += 1
         _log.warning(
             "node %s, GPU %s: %s; its run is repeated in a new process",
@@ -241,6 +250,27 @@ class Pool:
                 f"no node is left for trials: {'; '.join(self._reasons)};"
                 " `fedbench doctor` shows what torch sees, and the same command continues"
             )
+
+    def wait(self, seconds: float, interrupted: Callable[[], bool]) -> None:
+        """Wait until a node can hold a trial; an autoscaler is asked for one.
+
+        Args:
+            seconds: at most this long; `check` says afterwards whether there is one.
+            interrupted: returns True after a signal.
+        """
+        if seconds <= 0 or any(map(self.need.fits, self._resources())):
+            return
+        from ray.autoscaler.sdk import request_resources
+
+        text = f"waiting up to {seconds:.0f} s for a node that offers {self.need}"
+        _log.warning("%s", text)
+        request_resources(bundles=[self.need.resources])
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not interrupted():
+            if any(map(self.need.fits, self._resources())):
+                break
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        request_resources(bundles=[])  # from here on the trials themselves ask
 
     def slots(self) -> int:
         """Return how many trials the nodes hold at a time; at least 1."""

@@ -28,9 +28,9 @@ from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
 from fedbench.bench.tuning.cell import (
     CellJob,
-    abort_report,
     fault_report,
     is_gpu_fault,
+    unfit_report,
     work,
 )
 
@@ -72,8 +72,8 @@ def settle(job: CellJob, home: Home) -> tuple[CellJob, bool]:
         return job, False
     if job.checkpoints is not None:
         raise ResourceError(
-            f"node {socket.gethostname()} does not see the driver's --checkpoint-dir {str(root)!r};"
-            " mount it there under the same path, or leave the option out"
+            f"it does not see the driver's --checkpoint-dir {str(root)!r}; mount it there under the"
+            " same path, or leave the option out"
         )
     name = hashlib.sha256(str(job.store).encode()).hexdigest()[:16]
     job = replace(job, checkpoints=_scratch() / name)
@@ -164,7 +164,8 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
 def train(config: dict[str, Any]) -> None:
     """Run one cell; the function of Ray Tune's trials.
 
-    A GPU fault is reported and raised, so that Tune ends the process and no other cell meets it.
+    A GPU fault is reported and raised, so that Tune ends the process and no other cell meets it. So
+    is a node of a cluster that cannot run the cell: it came too late to be surveyed, say.
 
     Args:
         config: a `CellJob` as JSON under `job`; in a cluster, the fields of `Home` under `home`.
@@ -172,22 +173,32 @@ def train(config: dict[str, Any]) -> None:
     import ray
     from ray import tune
 
+    node = ray.get_runtime_context().get_node_id()
     try:
         _train(config)
+    except _UnfitError as err:
+        tune.report(unfit_report(err, node))
+        raise
     except Exception as err:
         if is_gpu_fault(err):
-            node = ray.get_runtime_context().get_node_id()
             tune.report(fault_report(err, node, ray.get_gpu_ids()))
         raise
 
 
+class _UnfitError(FedbenchError):
+    """This node cannot run a cell."""
+
+
 def _train(config: dict[str, Any]) -> None:
     import ray
+    import torch
     from ray import tune
 
     granted = ray.get_runtime_context().get_assigned_resources()
     job = CellJob.loads(config["job"])
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
+    if job.device == "cuda" and "home" in config and not torch.cuda.is_available():
+        raise _UnfitError(f"Ray offers {granted.get('GPU', 0.0):g} GPU, torch sees none")
     with reproducible(job.device):
         limit_memory(granted.get("GPU", 0.0))
         # The last report is made inside the lock: Tune lets it return only after the driver has
@@ -198,7 +209,6 @@ def _train(config: dict[str, Any]) -> None:
         try:
             job, local = settle(job, Home(**config["home"]))
         except FedbenchError as err:
-            tune.report(abort_report(err))
-            return
+            raise _UnfitError(str(err)) from err
         if work(job, tune.report, history=local) != "busy" and local:
             shutil.rmtree(job.folder, ignore_errors=True)

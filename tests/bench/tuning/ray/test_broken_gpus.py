@@ -14,7 +14,7 @@ import torch
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError
-from fedbench.bench.tuning.cell import fault_report, is_gpu_fault
+from fedbench.bench.tuning.cell import fault_report, is_gpu_fault, unfit_report
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport, Pool, Share
 from tests.bench.tuning.test_sweep import GRID, SMALL
@@ -115,6 +115,48 @@ def test_only_deaths_without_a_new_round_count() -> None:
     driver.reported("e", {**running, "round": 4})  # as far as the process before
     driver.died("e", "pre-empted")
     assert [outcome.status for outcome in source.outcomes] == ["error"]
+
+
+def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = [
+        {"NodeID": letter * 8, "NodeManagerAddress": letter, "Resources": {"CPU": 1}}
+        for letter in "ab"
+    ]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: live)
+    pool, source = Pool(Share(1)), Fixed(jobs(1))
+    driver = make(source, attempts=1, on_fault=pool.fault)
+    unfit = unfit_report(ResourceError("it does not see the folder"), "a" * 8)
+    for trial in "xy":  # a second trial was there, too
+        assert name(driver.hand_out(trial)) == "cell-0"
+        driver.reported(trial, unfit)
+        driver.died(trial, "")
+        driver.freed(trial)
+    assert (pool.left_out, pool.slots(), source.outcomes) == (["a" * 8], 1, [])
+    with pytest.raises(ResourceError, match=r"no node is left for trials: node a cannot run trial"):
+        pool.fault(unfit | {"node": "b" * 8})
+
+
+def test_nodes_of_an_autoscaler_are_asked_for_and_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"NodeID": "a" * 8, "NodeManagerAddress": "a", "Resources": {"CPU": 1, "GPU": 1}}
+    views = iter([[], [], [node]])
+    asked: list[Any] = []
+    monkeypatch.setattr(nodes, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(nodes, "live_nodes", lambda: next(views))
+    monkeypatch.setattr(
+        "ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(bundles)
+    )
+    Pool(Share(1, 1)).wait(60.0, lambda: False)
+    assert asked == [[{"CPU": 1.0, "GPU": 1.0}], []]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: [node])
+    Pool(Share(1, 1)).wait(60.0, lambda: False)
+    assert len(asked) == 2  # nothing to wait for
+    monkeypatch.setattr(nodes, "live_nodes", list)
+    Pool(Share(1, 1)).wait(0.0, lambda: False)
+    Pool(Share(1, 1)).wait(60.0, lambda: True)  # a signal
+    with pytest.raises(ResourceError, match="no node of the cluster offers it"):
+        Pool(Share(1, 1)).check()
 
 
 def test_nodes_are_left_out_and_late_ones_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:

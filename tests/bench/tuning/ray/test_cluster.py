@@ -21,7 +21,13 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.runs.run import store_run
-from fedbench.bench.system.errors import ConfigError, DataError, ResourceError, StoreError
+from fedbench.bench.system.errors import (
+    ConfigError,
+    DataError,
+    FedbenchError,
+    ResourceError,
+    StoreError,
+)
 from fedbench.bench.system.files import file_lock
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.ray import nodes, remote, session
@@ -87,7 +93,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
     assert remote.settle(made, HOME)[0].folder.exists()
-    context = SimpleNamespace(get_assigned_resources=dict)
+    context = SimpleNamespace(get_assigned_resources=dict, get_node_id=lambda: "a" * 8)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     monkeypatch.setattr("ray.get_gpu_ids", list)
     reports: list[dict[str, Any]] = []
@@ -95,6 +101,12 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     remote.train({"job": made.dumps(), "home": asdict(HOME)})
     assert reports[-1]["status"] == "ok"
     assert not settled.folder.exists()
+    # A folder for checkpoints that only this node misses: the cell is repeated on another.
+    elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
+    with pytest.raises(FedbenchError, match="does not see"):
+        remote.train({"job": elsewhere.dumps(), "home": asdict(HOME)})
+    assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
+    assert "does not see the driver's --checkpoint-dir" in reports[-1]["error"]
 
     outcome = Outcome.of(made, json.loads(json.dumps(message)))
     assert outcome.row is not None
