@@ -173,7 +173,8 @@ class MethodContract:
         for given in (uploads, _summed(uploads)):
             net = setup.make_net()
             binding = setup.layout(net).bind(net)
-            setup.method.server_step(net, given, Server(last, generator(0, "server"), {}))
+            server = Server(last, generator(0, "server"), {}, before=dict(net.state_dict()))
+            setup.method.server_step(net, given, server)
             results.append(binding.server.data)
         torch.testing.assert_close(*results)
 
@@ -406,7 +407,9 @@ class _Local:
         for index in {0, needs.preparatory_rounds} if every_phase else {0}:
             self.client = replace(self.client, round=index)
             data = self.setup.client_data(self.client.id, _CPU)
-            yield from method.before_local(net, data, self.client).batches(
+            chosen = method.before_local(net, data, self.client)
+            others = chosen.companions(needs.companions, generator(0, "companions"))
+            for batch in chosen.batches(
                 needs.views,
                 2,
                 16,
@@ -414,7 +417,9 @@ class _Local:
                 min_batch=self.setup.min_batch,
                 order=generator(0, "order"),
                 augment=generator(0, "views"),
-            )
+            ):
+                more = others.next(len(batch.labels)) if needs.companions else ()
+                yield replace(batch, companions=more)
 
     def loss(self, batch: Batch) -> Loss:
         return loss_of(self.setup.method, self.runner.binding.net, batch, self.client)

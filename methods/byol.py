@@ -125,7 +125,8 @@ class BYOL(DivergenceAware):
         with torch.no_grad():
             t1, t2 = net.views(batch.views, "target_encoder", "target_projector")
         total = mutual_prediction((p1, p2), (t1, t2))
-        return Loss(total, features=(h1, h2), parts={"spread": spread(z1)})
+        parts = {"spread": spread(z1)}
+        return Loss(total, features=(h1, h2), parts=parts, projections=(z1, z2))
 
     def after_step(self, net: Net, out: Loss, client: Client) -> None:
         """Move the targets towards the online parts."""

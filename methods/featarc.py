@@ -92,7 +92,7 @@ class FeatARC(Method):
         z1, z2 = net.views(h, "projector")  # (B, projection_dim)
         a1, a2 = self._anchors(net, batch)  # (B, projection_dim)
         align = (negative_cosine(z1, a1) + negative_cosine(z2, a2)) / 2
-        out = Loss(nt_xent(z1, z2, self.temperature), features=h)
+        out = Loss(nt_xent(z1, z2, self.temperature), features=h, projections=(z1, z2))
         return out.plus("align", self.align_weight * align)
 
     @torch.no_grad()

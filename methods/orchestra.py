@@ -186,11 +186,12 @@ class Orchestra(Method):
             if self.target and self.online_x1_pass and has_batch_norm(net):
                 net(x1, "encoder", "projector")
         h2 = net(x2, "encoder")  # (B, D)
-        logits = F.normalize(net(h2, "projector"), dim=1) @ centroids  # (B, G)
+        z2 = net(h2, "projector")  # (B, d)
+        logits = F.normalize(z2, dim=1) @ centroids  # (B, G)
         agreement = F.cross_entropy(logits, assigned)
         parts = {"clusters": agreement.detach()}
         keep = {"rows": t1, "examples": batch.examples}
-        out = Loss(agreement, features=(h2,), parts=parts, keep=keep)
+        out = Loss(agreement, features=(h2,), parts=parts, keep=keep, projections=(z2,))
         if not self.degeneracy:
             return out
         turns = batch.draws["turns"]  # (B,)

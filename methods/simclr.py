@@ -76,7 +76,7 @@ class SimCLR(Method):
         variant = nt_xent if self.variant == "nt-xent" else info_nce
         contrast = partial(variant, temperature=self.temperature)
         if "classifier" not in net:
-            return Loss(contrast(z1, z2), features=h)
+            return Loss(contrast(z1, z2), features=h, projections=(z1, z2))
         total = sum_over_classes(lambda g: contrast(z1[g], z2[g]), batch.labels, min_size=2)
         y = classification(net.views(h, "classifier"), batch.labels)
-        return Loss(total, features=h).plus("labels", y)
+        return Loss(total, features=h, projections=(z1, z2)).plus("labels", y)

@@ -105,11 +105,12 @@ class SimSiam(DivergenceAware):
         p1, p2 = net.views((z1, z2), "predictor")  # (B, projection_dim)
         parts = {"spread": spread(z1)}
         if "classifier" not in net:
-            return Loss(mutual_prediction((p1, p2), (z1, z2)), (h1, h2), parts)
+            total = mutual_prediction((p1, p2), (z1, z2))
+            return Loss(total, (h1, h2), parts, projections=(z1, z2))
 
         def loss_of(group: Tensor) -> Tensor:
             return mutual_prediction((p1[group], p2[group]), (z1[group], z2[group]))
 
         total = sum_over_classes(loss_of, batch.labels, min_size=1)
         y = classification(net.views((h1, h2), "classifier"), batch.labels)
-        return Loss(total, (h1, h2), parts).plus("labels", y)
+        return Loss(total, (h1, h2), parts, projections=(z1, z2)).plus("labels", y)

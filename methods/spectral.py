@@ -85,10 +85,10 @@ class Spectral(Method):
             z1, z2 = net.views(unit, "output")  # (B, num_outputs)
         contrast = self._contrast
         if "classifier" not in net:
-            return Loss(contrast(z1, z2), features=h)
+            return Loss(contrast(z1, z2), features=h, projections=(z1, z2))
         total = sum_over_classes(lambda g: contrast(z1[g], z2[g]), batch.labels, min_size=2)
         y = classification(net.views(h, "classifier"), batch.labels)
-        return Loss(total, features=h).plus("labels", y)
+        return Loss(total, features=h, projections=(z1, z2)).plus("labels", y)
 
     def _contrast(self, z1: Tensor, z2: Tensor) -> Tensor:
         if self.norm == "cos":

@@ -24,12 +24,14 @@ class Batch:
         labels: (B,), -1 where hidden.
         examples: positions among the client's images, (B,).
         draws: what `Method.draws` returned for it.
+        companions: views of other images of the client, each (B, C, H, W), if the method asks.
     """
 
     views: tuple[Tensor, ...]
     labels: Tensor
     examples: Tensor = field(default_factory=lambda: torch.empty(0))
     draws: Mapping[str, Tensor] = field(default_factory=dict)
+    companions: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,33 @@ class ClientData:
                 for index, part in enumerate(chunk.split(batch_size)):
                     if len(part) >= max(1, min_batch):
                         yield Batch(tuple(view[index] for view in chunks), self.labels[part], part)
+
+    def companions(self, views: Sequence[str], rng: torch.Generator) -> Companions:
+        """Return a source of further random batches; its own draws move no other."""
+        return Companions(self.images, views, rng)
+
+
+class Companions:
+    """Random batches of a client's images: reshuffled when all have been drawn.
+
+    Args:
+        images: uint8 (N, C, H, W), N >= 1.
+        views: names of the views of each batch.
+        rng: shuffles and draws the views.
+    """
+
+    def __init__(self, images: Tensor, views: Sequence[str], rng: torch.Generator) -> None:
+        self._images, self._views, self._rng = images, views, rng
+        self._left = torch.empty(0, dtype=torch.int64)
+
+    def next(self, size: int) -> tuple[Tensor, ...]:
+        """Return the views of the next `size` images, each (size, C, H, W)."""
+        while len(self._left) < size:
+            shuffled = torch.randperm(len(self._images), generator=self._rng)
+            self._left = torch.cat([self._left, shuffled])
+        chosen, self._left = self._left[:size], self._left[size:]
+        images = self._images[to_device(chosen, self._images.device)]
+        return tuple(_views(self._views, images, self._rng))
 
 
 def _views(names: Sequence[str], images: Tensor, rng: torch.Generator) -> Sequence[Tensor]:

@@ -55,8 +55,16 @@ class Needs:
         preparatory_rounds: rounds before the configured ones; they count in traffic only.
         least_rounds: smallest number of configured rounds that reaches every phase of the method.
         single_uploads: hand `server_step` each client's tensors; costs the memory of a cohort.
-        extras: declaration, by name, of everything that `after_local` may send, and of
-            `activations` if the loss computes through server-only parts. Sending anything else
+        weighs: `weigh` scales each client's tensors in the average. Refused with client-level
+            privacy, which needs changes of bounded length.
+        before: hand `server_step` the tensors that the clients received this round; costs a copy.
+        companions: views of a second random batch of the client's images, which `loss` finds in
+            `Batch.companions`.
+        survey: names of the broadcast tensors that `server_survey` sets at the start of a round,
+            from sums over what `survey` returns on the cohort; they are then sent down once more.
+            Empty = rounds have no survey.
+        extras: declaration, by name, of everything that `after_local` and `survey` may send, and
+            of `activations` if the loss computes through server-only parts. Sending anything else
             stops the run.
         capturable: `loss` and `after_step` make the same operations on tensors of the same shapes
             for every full batch of every client: no branch on values, no counter in Python, no
@@ -75,6 +83,10 @@ class Needs:
     preparatory_rounds: int = 0
     least_rounds: int = 0
     single_uploads: bool = False
+    weighs: bool = False
+    before: bool = False
+    companions: tuple[str, ...] = ()
+    survey: tuple[str, ...] = ()
     extras: Mapping[str, Extra] = field(default_factory=dict)
     capturable: bool = False
 
@@ -120,12 +132,14 @@ class Loss:
         features: per view, the encoder's output (B, D); add-ons work on it.
         parts: named scalars for the log, without gradient.
         keep: tensors for `after_step`, without gradient.
+        projections: per view, what the loss compares, (B, d); empty if there is no such thing.
     """
 
     total: Tensor
     features: tuple[Tensor, ...] = ()
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     keep: Mapping[str, Tensor] = field(default_factory=dict)
+    projections: tuple[Tensor, ...] = ()
 
     def plus(self, name: str, value: Tensor) -> Loss:
         """Return this loss with one more term, logged under `name`."""
@@ -161,6 +175,8 @@ class Server:
         optimizers: those that `optimizer` has made; they live as long as the run.
         restored: states of optimizers from a checkpoint that `optimizer` has not yet asked for.
         log: numbers written here stand among the loss terms of the round's record.
+        before: the server's tensors by name as the clients received them, not to be edited; empty
+            unless `Needs.before`.
     """
 
     round: int
@@ -168,6 +184,7 @@ class Server:
     optimizers: dict[str, Optimizer]
     restored: dict[str, dict[str, Any]] = field(default_factory=dict)
     log: dict[str, float] = field(default_factory=dict)
+    before: Mapping[str, Tensor] = field(default_factory=dict)
 
     def optimizer(self, name: str, make: Callable[[], Optimizer]) -> Optimizer:
         """Return the optimizer of this name; the first call of a run makes it.
@@ -210,8 +227,9 @@ class Method(Strict, ABC):
         for batch in data: loss -> backward -> optimizer step -> after_step
         up   <- after_local(net, data, client)
 
-    and then, on the server: average, write own rows, `server_step`. Only `needs`, `build` and
-    `loss` have to be written; the other hooks default to FedAvg.
+    and then, on the server: average (with the factors of `weigh`), write own rows, `server_step`.
+    With `Needs.survey` a round begins with `survey` on each client and `server_survey`. Only
+    `needs`, `build` and `loss` have to be written; the other hooks default to FedAvg.
 
     Rules for every hook:
 
@@ -312,6 +330,30 @@ class Method(Strict, ABC):
         """
         return default
 
+    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        """Return statistics of a client's images under the received net, before anybody trains.
+
+        Runs on each client of the cohort at the start of a round, in eval mode and without
+        gradients; only with `Needs.survey`. It changes nothing.
+
+        Returns:
+            Tensors by name, each declared in `Needs.extras` with `summed=True`: the server streams
+            their sums and keeps no client's.
+        """
+        return {}
+
+    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+        """Set the tensors that `Needs.survey` names; every client then receives them again.
+
+        Runs on the server between the survey and the training of a round, without gradients. It may
+        edit those tensors only.
+
+        Args:
+            net: the server's tensors.
+            sums: what `survey` returned, summed over the cohort in float64.
+            server: round and generator.
+        """
+
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
         """Prepare a client's round and return the images to train on, with their labels.
 
@@ -343,6 +385,22 @@ class Method(Strict, ABC):
             net: after local training.
             data: the images that `before_local` returned.
             client: the client at work.
+        """
+        return {}
+
+    def weigh(
+        self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int
+    ) -> Mapping[str, float]:
+        """Return factors for a client's tensors in the average; 1 for those that are left out.
+
+        Runs on the server for each client whose upload counts, by ascending id; only with
+        `Needs.weighs`. A factor scales what the tensor adds to the sum, not the weight by which the
+        sum is divided. No upload is kept.
+
+        Args:
+            sent: the averaged tensors that the client sends, by name; not to be edited.
+            held: those that it had received.
+            round_index: the round, from 0.
         """
         return {}
 
@@ -396,6 +454,20 @@ class AddOn(Method):
     def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
         """Return the base's plan."""
         return self.base.plan_round(round_index, default)
+
+    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        """Return the base's statistics."""
+        return self.base.survey(net, data, client)
+
+    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+        """Run the base's hook."""
+        self.base.server_survey(net, sums, server)
+
+    def weigh(
+        self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int
+    ) -> Mapping[str, float]:
+        """Return the base's factors."""
+        return self.base.weigh(sent, held, round_index)
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
         """Prepare the round as the base does."""

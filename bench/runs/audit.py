@@ -161,6 +161,10 @@ class _Rehearsal:
         self._personal.drop(0, round_index)  # else the result of the last call would come back
         extras = self._runner.run(task, self._server, out).extras
         sent = {name: value.double().flatten() for name, value in extras.items()}
+        if method.needs().survey:
+            asked = self._runner.run(replace(task, survey=True), self._server, out).extras
+            for name, value in asked.items():
+                sent[name] = torch.cat([sent.get(name, torch.empty(0)), value.double().flatten()])
         for slot in layout.server:
             if slot.stop <= layout.num_averaged:
                 sent[slot.name] = out[slot.start : slot.stop].double()

@@ -231,13 +231,19 @@ class Estimator:
             server = runner.binding.server.data.clone()
             upload = torch.empty(runner.layout.upload_size, device=self._device)
             began = time.perf_counter()
-            trained = runner.run(Task(biggest, last_round, 1, None), server, upload)
+            task = Task(biggest, last_round, 1, None)
+            extras = Ledger()
+            if needs.survey:
+                asked = runner.run(replace(task, survey=True), server, upload)
+                extras.merge(asked.wire)
+                extras.merge(Ledger.resent(runner.layout, needs.survey))
+            surveyed = extras.bytes_up
+            trained = runner.run(task, server, upload)
             seconds = time.perf_counter() - began
             client_bytes = sum(path.stat().st_size for path in folder.iterdir())
-        extras = Ledger()
         extras.add_extras({n: value for n, value in trained.extras.items() if n != ACTIVATIONS})
         wire, activations = runner.binding.net.wire, trained.extras.get(ACTIVATIONS)
-        latents = trained.wire.bytes_up - wire.up - extras.bytes_up
+        latents = trained.wire.bytes_up - wire.up - (extras.bytes_up - surveyed)
         images, steps = max(1, runner.num_images), runner.seconds
         return _Costs(
             step=median(steps[_WARM_UP:] or steps[1:] or steps or [0.0]),

@@ -30,6 +30,8 @@ def needed_one_by_one(method: Method) -> str:
     needs, table = method.needs(), method.sharing()
     if needs.single_uploads:
         return "single uploads"
+    if needs.weighs:
+        return "weights of its own for each client's tensors"
     rows = [pattern for pattern, rule in table.items() if rule in ROWS]
     extras = [name for name, extra in needs.extras.items() if not extra.summed]
     return ", ".join([*rows, *extras])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,10 @@ class Protection:
     rng: torch.Generator
 
 
+Weigh = Callable[[Mapping[str, Tensor]], Mapping[str, float]]
+"""Returns factors by name for the averaged tensors of one upload; 1 for those left out."""
+
+
 class Aggregate:
     """The weighted sum of one round's uploads, in float64.
 
@@ -50,11 +54,17 @@ class Aggregate:
         layout: of the uploads.
         device: of the sum.
         protection: client-level privacy; needs equal weights and no rows.
+        weigh: scales the tensors of each upload; not with `protection`.
     """
 
     def __init__(
-        self, layout: Layout, device: torch.device | str, protection: Protection | None = None
+        self,
+        layout: Layout,
+        device: torch.device | str,
+        protection: Protection | None = None,
+        weigh: Weigh | None = None,
     ) -> None:
+        self._weigh = weigh
         self._layout = layout
         self._protection = protection
         self.num_clipped = 0
@@ -71,6 +81,8 @@ class Aggregate:
         if self._protection is not None:
             averaged = self._clipped(averaged, self._protection)
         self._sum.add_(averaged, alpha=weight)
+        if self._weigh is not None:
+            self._scale(averaged, weight, self._weigh)
         self.total += weight
         if self._layout.rows:
             self._rows[client_id] = (weight, upload[self._layout.num_averaged :].clone())
@@ -96,6 +108,14 @@ class Aggregate:
             for slot, row, place in self._row_places(client_id):
                 if slot.rule is Sharing.OWN_ROW:
                     theta[row].copy_(rows[place])
+
+    def _scale(self, averaged: Tensor, weight: float, weigh: Weigh) -> None:
+        """Add what the factors change; tensors of factor 1 keep the bits of a plain average."""
+        slots = {s.name: s for s in self._layout.server if s.stop <= self._layout.num_averaged}
+        sent = {n: averaged[s.start : s.stop].view(s.shape) for n, s in slots.items()}
+        for name, factor in weigh(sent).items():
+            part = slice(slots[name].start, slots[name].stop)
+            self._sum[part].add_(averaged[part], alpha=weight * (factor - 1.0))
 
     def _clipped(self, averaged: Tensor, protection: Protection) -> Tensor:
         """Return a client's change, cut to the norm `clip`, (num_averaged,) float64."""

@@ -19,6 +19,7 @@ from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import check_sent
 from fedbench.bench.nn.optimizers import SGD, Adam, Optimizer
 from fedbench.bench.system.compute import all_finite, keep_freed_memory, to_device
+from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.regime import TF32, check_precision, products
 from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.ledger import Ledger
@@ -39,6 +40,7 @@ class Task:
         personal_round: round that stored the client's personal tensors; None = none did.
         optimizer: replaces the configured one.
         lr: replaces the configured one.
+        survey: do not train, but answer the survey at the start of the round.
     """
 
     client_id: int
@@ -47,6 +49,7 @@ class Task:
     personal_round: int | None
     optimizer: Literal["sgd", "adam"] | None = None
     lr: float | None = None
+    survey: bool = False
 
     @classmethod
     def of(cls, plan: RoundPlan, round_index: int, client_id: int, previous: int | None) -> Task:
@@ -173,6 +176,8 @@ class ClientRunner:
             server: (server_size,), read only.
             out: (upload_size,), overwritten.
         """
+        if task.survey:
+            return self.survey(task, server)
         done = self.done_before(task, out)
         if done is not None:
             return done
@@ -192,16 +197,35 @@ class ClientRunner:
         """Seed torch's global generators for a client's part of a round, and restore them."""
         return scope(self.setup.config.seed, "client-global", task.round_index, task.client_id)
 
+    @torch.no_grad()
+    def survey(self, task: Task, server: Tensor) -> Trained:
+        """Return what a client sends at the start of a round with a survey; nothing is trained.
+
+        Args:
+            task: the client.
+            server: (server_size,), read only.
+        """
+        with self.regime(), self.draws_of(task):
+            client, data = self._load(task, server, "survey")
+            net = self.binding.net.eval()
+            sent = self.setup.method.survey(net, data, client)
+        # Copies: the net's own memory is overwritten by the next client.
+        extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
+        declared, wire = self.setup.method.needs().extras, Ledger()
+        check_sent(self.setup.config.spec, declared, extras, activations=False)
+        if kept := [name for name in extras if not declared[name].summed]:
+            raise PluginError(
+                f"method {self.setup.config.spec!r} surveys {kept[0]!r}, of which the server keeps"
+                f' the sum only; declare extras={{"{kept[0]}": Extra(summed=True)}}'
+            )
+        wire.add_extras(extras, declared)
+        finite = all(all_finite(value) for value in extras.values())
+        return Trained(task.client_id, len(data), 0, math.nan, finite, extras=extras, wire=wire)
+
     def begin(self, task: Task, server: Tensor) -> LocalRun:
         """Load a client's tensors and images; `before_local` has run when this returns."""
-        binding, net, seed = self.binding, self.binding.net, self.setup.config.seed
-        k, r = task.client_id, task.round_index
-        binding.server.data.copy_(server)
-        self._load_personal(task)
-        net.wire = Wire()
-        client = Client(k, r, generator(seed, "client", r, k))
-        data = self.setup.client_data(k, self.device, self._images)
-        net.train()
+        client, data = self._load(task, server, "client")
+        net = self.binding.net.train()
         chosen = self.setup.method.before_local(net, data, client)
         return LocalRun(task, client, chosen, self._batches(chosen, task, client))
 
@@ -276,6 +300,8 @@ class ClientRunner:
         setup, config = self.setup, self.setup.config.client
         seed, k, r = setup.config.seed, task.client_id, task.round_index
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
+        others = setup.method.needs().companions
+        companions = data.companions(others, generator(seed, "companions", r, k))
         for _ in range(task.local_epochs):
             self.binding.net.wire.received.clear()
             batches = data.batches(
@@ -289,7 +315,20 @@ class ClientRunner:
             )
             for batch in batches:
                 draws = setup.method.draws(len(batch.labels), client)
-                yield replace(batch, draws={n: to_device(v, self.device) for n, v in draws.items()})
+                yield replace(
+                    batch,
+                    draws={n: to_device(v, self.device) for n, v in draws.items()},
+                    companions=companions.next(len(batch.labels)) if others else (),
+                )
+
+    def _load(self, task: Task, server: Tensor, stream: str) -> tuple[Client, ClientData]:
+        """Put the received and the personal tensors in place; return the client and its images."""
+        k, r = task.client_id, task.round_index
+        self.binding.server.data.copy_(server)
+        self._load_personal(task)
+        self.binding.net.wire = Wire()
+        client = Client(k, r, generator(self.setup.config.seed, stream, r, k))
+        return client, self.setup.client_data(k, self.device, self._images)
 
     def _load_personal(self, task: Task) -> None:
         if not self.layout.personal_size:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
-from fedbench.bench.method import ACTIVATIONS, Extra
+from fedbench.bench.method import ACTIVATIONS, Extra, Sharing
 from fedbench.bench.method.net import Wire
 from fedbench.bench.method.sharing import ROWS, SENT_DOWN, UPLOADED
+from fedbench.bench.system.errors import PluginError
 from fedbench.bench.training.layout import Layout, Slot
 
 BYTES_PER_NUMBER = 4  # tensors travel as float32
@@ -73,6 +74,24 @@ class Ledger:
                 numbers = sum(s.row_size if up and s.rule in ROWS else s.size for s in slots)
                 single = any(declared.get(slot.name, Extra()).per_sample for slot in slots)
                 ledger.add(direction, group, numbers, smallest=1 if single and up else None)
+        return ledger
+
+    @classmethod
+    def resent(cls, layout: Layout, names: Collection[str]) -> Ledger:
+        """Count the broadcast tensors that a client receives again after a survey.
+
+        Raises:
+            PluginError: for a name that no broadcast tensor has.
+        """
+        ledger = cls()
+        sizes = {s.name: s.size for s in layout.server if s.rule is Sharing.BROADCAST}
+        for name in names:
+            if name not in sizes:
+                known = ", ".join(sizes) or "none"
+                raise PluginError(
+                    f"needs().survey names {name!r}, which is no broadcast tensor (those: {known})"
+                )
+            ledger.add("down", name.split(".", 1)[0], sizes[name])
         return ledger
 
     @classmethod

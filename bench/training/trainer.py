@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from fedbench.bench.system.files import sweep_temporary
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
 from fedbench.bench.system.seeding import generator, single_thread
-from fedbench.bench.training.aggregate import Aggregate, Protection, optimized_size
+from fedbench.bench.training.aggregate import Aggregate, Protection, Weigh, optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.history import History, RoundRecord
@@ -90,6 +91,7 @@ class Trainer:
         self.ledger = Ledger()
         self._declared = setup.method.needs().extras
         self._per_client = Ledger.of_client(self.layout, self._declared)
+        self._resent = Ledger.resent(self.layout, setup.method.needs().survey)
         self.personal_rounds: dict[int, int] = {}
         self._earlier_rounds: dict[int, int] = {}  # files that only the last but one names
         self._replaced: dict[int, int] = {}  # will be that after the next checkpoint
@@ -153,7 +155,7 @@ class Trainer:
         config, method = self.setup.config, self.setup.method
         plan = self._plan(index)
         cohort = self._cohort(index, plan)
-        aggregate = Aggregate(self.layout, self.device, self._protection(index))
+        aggregate = Aggregate(self.layout, self.device, self._protection(index), self._weigh(index))
         exchanged = Ledger()
         exchanged.merge(self._per_client.one_way("down"), times=len(cohort))
         self.rounds_begun = index + 1
@@ -161,7 +163,12 @@ class Trainer:
         results: list[Trained] = []
         tasks = [Task.of(plan, index, k, self.personal_rounds.get(k)) for k in cohort]
         # On one thread: a second one would spin after each upload and slow the workers down.
+        before: dict[str, Tensor] = {}
         try:
+            if method.needs().survey:
+                self._survey(index, tasks, executor, exchanged)
+            if method.needs().before:
+                before = self.binding.named(self.layout.server)
             with single_thread():
                 for trained, upload in executor.train(tasks, self.vector):
                     exchanged.merge(trained.wire)
@@ -184,6 +191,7 @@ class Trainer:
                 generator(config.seed, "server", index),
                 self._method_optimizers,
                 self._restored,
+                before=before,
             )
             if config.privacy.clip is not None:
                 server.log["clipped"] = aggregate.num_clipped / max(1, len(cohort))
@@ -198,6 +206,34 @@ class Trainer:
         metrics = evaluate(self.rounds_done) if evaluate is not None else {}
         seconds = time.perf_counter() - began
         return self._record(index, results, exchanged, server.log, metrics, seconds)
+
+    def _survey(
+        self, index: int, tasks: Sequence[Task], executor: Executor, exchanged: Ledger
+    ) -> None:
+        """Let the cohort answer the survey; set the tensors that it is for, and send them again."""
+        method, config = self.setup.method, self.setup.config
+        sums: dict[str, Tensor] = {}
+        with single_thread():
+            for asked, _ in executor.train([replace(t, survey=True) for t in tasks], self.vector):
+                exchanged.merge(asked.wire)
+                if not asked.finite:
+                    lost = f"the survey of client {asked.client_id} is not finite"
+                    raise Diverged(f"round {index + 1}: {lost}")
+                for name, value in asked.extras.items():
+                    sums[name] = sums.get(name, 0.0) + value.double()
+        with single_thread(), torch.no_grad():
+            net = self.binding.net.train()
+            server = Server(index, generator(config.seed, "survey", index), {})
+            method.server_survey(net, {n: v.to(self.device) for n, v in sums.items()}, server)
+        exchanged.merge(self._resent, times=len(tasks))
+
+    def _weigh(self, index: int) -> Weigh | None:
+        method = self.setup.method
+        if not method.needs().weighs:
+            return None
+        names = [s.name for s in self.layout.server if s.stop <= self.layout.num_averaged]
+        held = {name: self.binding.net.tensor(name).detach() for name in names}
+        return lambda sent: method.weigh(sent, held, index)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
         """Note that a client's file of a round counts; those of both checkpoints stay."""
