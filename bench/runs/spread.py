@@ -4,7 +4,11 @@ Rounding differs between numeric platforms and grows over the rounds, until two 
 differ at most as two seeds do. A stored value x and a repeated one y then are two draws from the
 distribution over seeds, with a standard deviation s that is estimated with v degrees of freedom,
 and (y - x) / (s sqrt(2)) has Student's t distribution. The limit of |y - x| is its quantile at a
-level of 5 % over all metrics (Bonferroni), times s sqrt(2).
+level of 5 % over all metrics (Bonferroni), at most 4, times s sqrt(2). Without that bound three
+seeds would allow ten standard deviations, and more stored seeds could make the check laxer.
+
+An encoder before training has the same weights everywhere: its accuracies may differ by 1 % of the
+test images.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from fedbench.bench.results.store.row import Row
 LEVEL = 0.05
 """Probability that a run which differs like another seed exceeds a limit."""
 _MIN_SEEDS = 3
+_LARGEST_QUANTILE = 4.0
+_UNTRAINED, _SHARE_OF_IMAGES = "untrained_", 0.01
 _ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than the test split
 
 
@@ -34,7 +40,7 @@ class Spread:
     Attributes:
         metric: column, or key of `metrics_json`.
         stored, now: its two values.
-        sd: standard deviation of a single run.
+        sd: standard deviation of a single run; 0 for an encoder before training.
         limit: largest difference that is within the spread.
         source: seeds or test images that the standard deviation comes from.
     """
@@ -77,12 +83,19 @@ def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[S
     estimates = {
         name: estimate
         for name, pair in values.items()
+        if not name.startswith(_UNTRAINED)
         if (estimate := _estimate(row, name, pair, rows, num_test)) is not None
     }
-    return tuple(
+    trained = tuple(
         Spread(name, *values[name], sd, _quantile(degrees, len(estimates)) * sd * 2**0.5, source)
         for name, (sd, degrees, source) in estimates.items()
     )
+    untrained = tuple(
+        Spread(name, *pair, 0.0, _SHARE_OF_IMAGES, f"1 % of {num_test:,} test images")
+        for name, pair in values.items()
+        if name.startswith(_UNTRAINED)
+    )
+    return trained + untrained
 
 
 def _accuracies(row: Row) -> list[str]:
@@ -101,7 +114,7 @@ def _value(row: Row, metric: str) -> float | None:
 def _quantile(degrees: float, num_metrics: int) -> float:
     from scipy import stats  # imported here: it takes half a second
 
-    return float(stats.t.ppf(1 - LEVEL / num_metrics / 2, degrees))
+    return min(_LARGEST_QUANTILE, float(stats.t.ppf(1 - LEVEL / num_metrics / 2, degrees)))
 
 
 def _estimate(

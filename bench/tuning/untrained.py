@@ -80,6 +80,15 @@ def cautions(best: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) 
             f" {best['objective']:.4f}, {len(objectives)} encoders without training have"
             f" {mean(objectives):.4f} on average and a further one up to {limit:.4f}"
         )
+    # Below 0 an objective rises by contraction alone; SEP does not depend on scale.
+    seps = [figures["sep"] for figures in untrained if "sep" in figures]
+    sep, most = (best.get("spread") or {}).get("sep"), noise_limit(seps)
+    if sep is not None and most is not None and sep <= most:
+        texts.append(
+            f"the best trial tells images apart from views of one image no better than encoders"
+            f" without training: SEP {sep:.3f}, {len(seps)} of those have {mean(seps):.3f} on average"
+            f" and a further one up to {most:.3f}"
+        )
     if text := contraction_of(best, untrained):
         texts.append(f"the encoder of the best trial is narrower than before training: {text}")
     return tuple(texts)

@@ -162,7 +162,7 @@ def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     setup = tiny_setup(tiny_config("simclr"))
     train(setup, tmp_path, rounds=1)
-    with pytest.raises(StoreError, match="belongs to run 00000000000000000000, not 1111"):
+    with pytest.raises(StoreError, match="belongs to training 00000000000000000000, not 1111"):
         Trainer(setup, tmp_path, "1" * 20, CPU, CollapseMonitor(setup, CPU))
 
 

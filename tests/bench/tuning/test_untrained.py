@@ -48,3 +48,11 @@ def test_too_few_untrained_encoders_are_a_caution() -> None:
         (text,) = cautions({"objective": 1.0, "spread": {}}, figures)
         measured = sum("objective" in each for each in figures)
         assert text.startswith(f"only {measured} of 5 untrained encoders were measured")
+
+
+def test_an_objective_that_rises_by_contraction_alone_is_a_caution() -> None:
+    figures = [{"objective": -0.3, "sep": value} for value in (0.10, 0.11, 0.09, 0.10, 0.10)]
+    best = {"objective": -0.05, "spread": {"sep": 0.1214}}  # the limit is 0.1215, as above
+    (text,) = cautions(best, figures)
+    assert "SEP 0.121, 5 of those have 0.100 on average and a further one up to 0.122" in text
+    assert not cautions({**best, "spread": {"sep": 0.1216}}, figures)
