@@ -407,7 +407,11 @@ class _Local:
         for index in {0, needs.preparatory_rounds} if every_phase else {0}:
             self.client = replace(self.client, round=index)
             data = self.setup.client_data(self.client.id, _CPU)
-            chosen = method.before_local(net, data, self.client)
+            if needs.survey:
+                with torch.no_grad():
+                    answers = method.survey(net.eval(), data, self.client)
+                self.client = replace(self.client, answers=answers)
+            chosen = method.before_local(net.train(), data, self.client)
             others = chosen.companions(needs.companions, generator(0, "companions"))
             for batch in chosen.batches(
                 needs.views,

@@ -20,7 +20,7 @@ from fedbench.bench.method.base import (
 )
 from fedbench.bench.method.net import Net
 from fedbench.bench.method.registry import register
-from fedbench.bench.method.sharing import ACTIVATIONS, Extra, Sharing
+from fedbench.bench.method.sharing import ACTIVATIONS, Extra, Sharing, averaged_parameters
 from fedbench.bench.system.errors import ConfigError, PluginError
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Server",
     "Sharing",
     "Upload",
+    "averaged_parameters",
     "register",
     "rotate90",
 ]

@@ -116,11 +116,14 @@ class Client:
         id: 0…K-1.
         round: index of the round, from 0.
         rng: CPU generator of this client in this round; a hook draws from it only.
+        answers: what the client returned in this round's survey; empty in the survey itself. It is
+            computed again for the training, so `survey` may not read what `server_survey` sets.
     """
 
     id: int
     round: int
     rng: torch.Generator
+    answers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
 
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.system.errors import PluginError
@@ -71,6 +73,23 @@ def rule_of(name: str, table: Mapping[str, Sharing]) -> Sharing:
         if fnmatchcase(name, pattern):
             return rule
     raise PluginError(f"tensor {name!r} matches no pattern of sharing(): {', '.join(table)}")
+
+
+def averaged_parameters(
+    net: nn.Module, table: Mapping[str, Sharing], before: str
+) -> Iterator[Tensor]:
+    """Yield the parameters that clients train and the server averages, in the net's order.
+
+    Args:
+        net: of a method.
+        table: its sharing table.
+        before: name of an add-on's part; that and what follows it are left out.
+    """
+    for name, value in net.named_parameters():
+        if name.startswith(f"{before}."):
+            return
+        if value.requires_grad and rule_of(name, table) is Sharing.AVERAGED:
+            yield value
 
 
 def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:

@@ -206,9 +206,8 @@ class ClientRunner:
             server: (server_size,), read only.
         """
         with self.regime(), self.draws_of(task):
-            client, data = self._load(task, server, "survey")
-            net = self.binding.net.eval()
-            sent = self.setup.method.survey(net, data, client)
+            client, data = self._load(task, server)
+            sent = self._answers(data, client)
         # Copies: the net's own memory is overwritten by the next client.
         extras = {name: value.detach().cpu().clone() for name, value in sent.items()}
         declared, wire = self.setup.method.needs().extras, Ledger()
@@ -224,7 +223,9 @@ class ClientRunner:
 
     def begin(self, task: Task, server: Tensor) -> LocalRun:
         """Load a client's tensors and images; `before_local` has run when this returns."""
-        client, data = self._load(task, server, "client")
+        client, data = self._load(task, server)
+        if self.setup.method.needs().survey:
+            client = replace(client, answers=self._answers(data, client))
         net = self.binding.net.train()
         chosen = self.setup.method.before_local(net, data, client)
         return LocalRun(task, client, chosen, self._batches(chosen, task, client))
@@ -321,13 +322,20 @@ class ClientRunner:
                     companions=companions.next(len(batch.labels)) if others else (),
                 )
 
-    def _load(self, task: Task, server: Tensor, stream: str) -> tuple[Client, ClientData]:
+    @torch.no_grad()
+    def _answers(self, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        """Return a client's answers to the survey; equal tensors give equal bits."""
+        k, r = client.id, client.round
+        client = Client(k, r, generator(self.setup.config.seed, "survey", r, k))
+        return self.setup.method.survey(self.binding.net.eval(), data, client)
+
+    def _load(self, task: Task, server: Tensor) -> tuple[Client, ClientData]:
         """Put the received and the personal tensors in place; return the client and its images."""
         k, r = task.client_id, task.round_index
         self.binding.server.data.copy_(server)
         self._load_personal(task)
         self.binding.net.wire = Wire()
-        client = Client(k, r, generator(self.setup.config.seed, stream, r, k))
+        client = Client(k, r, generator(self.setup.config.seed, "client", r, k))
         return client, self.setup.client_data(k, self.device, self._images)
 
     def _load_personal(self, task: Task) -> None:

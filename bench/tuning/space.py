@@ -238,6 +238,8 @@ def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
         spaces, parts = [space], parts[1:] if target == parts[0] else []
     for name in parts:
         path = space_file(name)
+        if path is None and not {*registry.entries()[name].cls.model_fields} - {"base"}:
+            continue  # an add-on without a constant has nothing to tune
         if path is None:
             raise ConfigError(
                 f"{name!r} has no search space; write one and pass it with --space FILE"

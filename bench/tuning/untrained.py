@@ -86,8 +86,8 @@ def cautions(best: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) 
     if sep is not None and most is not None and sep <= most:
         texts.append(
             f"the best trial tells images apart from views of one image no better than encoders"
-            f" without training: SEP {sep:.3f}, {len(seps)} of those have {mean(seps):.3f} on average"
-            f" and a further one up to {most:.3f}"
+            f" without training: SEP {sep:.3f}, {len(seps)} of those have {mean(seps):.3f} on"
+            f" average and a further one up to {most:.3f}"
         )
     if text := contraction_of(best, untrained):
         texts.append(f"the encoder of the best trial is narrower than before training: {text}")

@@ -20,12 +20,22 @@ from fedbench.bench.testing import (
     train,
 )
 from fedbench.bench.tuning.space import load_space
+from tests.specs import OTHERS, SPECS
 
 
 class TestEveryMethod(MethodContract):
     """Contract of every registered spec; registering a method is enough to test it."""
 
-    @pytest.fixture(autouse=True, params=registry.specs())
+    @pytest.fixture(autouse=True, params=SPECS)
+    def _each(self, request: pytest.FixtureRequest) -> None:
+        self.spec = request.param
+
+
+@pytest.mark.extended
+class TestEveryComposition(MethodContract):
+    """Contract of every other method with every add-on that goes with any."""
+
+    @pytest.fixture(autouse=True, params=OTHERS)
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
 
@@ -37,7 +47,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract.test_the_loss_reaches_every_trained_tensor()
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite and repeatable, with weights, traffic and extras in float32."""
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME

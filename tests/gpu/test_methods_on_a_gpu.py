@@ -16,7 +16,6 @@ from torch import Tensor
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.method import registry
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -27,6 +26,7 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
+from tests.specs import SPECS
 
 FIGURES = Path(__file__).parent / "steps.yaml"
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
     return losses, trainer.vector.cpu()
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_a_run_keeps_to_one_device_and_learns_as_on_the_cpu(spec: str, tmp_path: Path) -> None:
     setup = setup_of(spec, federation__num_rounds=1, federation__participation=0.5)
     with FakeGPU() as gpu:
@@ -88,7 +88,7 @@ def steps_of(setup: Setup, folder: Path) -> tuple[dict[str, int], list[Any]]:
     return {"waits": waits, "kernels": kernels}, signatures
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_waits_and_kernels_of_a_step_do_not_grow(spec: str, tmp_path: Path) -> None:
     recorded = yaml.safe_load(FIGURES.read_text())[spec]
     figures, signatures = steps_of(setup_of(spec), tmp_path)

@@ -17,6 +17,7 @@ from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.testing import tiny_config, tiny_setup
+from tests.specs import SPECS
 
 SEEDS = range(5)
 WITH_WEIGHTS = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
@@ -218,7 +219,7 @@ def test_draws_depend_on_seed_and_shapes_alone(init: str) -> None:
 
 
 def test_heads_do_not_depend_on_how_the_encoder_starts() -> None:
-    for spec in registry.specs():
+    for spec in SPECS:
         nets = [
             tiny_setup(tiny_config(spec, model__init=init)).make_net().state_dict()
             for init in ("torch", "he-fan-out")
@@ -228,7 +229,7 @@ def test_heads_do_not_depend_on_how_the_encoder_starts() -> None:
                 assert torch.equal(value, nets[1][name]), (spec, name)
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_head_has_torchs_default_weights(spec: str) -> None:
     """Uniform within 1 / sqrt(fan-in); a transposed convolution counts its outputs as inputs."""
     config = resolve(spec, preset="mi", environ={}).config

@@ -13,7 +13,7 @@ import torch
 
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.method import Client, Loss, Net, registry
+from fedbench.bench.method import Client, Loss, Net
 from fedbench.bench.nn.optimizers import SGD
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import single_thread
@@ -22,6 +22,7 @@ from fedbench.bench.training.lanes import LaneExecutor, reason_to_run_eagerly
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.methods.simclr import SimCLR
+from tests.specs import SPECS
 
 CPU = torch.device("cpu")
 # Of 16, 4, 33, 0 and 1 images: full batches alone, too few for one, a rest, none, and one image.
@@ -65,7 +66,7 @@ def train_in_lanes(setup: Setup, folder: Path, num_lanes: int) -> tuple[Trainer,
     return trainer, executor
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_methods_that_fit_are_the_ones_that_are_recorded(spec: str) -> None:
     assert (spec in EAGER) == bool(reason_to_run_eagerly(setup_of(spec)))
 

@@ -1,0 +1,168 @@
+"""FedU2 as an add-on: uniform local representations, and a server step that nobody objects to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedbench.bench.method import (
+    AddOn,
+    Batch,
+    Client,
+    Loss,
+    Needs,
+    Net,
+    PluginError,
+    Server,
+    Upload,
+    averaged_parameters,
+    register,
+)
+
+_LEAST_ANGLE = 1e-4
+
+
+@register("fedu2", bases=("simclr", "simsiam", "byol"))
+class FedU2(AddOn):
+    """Add a transport distance to uniform points; combine clients by their min-norm direction.
+
+    Source: Liao et al. 2024, https://arxiv.org/abs/2403.16398, read in its released code (5c44407).
+    The regulariser is the release's (sliced Wasserstein in tangent spaces), as a mean over tangent
+    points instead of their sum over six: 0.2 is its weight of 0.01 at batches of 128. The server
+    moves along the shortest convex combination of the clients' changes, solved exactly. With
+    `normalised` each change counts by its direction, as released, and `server_lr` is 0.1 to 8
+    there; without it and at 1, the server takes a convex combination of the clients' models. Not
+    taken over: a rotation task that the release adds, its more local epochs for small clients, and
+    its similarities of 0 in place of left-out ones.
+
+    The server needs each client's model. It replaces `server.optimizer`; buffers are averaged.
+    """
+
+    weight: float = Field(0.2, ge=0, description="factor of the regulariser")
+    tangents: int = Field(6, ge=1, description="tangent points of a batch")
+    slices: int = Field(6, ge=1, description="directions in each tangent space")
+    combine: bool = Field(True, description="False: average as without the add-on")
+    normalised: bool = Field(False, description="True: changes of length 2, as released")
+    server_lr: float = Field(1.0, gt=0, description="step of the server")
+
+    def needs(self) -> Needs:
+        """Ask for each client's tensors and the server's before them."""
+        needs = replace(self.base.needs(), capturable=False)  # draws in the loss
+        return replace(needs, single_uploads=True, before=True) if self.combine else needs
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        """Add the mean of both views' distances to the base's loss."""
+        out = self.base.loss(net, batch, client)
+        if not self.weight:
+            return out
+        if not out.projections:
+            raise PluginError(f"method {self.base.name!r} has no projections for fedu2")
+        size, dim = out.projections[0].shape
+        shapes = ((self.tangents, dim), (size, dim), (self.tangents, dim, self.slices))
+        device = out.total.device
+        drawn = [torch.randn(s, generator=client.rng).to(device) for s in shapes]
+        points, samples = (F.normalize(rows, dim=1) for rows in drawn[:2])
+        terms = [
+            tangent_transport(F.normalize(z.float(), dim=1), samples, points, drawn[2])
+            for z in out.projections
+        ]
+        return out.plus("uniform", self.weight * torch.stack(terms).mean())
+
+    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
+        """Replace the average of trained tensors by the step along the min-norm direction."""
+        trained = [upload.weights for upload in uploads if upload.num_examples]
+        if self.combine and trained:
+            names = _trained_names(self, net)
+            held = torch.cat([server.before[name].flatten() for name in names]).double()
+            changes = []  # from each client's model to the server's
+            for weights in trained:
+                sent = torch.cat([weights[name].to(held.device).flatten() for name in names])
+                changes.append(held - sent.double())
+            matrix = torch.stack(changes)  # (K, P)
+            if self.normalised:
+                lengths = torch.linalg.vector_norm(matrix, dim=1, keepdim=True)
+                matrix = 2 * matrix / lengths.clamp(min=torch.finfo(torch.float64).tiny)
+            shares = min_norm_weights((matrix @ matrix.T).cpu().numpy())
+            step = torch.from_numpy(shares).to(held.device) @ matrix
+            moved = held - self.server_lr * step
+            with torch.no_grad():
+                sizes = [server.before[name].numel() for name in names]
+                for name, part in zip(names, moved.split(sizes), strict=True):
+                    value = net.tensor(name)
+                    value.copy_(part.view(value.shape))
+        self.base.server_step(net, uploads, server)
+
+
+def _trained_names(method: FedU2, net: Net) -> list[str]:
+    names = {id(value): name for name, value in net.named_parameters()}
+    shared = averaged_parameters(net, method.base.sharing(), before="fedu2")
+    return [names[id(value)] for value in shared]
+
+
+def tangent_transport(rows: Tensor, samples: Tensor, points: Tensor, slices: Tensor) -> Tensor:
+    """Squared sliced Wasserstein distance between points of a sphere, in some tangent spaces.
+
+    Args:
+        rows: of length 1, (B, d).
+        samples: of length 1, (B, d).
+        points: at which tangent spaces touch, of length 1, (T, d).
+        slices: directions in each tangent space, (T, d, S).
+
+    Returns:
+        Scalar >= 0: mean over points, directions and sorted pairs.
+    """
+    lines = [torch.bmm(sphere_log(part, points), slices) for part in (rows, samples)]  # (T, B, S)
+    first, second = (line.sort(dim=1).values for line in lines)
+    return (first - second).square().mean()
+
+
+def sphere_log(rows: Tensor, points: Tensor) -> Tensor:
+    """Tangent vectors that lead from points of the unit sphere to others along great circles.
+
+    The vector to the antipode, which has no direction, has the length of the angle kept finite.
+
+    Args:
+        rows: of length 1, (B, d).
+        points: of length 1, (T, d).
+
+    Returns:
+        (T, B, d); the length of each is the angle between its point and its row.
+    """
+    cosine = (points @ rows.T).clamp(-1 + _LEAST_ANGLE**2, 1 - _LEAST_ANGLE**2)  # (T, B)
+    angle = torch.acos(cosine)
+    factor = angle / angle.sin()
+    aside = rows[None] - cosine[..., None] * points[:, None]
+    return factor[..., None] * aside
+
+
+def min_norm_weights(gram: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Weights of the shortest convex combination of vectors.
+
+    With |sum w v|^2 + (1 - sum w)^2 minimised over w >= 0, the weights divided by their sum solve
+    the problem exactly: for fixed proportions the best scale leaves a monotone function of the
+    combination's length.
+
+    Args:
+        gram: inner products of the vectors, (K, K).
+
+    Returns:
+        (K,), at least 0, with sum 1; equal weights if all vectors are 0.
+    """
+    from scipy.optimize import nnls  # imported here: it takes a quarter of a second
+
+    scale = np.abs(gram).max()
+    if scale == 0:
+        return np.full(len(gram), 1 / len(gram))
+    values, vectors = np.linalg.eigh(gram / scale)
+    root = np.sqrt(values.clip(min=0))[:, None] * vectors.T  # (K, K): root.T @ root = gram
+    system = np.vstack([root, np.ones(len(gram))])
+    weights, _ = nnls(system, np.append(np.zeros(len(gram)), 1.0))
+    result: npt.NDArray[np.float64] = weights / weights.sum()
+    return result

@@ -1,0 +1,87 @@
+"""FedProx and SCAFFOLD: gradients by hand, and rounds in which they do nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbench.bench.testing import all_tensors, tiny_config, tiny_setup, train
+from fedbench.bench.training.client import ClientRunner, Task
+
+CPU = torch.device("cpu")
+
+
+def test_proximity_is_zero_at_the_received_model_and_pulls_towards_it(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr+fedprox", method__fedprox__mu=0.5))
+    runner = ClientRunner(setup, CPU, tmp_path)
+    local = runner.begin(Task(0, 0, 1, None), runner.binding.server.data.clone())
+    batch, size = next(local.batches), runner.layout.num_trained
+    net, server = runner.binding.net, runner.binding.server
+    assert float(setup.method.loss(net, batch, local.client).parts["proximity"]) == 0.0
+    start = server.data[:size].clone()
+    moved = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    server.data[:size] += moved
+    gradients = []
+    for method in (setup.method, setup.method.base):  # type: ignore[attr-defined]
+        runner.binding.zero_grad()
+        method.loss(net, batch, local.client).total.backward()
+        gradients.append(server.grad[:size].clone())
+    difference = server.data[:size] - start
+    torch.testing.assert_close(gradients[0] - gradients[1], 0.5 * difference, atol=2e-3, rtol=1e-3)
+
+
+def test_proximity_of_strength_zero_is_the_base(tmp_path: Path) -> None:
+    off = {"method__fedprox__mu": 0.0}
+    runs = [
+        all_tensors(train(tiny_setup(tiny_config(spec, **fields)), tmp_path / spec))
+        for spec, fields in (("simclr", {}), ("simclr+fedprox", off))
+    ]
+    assert torch.equal(*runs)
+
+
+def test_the_first_round_and_a_single_client_are_fedavg(tmp_path: Path) -> None:
+    """No correction before the first variates, and none where both variates are equal."""
+    plain = {"client__momentum": 0.0, "client__weight_decay": 0.0}
+    for name, fields in (
+        ("first", {"federation__num_rounds": 1}),
+        ("single", {"federation__num_rounds": 2, "data__num_clients": 1, "data__partition": "iid"}),
+    ):
+        weights = []
+        for spec in ("simclr", "simclr+scaffold"):
+            setup = tiny_setup(tiny_config(spec, **plain, **fields))
+            trainer = train(setup, tmp_path / name / spec)
+            weights.append(trainer.vector[: trainer.layout.num_trained])
+        torch.testing.assert_close(*weights, atol=1e-6, rtol=1e-5)
+
+
+def test_a_client_sends_the_change_of_its_mean_gradient(tmp_path: Path) -> None:
+    setup = tiny_setup(
+        tiny_config("simclr+scaffold", client__momentum=0.0, client__weight_decay=0.0)
+    )
+    runner = ClientRunner(setup, CPU, tmp_path)
+    theta = runner.binding.server.data.clone()
+    upload = torch.empty(runner.layout.upload_size)
+    trained = runner.run(Task(0, 0, 1, None), theta, upload)
+    size = runner.layout.num_trained
+    slot = next(s for s in runner.layout.server if s.name == "scaffold.control")
+    # Option II with both variates 0: (theta - w) / (S eta).
+    rate = setup.config.client.lr
+    expected = (theta[:size] - upload[:size]) / (trained.num_steps * rate)
+    torch.testing.assert_close(upload[slot.start : slot.stop], expected, atol=1e-4, rtol=1e-3)
+    own = runner.binding.personal.data
+    assert torch.equal(own, upload[slot.start : slot.stop])
+
+
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_the_server_moves_by_the_share_of_clients(tmp_path: Path, participation: float) -> None:
+    config = tiny_config(
+        "simclr+scaffold", federation__num_rounds=1, federation__participation=participation
+    )
+    trainer = train(tiny_setup(config), tmp_path)
+    slot = next(s for s in trainer.layout.server if s.name == "scaffold.control")
+    control = trainer.vector[slot.start : slot.stop]
+    sent = [trainer._personal.load(k, r) for k, r in trainer.personal_rounds.items()]
+    mean = torch.stack(sent).mean(dim=0)  # of new variates, which were 0 before
+    torch.testing.assert_close(control, participation * mean, atol=1e-6, rtol=1e-4)

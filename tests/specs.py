@@ -1,0 +1,24 @@
+"""Specs that tests run through: every method, and every add-on on the methods that it names.
+
+Add-ons that go with any method are tested on one or two each; `-m extended` has all compositions.
+"""
+
+from __future__ import annotations
+
+from fedbench.bench.method import registry
+
+ON_ANY = (
+    "byol+l-dawa",
+    "orchestra+feddecorr",
+    "orchestra+l-dawa",
+    "simclr+scaffold",
+    "spectral+fedprox",
+)
+
+
+def _names_its_bases(spec: str) -> bool:
+    return all(entry.bases is not None for entry in registry.parse_spec(spec)[1:])
+
+
+SPECS = sorted({*filter(_names_its_bases, registry.specs()), *ON_ANY})
+OTHERS = sorted({*registry.specs()} - {*SPECS})
