@@ -1,0 +1,176 @@
+"""Weighing, companions and surveys, each used by a plugin of somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.data.batches import ClientData, Companions
+from fedbench.bench.method import (
+    AddOn,
+    Batch,
+    Client,
+    Extra,
+    Loss,
+    Needs,
+    Net,
+    PluginError,
+    Server,
+    Sharing,
+    register,
+    registry,
+)
+from fedbench.bench.method.registry import _ENTRIES
+from fedbench.bench.nn import Backbone
+from fedbench.bench.runs.guarantees import check_client_privacy, needed_one_by_one
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.testing import (
+    all_tensors,
+    assert_same_run,
+    tiny_config,
+    tiny_setup,
+    train,
+)
+
+
+class Halved(AddOn):
+    """Encoders count half."""
+
+    def needs(self) -> Needs:
+        return replace(self.base.needs(), weighs=True)
+
+    def weigh(
+        self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int
+    ) -> Mapping[str, float]:
+        assert {*sent} == {*held}
+        return {name: 0.5 for name in sent if name.startswith("encoder.")}
+
+
+class Watching(AddOn):
+    """Logs the mean of the other images."""
+
+    def needs(self) -> Needs:
+        return replace(self.base.needs(), companions=("plain", "rot"))
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        first, second = batch.companions
+        assert first.shape == second.shape == batch.views[0].shape
+        return self.base.loss(net, batch, client).plus("others", 0.0 * first.mean())
+
+
+class Counting(AddOn):
+    """Publishes the number of images of the cohort."""
+
+    declared: bool = True
+
+    def needs(self) -> Needs:
+        extras = {"images": Extra(summed=self.declared)}
+        return replace(self.base.needs(), survey=("images",), extras=extras)
+
+    def build(self, backbone: Backbone, data: object) -> Net:
+        net = self.base.build(backbone, data)  # type: ignore[arg-type]
+        net.register_buffer("images", torch.zeros(1))
+        return net
+
+    def sharing(self) -> Mapping[str, Sharing]:
+        return {"images": Sharing.BROADCAST, **self.base.sharing()}
+
+    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+        assert not net.training
+        return {"images": torch.tensor([float(len(data))])}
+
+    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+        net.tensor("images").copy_(sums["images"])
+
+    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
+        assert client.answers["images"].tolist() == [len(data)]
+        return self.base.before_local(net, data, client)
+
+    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
+        return self.base.loss(net, batch, client).plus("cohort", net.tensor("images").sum())
+
+
+@pytest.fixture(autouse=True)
+def _plugins() -> Iterator[None]:
+    before = dict(registry.entries())
+    for name, cls in (("halved", Halved), ("watching", Watching), ("counting", Counting)):
+        cls.name = ""
+        register(name, bases=("simclr",))(cls)
+    yield
+    for name in set(_ENTRIES) - set(before):
+        del _ENTRIES[name]
+
+
+def test_factors_scale_what_a_client_adds(tmp_path: Path) -> None:
+    """With equal weights the encoder becomes half the mean of the clients' encoders."""
+    one = {"federation__num_rounds": 1, "server__weighting": "uniform"}
+    plain, halved = (
+        train(tiny_setup(tiny_config(spec, **one)), tmp_path / spec)
+        for spec in ("simclr", "simclr+halved")
+    )
+    for slot in plain.layout.server:
+        part = slice(slot.start, slot.stop)
+        factor = 0.5 if slot.name.startswith("encoder.") else 1.0
+        torch.testing.assert_close(
+            halved.vector[part], factor * plain.vector[part], atol=1e-7, rtol=1e-6
+        )
+
+
+def test_factors_need_single_uploads_and_exclude_client_privacy() -> None:
+    private = {"privacy__clip": 1.0, "server__weighting": "uniform", "model__norm": "group"}
+    setup = tiny_setup(tiny_config("simclr+halved", **private))
+    assert "weights of its own" in needed_one_by_one(setup.method)
+    with pytest.raises(ConfigError, match="clients of 'simclr\\+halved' also send weights of its"):
+        check_client_privacy(setup)
+
+
+def test_companions_move_no_other_draw(tmp_path: Path) -> None:
+    plain, watching = (
+        train(tiny_setup(tiny_config(spec)), tmp_path / spec)
+        for spec in ("simclr", "simclr+watching")
+    )
+    assert torch.equal(all_tensors(plain), all_tensors(watching))
+
+
+def test_companions_are_all_images_before_any_comes_again() -> None:
+    images = torch.arange(7, dtype=torch.uint8)[:, None, None, None].expand(7, 1, 8, 8)
+    source = Companions(images.contiguous(), ("unit",), torch.Generator().manual_seed(0))
+    drawn = torch.cat([source.next(3)[0] for _ in range(7)])[:, 0, 0, 0]
+    counts = [(drawn[start : start + 7] * 255).round().int().tolist() for start in (0, 7, 14)]
+    assert [sorted(part) for part in counts] == [list(range(7))] * 3
+
+
+def test_a_survey_sums_up_and_is_counted(tmp_path: Path) -> None:
+    config = tiny_config("simclr+counting", federation__num_rounds=2)
+    setup = tiny_setup(config)
+    trainer, lanes = (train(setup, tmp_path / str(lanes), lanes=lanes) for lanes in (None, 2))
+    assert_same_run(trainer, lanes)
+    cohort, sizes = config.cohort_size, setup.partition.sizes
+    for record in trainer.history:
+        clients = trainer.cohort(record.round_index)
+        assert record.parts["cohort"] == sum(int(sizes[k]) for k in clients)
+    assert trainer.ledger.up["images"] == 2 * cohort * 4
+    assert trainer.ledger.down["images"] == 2 * 2 * cohort * 4  # with the model, and again
+    interrupted = train(setup, tmp_path / "cut", rounds=1)
+    assert interrupted.rounds_done == 1
+    resumed = train(setup, tmp_path / "cut")
+    assert torch.equal(all_tensors(resumed), all_tensors(trainer))
+
+
+def test_a_survey_declares_sums_and_names_broadcast_tensors(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr+counting", method__counting__declared=False))
+    with pytest.raises(PluginError, match=r"surveys 'images', of which the server keeps the sum"):
+        train(setup, tmp_path)
+
+    class Misnamed(Counting):
+        def needs(self) -> Needs:
+            return replace(super().needs(), survey=("image",))
+
+    register("misnamed", bases=("simclr",))(Misnamed)
+    with pytest.raises(PluginError, match="'image', which is no broadcast tensor"):
+        train(tiny_setup(tiny_config("simclr+misnamed")), tmp_path)
