@@ -90,7 +90,7 @@ class FedU2(AddOn):
                 lengths = torch.linalg.vector_norm(matrix, dim=1, keepdim=True)
                 matrix = 2 * matrix / lengths.clamp(min=torch.finfo(torch.float64).tiny)
             shares = min_norm_weights((matrix @ matrix.T).cpu().numpy())
-            step = torch.from_numpy(shares).to(held.device) @ matrix
+            step = torch.mv(matrix.T, torch.from_numpy(shares).to(held.device))
             moved = held - self.server_lr * step
             with torch.no_grad():
                 sizes = [server.before[name].numel() for name in names]

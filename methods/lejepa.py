@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Literal
 
 import torch
@@ -158,8 +159,7 @@ def waves(rows: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Two tensors (B, M, 17).
     """
-    knots = _SPACING * torch.arange(_KNOTS, device=rows.device, dtype=torch.float32)
-    angles = (rows.float() @ directions)[:, :, None] * knots
+    angles = (rows.float() @ directions)[:, :, None] * _quadrature(rows.device)[0]
     return angles.cos(), angles.sin()
 
 
@@ -179,12 +179,19 @@ def sigreg(cosines: Tensor, sines: Tensor, size: int) -> Tensor:
     Returns:
         Scalar >= 0.
     """
-    knots = _SPACING * torch.arange(_KNOTS, device=cosines.device, dtype=torch.float32)
-    normal = torch.exp(-knots.square() / 2)  # (17,)
+    _, normal, weights = _quadrature(cosines.device)
+    squared = (cosines - normal).square() + sines.square()  # (M, 17)
+    return size * (squared @ weights).mean()
+
+
+@cache
+def _quadrature(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Knots, the normal's characteristic function there, and weights, each (17,)."""
+    knots = _SPACING * torch.arange(_KNOTS, dtype=torch.float32)
+    normal = torch.exp(-knots.square() / 2)
     widths = torch.full_like(knots, 2 * _SPACING)  # the function is even
     widths[0] = widths[-1] = _SPACING
-    squared = (cosines - normal).square() + sines.square()  # (M, 17)
-    return size * (squared @ (widths * normal)).mean()
+    return knots.to(device), normal.to(device), (widths * normal).to(device)
 
 
 def _unit_columns(values: Tensor) -> Tensor:

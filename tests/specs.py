@@ -9,8 +9,8 @@ from fedbench.bench.method import registry
 
 ON_ANY = (
     "byol+l-dawa",
-    "orchestra+feddecorr",
     "orchestra+l-dawa",
+    "simclr+feddecorr",
     "simclr+scaffold",
     "spectral+fedprox",
 )
