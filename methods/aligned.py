@@ -19,7 +19,7 @@ from fedbench.bench.method import (
     Net,
     register,
 )
-from fedbench.bench.nn import Backbone, projector
+from fedbench.bench.nn import Backbone, mlp
 
 
 @register("aligned")
@@ -28,7 +28,8 @@ class Aligned(Method):
 
     Source: Wang & Isola 2020, https://arxiv.org/abs/2005.10242; as the federated baseline of Fang
     et al. 2025, https://arxiv.org/abs/2508.01251, read in its released code: alignment plus the
-    mean of both views' uniformity at t = 2, on projections of length 1.
+    mean of both views' uniformity at t = 2, on projections of length 1. Deviation: the projector's
+    first layer has no bias, which the norm behind it would cancel.
     """
 
     uniformity: float = Field(1.0, ge=0, description="factor of the uniformity")
@@ -49,7 +50,8 @@ class Aligned(Method):
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and projector."""
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim or backbone.dim)
-        return Net({"encoder": encoder, "projector": projector(backbone, *dims, normed=True)})
+        head = mlp(backbone.dim, *dims, norm=backbone.head_norm)
+        return Net({"encoder": encoder, "projector": head})
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute alignment plus uniformity."""

@@ -24,7 +24,7 @@ from fedbench.bench.method import (
     Sharing,
     register,
 )
-from fedbench.bench.nn import Backbone, clip_length, keep_within_round, projector
+from fedbench.bench.nn import Backbone, clip_length, keep_within_round, mlp
 
 
 @register("fedsc")
@@ -70,7 +70,7 @@ class FedSC(Method):
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder, projector and the surveyed matrices."""
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
-        net = Net({"encoder": encoder, "projector": projector(backbone, *dims, normed=True)})
+        net = Net({"encoder": encoder, "projector": mlp(backbone.dim, *dims)})
         matrix = torch.zeros(self.projection_dim, self.projection_dim)
         net.register_buffer("correlations", matrix)
         net.register_buffer("correlation_count", torch.zeros(1))

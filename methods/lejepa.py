@@ -26,7 +26,7 @@ from fedbench.bench.method import (
     Upload,
     register,
 )
-from fedbench.bench.nn import Backbone, keep_within_round, projector
+from fedbench.bench.nn import Backbone, keep_within_round, mlp
 
 _SPACING, _KNOTS = 3 / 16, 17
 _SUMS = ("cosines", "sines", "count")
@@ -41,7 +41,8 @@ class LeJEPA(Method):
     federated forms are ours. `statistics="local"`: each client's batches alone shall be normal.
     `statistics="global"`: at the start of a round the cohort sends sums of cosines and sines along
     common directions, and a batch counts as part of the union of all clients; the clients' sums add
-    up to those of the pooled images. Deviation: two views, both global, and no AdamW.
+    up to those of the pooled images. Deviations: two views, both global; a projector of two layers
+    instead of three; no AdamW.
     """
 
     weight: float = Field(0.05, gt=0, lt=1, description="share of SIGReg in the loss")
@@ -65,7 +66,7 @@ class LeJEPA(Method):
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and projector; for global statistics, common directions and sums."""
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
-        head = projector(backbone, *dims, normed=True)
+        head = mlp(backbone.dim, *dims, norm=backbone.head_norm)
         net = Net({"encoder": encoder, "projector": head})
         if self.statistics == "global":
             net.register_buffer("directions", _unit_columns(torch.randn(self._directions)))
