@@ -238,8 +238,8 @@ def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
         spaces, parts = [space], parts[1:] if target == parts[0] else []
     for name in parts:
         path = space_file(name)
-        if path is None and not {*registry.entries()[name].cls.model_fields} - {"base"}:
-            continue  # an add-on without a constant has nothing to tune
+        if path is None and not _has_constants(name):
+            continue
         if path is None:
             raise ConfigError(
                 f"{name!r} has no search space; write one and pass it with --space FILE"
@@ -248,6 +248,11 @@ def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
     dimensions = {key: part for space in spaces for key, part in space.space.items()}
     points = tuple(point for space in spaces for point in space.points)
     return SearchSpace(canonical, dimensions, points, "; ".join(space.source for space in spaces))
+
+
+def _has_constants(name: str) -> bool:
+    """Return False for an add-on without fields of its own, which has nothing to tune."""
+    return bool({*registry.entries()[name].cls.model_fields} - {"base"})
 
 
 def space_file(name: str) -> Path | Traversable | None:
@@ -296,7 +301,7 @@ def _check_space(space: SpaceFile, spec: str) -> None:
 
 def space_records() -> list[dict[str, Any]]:
     """Return the search space of every registered spec that has one, for listings."""
-    names = {name for name in registry.entries() if space_file(name) is not None}
+    names = {n for n in registry.entries() if space_file(n) is not None or not _has_constants(n)}
     spaces = [load_space(spec) for spec in registry.specs() if names.issuperset(spec.split("+"))]
     return [
         {

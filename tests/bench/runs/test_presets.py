@@ -9,7 +9,6 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.yaml_files import parse_yaml
-from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import known_keys
 from fedbench.bench.runs.presets import (
     Preset,
@@ -20,6 +19,7 @@ from fedbench.bench.runs.presets import (
 )
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError, DataError
+from tests.specs import SPECS
 
 CONTENTS = {
     "hub:/some/where/data": "cifar100",
@@ -39,7 +39,7 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_preset_resolves_for_every_spec(name: str, spec: str) -> None:
     config = settle(spec, name)
     assert config.spec == spec
@@ -71,7 +71,7 @@ def test_cross_device(data: str) -> None:
 
 
 def test_mi_semi_is_mi_with_a_tenth_of_the_labels() -> None:
-    for spec in registry.specs():
+    for spec in SPECS:
         mi, semi = settle(spec, "mi"), settle(spec, "mi-semi")
         assert semi.data.label_fraction == 0.1
         same = semi.model_copy(update={"data": mi.data, "method": mi.method})
