@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbench.bench.method import RoundPlan, Server, Upload
 from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.system.compute import all_finite
+from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import sweep_temporary
 from fedbench.bench.system.numerics import measure
 from fedbench.bench.system.regime import TF32
@@ -379,6 +380,11 @@ class Trainer:
         if checkpoint is None:
             return
         tensors, state = checkpoint.tensors, checkpoint.state
+        if tensors["server"].shape != self.vector.shape:
+            raise StoreError(
+                f"{self.folder}: its checkpoint holds {tensors['server'].numel():,} numbers, the"
+                f" method has {self.vector.numel():,} now; its code has changed: delete the folder"
+            )
         self.rounds_done = self.rounds_begun = self._after = checkpoint.rounds_done
         self.vector.copy_(tensors["server"])
         moments = {name: tensors[f"server-optimizer/{name}"] for name in self._optimizer.state()}

@@ -166,6 +166,15 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         Trainer(setup, tmp_path, "1" * 20, CPU, CollapseMonitor(setup, CPU))
 
 
+def test_a_checkpoint_of_other_code_is_named(tmp_path: Path) -> None:
+    train(tiny_setup(tiny_config("simclr")), tmp_path, rounds=1)
+    wider = tiny_setup(tiny_config("simclr", method__hidden_dim=24))
+    with pytest.raises(
+        StoreError, match=r"holds [\d,]+ numbers, the method has [\d,]+ now; its co"
+    ):
+        train(wider, tmp_path)
+
+
 @pytest.mark.parametrize("where", ["loss", "server"])
 def test_a_run_that_diverges_says_so(tmp_path: Path, where: str) -> None:
     values = {"loss": {"client__lr": 1e30}, "server": {"server__lr": 1e30}}[where]
