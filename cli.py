@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         in_utf8_mode()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
-    sys.exit(run_command(parse, debug="--debug" in words))
+    continues = words[:1] in (["run"], ["tune"], ["sweep"]) and "--dry-run" not in words
+    sys.exit(run_command(parse, debug="--debug" in words, continues=continues))
 
 
 def command(

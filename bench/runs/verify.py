@@ -237,13 +237,16 @@ def _tensors(path: Path) -> bool:
 _KINDS: dict[str, tuple[_Check, str]] = {
     "rows": (
         _row,
-        "delete it; the same command runs this cell again, or where a replica is left, `fedbench"
+        "delete it; the same command runs this cell again; where a replica is left, `fedbench"
         " merge` brings it back from the store that it came from",
     ),
     "trials": (_trial, "delete it; the same `fedbench tune` command runs this trial again"),
     "studies": (_json, "delete it; the same `fedbench tune` command writes it again"),
     "best values": (_yaml, "delete it; the same `fedbench tune` command writes it again"),
-    "curves": (_table, "delete it; to have it again, delete its row too and run the cell again"),
+    "curves": (
+        _table,
+        "delete it; to have it again, delete its row, with replicas, and run the cell again",
+    ),
     "checkpoints": (
         _checkpoint,
         "an unfinished run goes back a round by itself; to export a finished one, delete its row"
@@ -254,9 +257,12 @@ _KINDS: dict[str, tuple[_Check, str]] = {
         "an unfinished run goes back a round, or says to delete its folder; to use the weights of a"
         " finished one, delete its row and its folder and run it again",
     ),
-    "partitions": (_partition, "leave it; the data are dealt again when it is needed"),
+    "partitions": (_partition, "delete it; the data are dealt again when it is needed"),
     "rounds": (_history, "delete its folder; an unfinished run starts again"),
-    "untrained": (partial(_json, required=True), "leave it; an unfinished run measures again"),
+    "untrained": (
+        partial(_json, required=True),
+        "delete it; an unfinished run measures again, the row of a finished one has it",
+    ),
     "figures": (_json, "run `fedbench figures` for this run again"),
     "leaderboard": (_table, "delete it; it is made again from the rows"),
 }

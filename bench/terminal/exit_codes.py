@@ -33,12 +33,13 @@ def in_utf8_mode() -> None:
     os.execve(sys.executable, words, {**environment, "PYTHONUTF8": "1"})
 
 
-def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:
+def run_command(command: Callable[[], Any], *, debug: bool = False, continues: bool = False) -> int:
     """Run a command and return its exit code; explain a failure on stderr.
 
     Args:
         command: returns None or an exit code; may raise anything.
         debug: print tracebacks.
+        continues: the same command goes on where a signal ended this one.
     """
     setup_streams(debug=debug)
     terminating = [number for number in stop_signals() if number != signal.SIGINT]
@@ -46,12 +47,12 @@ def run_command(command: Callable[[], Any], *, debug: bool = False) -> int:
     try:
         code = _code(command(), 0)
         # Typer turns an interrupt into its exit code.
-        return _interrupted(code) if code == INTERRUPTED else code
+        return _interrupted(code, continues) if code == INTERRUPTED else code
     except SystemExit as stop:
         code = _code(stop.code, BUG)
-        return _interrupted(code) if code == TERMINATED else code
+        return _interrupted(code, continues) if code == TERMINATED else code
     except KeyboardInterrupt:
-        return _interrupted(INTERRUPTED)
+        return _interrupted(INTERRUPTED, continues)
     except FedbenchError as error:
         stopped = error.exit_code > _SIGNALLED  # by a signal, which is no error
         _show(f"{error}" if stopped else f"error: {error}", debug)
@@ -80,9 +81,9 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(TERMINATED)
 
 
-def _interrupted(code: int) -> int:
+def _interrupted(code: int, continues: bool) -> int:
     state = "interrupted" if code == INTERRUPTED else "terminated"
-    note(f"{state}; the same command continues")
+    note(f"{state}; the same command continues" if continues else state)
     return code
 
 

@@ -110,25 +110,20 @@ def show_reproduction(result: Reproduction) -> None:
         emit(f"{head}: not reproduced, {differences} ({compared}): {result.reason}")
     if result.spread and not result.same:
         rows = [
-            [
-                s.metric,
-                *(f"{v:.6g}" for v in (s.stored, s.now, s.now - s.stored, s.limit)),
-                s.source,
-            ]
+            [s.metric, *(f"{v:.4g}" for v in (s.stored, s.now, s.now - s.stored, s.limit))]
             for s in result.spread
         ]
-        header = ["metric", "stored", "now", "difference", "allowed", "from"]
+        header = ["metric", "stored", "now", "difference", "allowed"]
         show_table(header, rows, title="spread of seeds")
-    if result.verdict == "different":
+        emit(f"allowed: from {', '.join(dict.fromkeys(s.source for s in result.spread))}")
+    if result.differences:
         shown = result.differences[:_DIFFERENCES]
         rows = [[d.name, _short(d.first), _short(d.second)] for d in shown]
         show_table(["name", "stored", "now"], rows)
-    if result.environment:
-        rows = [
-            [name, *(str(value or "") for value in pair)]
-            for name, pair in result.environment.items()
-        ]
-        show_table(["name", "stored", "now"], rows, title="made with")
+        if more := len(result.differences) - len(shown):
+            emit(f"and {more} more; --json lists all")
+    for name, (then, now) in result.environment.items():  # whole: a platform's name is long
+        emit(f"{name}: {then or 'unknown'} then, {now or 'unknown'} now")
 
 
 def _short(value: object) -> str:

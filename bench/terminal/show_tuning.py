@@ -309,6 +309,9 @@ def show_studies(views: Sequence[StudyView]) -> None:
         for view in views
     ]
     show_table(header, rows)
+    for view in views:
+        for text in view.cautions:
+            emit(f"{view.study_id}: caution: {text}")
 
 
 def choose_study(views: Studies, study_id: str) -> StudyView:

@@ -89,7 +89,10 @@ def test_diverged_run_is_a_row_like_any_other(call: Call, tmp_path: Path) -> Non
     ("words", "message"),
     [
         (("run", "simcrl"), "unknown method 'simcrl'; did you mean 'simclr'?"),
-        (("run", "simclr+vu"), "unknown add-on 'vu' in 'simclr+vu' (known: uv)"),
+        (
+            ("run", "simclr+vu"),
+            "unknown add-on 'vu' in 'simclr+vu' (known: feddecorr, fedprox, fedu2",
+        ),
         (("run", "simclr", "--preset", "dmo"), "unknown preset 'dmo'; did you mean 'demo'?"),
         (("run", "simclr", "--set", "client.lrr=1"), "did you mean 'client.lr'?"),
         (("run", "simclr", "--set", "client.lr=-1"), "client.lr: must be greater than 0"),
@@ -168,13 +171,15 @@ def test_bug_is_exit_code_1_and_named(call: Call, monkeypatch: pytest.MonkeyPatc
 
 
 def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedbench.bench.terminal.show_lists.records", interrupted)
     answer = call("methods")
     assert (answer.code, answer.out) == (130, "")
-    assert answer.err == "interrupted; the same command continues\n"
+    assert answer.err == "interrupted\n"  # a listing has nothing to continue
+    monkeypatch.setattr("fedbench.cli.fedbench.run", interrupted)
+    assert call("run", "simclr").err.endswith("interrupted; the same command continues\n")
 
 
 def test_lanes_change_no_metric(call: Call, finished: Any, tmp_path: Path) -> None:
