@@ -9,7 +9,6 @@ from fedbench.bench.method import registry
 
 ON_ANY = (
     "byol+l-dawa",
-    "orchestra+l-dawa",
     "simclr+feddecorr",
     "simclr+scaffold",
     "spectral+fedprox",

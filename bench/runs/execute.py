@@ -203,8 +203,6 @@ class _Run:
         self._lanes: LaneExecutor | None = None
         self.setup, self._folder, self._devices = setup, folder, devices
         self._device = torch.device(devices[0])
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
         self._personal_dir = folder / "clients"
         self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
@@ -219,6 +217,8 @@ class _Run:
             partition: file of the partition, for worker processes.
             on_round: called after every round.
         """
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
         trainer, every = self.trainer, self.setup.config.evaluation.every
         total = trainer.total_rounds
 

@@ -61,7 +61,8 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
         " 'broken-pack'"
     )
     addon = shell("config", "simclr+half", env=env)
-    assert "unknown add-on 'half' in 'simclr+half' (known: uv); not loaded: plugin" in addon.err
+    assert "unknown add-on 'half' in 'simclr+half' (known: feddecorr, fedprox, fedu2" in addon.err
+    assert "; not loaded: plugin 'half'" in addon.err
 
 
 def test_a_plugin_that_a_broken_one_imported_is_kept(

@@ -47,7 +47,7 @@ def test_every_method_goes_with_a_transformer(spec: str) -> None:
     contract.test_the_loss_reaches_every_trained_tensor()
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "+" not in spec])
 def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     """The result is finite and repeatable, with weights, traffic and extras in float32."""
     labelled = registry.create(spec, {}).needs().labels is Labels.SOME
@@ -60,7 +60,7 @@ def test_every_method_trains_in_bfloat16(spec: str, tmp_path: Path) -> None:
     assert bool(weights.isfinite().all())
 
 
-@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_method_can_be_tuned(spec: str) -> None:
     space = load_space(spec)
     assert set(space.dimensions) <= set(known_keys(spec))

@@ -173,14 +173,13 @@ def train(config: dict[str, Any]) -> None:
     import ray
     from ray import tune
 
-    node = ray.get_runtime_context().get_node_id()
     try:
         _train(config)
-    except _UnfitError as err:
-        tune.report(unfit_report(err, node))
-        raise
     except Exception as err:
-        if is_gpu_fault(err):
+        if isinstance(err, _UnfitError):
+            tune.report(unfit_report(err, ray.get_runtime_context().get_node_id()))
+        elif is_gpu_fault(err):
+            node = ray.get_runtime_context().get_node_id()
             tune.report(fault_report(err, node, ray.get_gpu_ids()))
         raise
 

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from fedbench.bench.method import DataSpec, Net, Sharing
-from fedbench.bench.method.registry import create, specs
+from fedbench.bench.method.registry import create
 from fedbench.bench.nn.backbones import Backbone
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
 from fedbench.methods.supervised import Supervised
+from tests.specs import SPECS
 
 CPU = torch.device("cpu")
 
@@ -131,7 +132,7 @@ def test_rotated_images_are_turned_once_and_are_everyones() -> None:
         )
 
 
-@pytest.mark.parametrize("spec", specs())
+@pytest.mark.parametrize("spec", SPECS)
 def test_all_methods_start_from_the_same_encoder(spec: str) -> None:
     """This pairs gains over the untrained encoder, and differences of methods, by seed."""
     labels = {"data__label_fraction": 0.5} if spec[:3] in ("sem", "cba") else {}

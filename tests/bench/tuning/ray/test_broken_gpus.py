@@ -58,7 +58,7 @@ def test_cells_after_a_cuda_failure_are_untouched(tmp_path: Path) -> None:
     assert Store(tmp_path).rows() == []
 
 
-@pytest.mark.slow  # starts a Ray cluster
+@pytest.mark.extended  # a cluster of two nodes takes over a minute on two cores
 def test_cells_of_a_broken_node_run_on_another(tmp_path: Path) -> None:
     result = on_nodes(tmp_path, {"num_cpus": 1}, {"num_cpus": 1}, broken=True)
     assert result["counts"] == [4, 0, 4, 0]
