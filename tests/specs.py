@@ -1,6 +1,6 @@
-"""Specs that tests run through: every method, and every add-on on the methods that it names.
+"""Specs that tests run through: every method, and `uv` on the methods that it names.
 
-Add-ons that go with any method are tested on one or two each; `-m extended` has all compositions.
+Other add-ons are tested on one method each; `-m extended` has all compositions.
 """
 
 from __future__ import annotations
@@ -19,5 +19,6 @@ def _names_its_bases(spec: str) -> bool:
     return all(entry.bases is not None for entry in registry.parse_spec(spec)[1:])
 
 
-SPECS = sorted({*filter(_names_its_bases, registry.specs()), *ON_ANY})
+SLOW = {"byol+fedu2", "simsiam+fedu2"}
+SPECS = sorted({*filter(_names_its_bases, registry.specs()), *ON_ANY} - SLOW)
 OTHERS = sorted({*registry.specs()} - {*SPECS})
