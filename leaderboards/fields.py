@@ -68,14 +68,19 @@ def spec_of(cell: PaperCell) -> str | None:
     return "orchestra" if cell.method.startswith("Orchestra") else cell.spec
 
 
-def decide(cell: PaperCell, spec: str) -> tuple[dict[str, Any], dict[str, str]]:
+def decide(cell: PaperCell, spec: str) -> tuple[dict[str, Any], dict[str, str]] | None:
     """Return the fields that a number fixes, with their values, and the open ones, with reasons.
+
+    None for a number of a setting that is no preset.
 
     Raises:
         ValueError: if a field of the configuration is in neither.
     """
     holding = [rule for rule in rules() if rule.holds(cell, spec)]
-    (name,) = {rule.preset for rule in holding} - {None}
+    presets = {rule.preset for rule in holding} - {None}
+    if not presets:
+        return None
+    (name,) = presets
     values = load_preset(str(name)).values_for(spec, {"data.name": _NAMES[cell.dataset]}, str)
     fixed: dict[str, Any] = {k: v.value for k, v in values.items() if v.origin != "ours"}
     left = {k: v.note or "the paper does not say" for k, v in values.items() if k not in fixed}
@@ -116,7 +121,10 @@ def _columns(cell: PaperCell) -> dict[str, str]:
     spec = spec_of(cell)
     if spec is None:
         return {}
-    fixed, left = decide(cell, spec)
+    decided = decide(cell, spec)
+    if decided is None:
+        return {"spec": spec}
+    fixed, left = decided
     return {"spec": spec, "fixed_json": _text(fixed), "open_json": _text(sorted(left))}
 
 

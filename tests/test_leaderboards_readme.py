@@ -22,7 +22,8 @@ def test_counts() -> None:
     }
     assert f"({len(cells)} of them)" in TEXT
     shown = [int(number) for number in re.findall(r"\| (\d+) \|", TEXT)]
-    assert shown == [counts[paper] for paper in ("orchestra", "mi", "pfedae")]
+    papers = ("orchestra", "mi", "pfedae", "ssd", "l-dawa", "fedmar", "fedx")
+    assert shown == [counts[paper] for paper in papers]
 
 
 def test_any_tool_reads_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

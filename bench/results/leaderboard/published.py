@@ -1,11 +1,12 @@
 """Published numbers of the same method, data set, setting and probe as a row.
 
-The tables are `leaderboards/papers/*.parquet`. Three papers, three kinds of split, norm and probe:
-a published number is shown beside a row of exactly the setting it was measured in, and never
+The tables are `leaderboards/papers/*.parquet`. Each paper has its kind of split, norm and probe: a
+published number is shown beside a row of exactly the setting it was measured in, and never
 ranked. What a number fixes of a configuration is a column, which leaderboards/fields.py writes.
 
 Sources: Lubana et al. 2022 (Orchestra, O); Louizos et al. 2024 (mutual information, M); Arora 2023
-(personalised autoencoders, A).
+(personalised autoencoders, A); for the methods after them Rehman et al. 2023 (L-DAWA), Fang et al.
+2025 (SSD), Han et al. 2022 (FedX) and the tables of FedMAR.
 """
 
 from __future__ import annotations
@@ -96,9 +97,11 @@ _PREFERRED = "orchestra_table5"
 """Its means are those of table 1 and in part of 2, 6 and 7; it alone has spreads."""
 
 _CACHED = "published with a 50-epoch probe, ours with cached features"
+_BEST_KNN = "published at the checkpoint with the best k-NN on test images, ours at the last round"
 _MLP_NOTE = "far above what plain autoencoders give"
 _MEASURED: dict[str, Mapping[str, str]] = {
     "linear": {"linear_paper_acc": "", "linear_acc": _CACHED},
+    "linear_cached": {"linear_acc": _BEST_KNN},
     "finetune_1pct": {"finetune_1pct_acc": ""},
     "finetune_10pct": {"finetune_10pct_acc": ""},
     "linear_probe_all_client_labels": {"linear_acc": ""},
@@ -129,7 +132,7 @@ def published_number(row: Row, metric: str) -> Published | None:
     dataset = DATASETS.get(known_name(row) or "")
     config = settings_of(row.config_json)
     for cell, fixed in _cells_of().get((dataset, row.method), ()):
-        note = _MEASURED[cell.metric].get(metric)
+        note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(
             name in config and config[name] in values for name, values in fixed.items()
         ):

@@ -296,7 +296,7 @@ def from_trial(trial: Trial) -> dict[str, Any]:
 class PaperCell(Record):
     """One printed number with its provenance; null = not stated in the paper."""
 
-    paper: Literal["orchestra", "mi", "pfedae"] = Field(description="which of the three papers")
+    paper: str = Field(description="short name of the paper")
     citation: str = Field(description="authors, year, title")
     url: str | None = _column("where the paper can be read")
     source: str = Field(description="the table, named paper_tableN")
@@ -305,8 +305,8 @@ class PaperCell(Record):
     method: str = Field(description="as printed")
     spec: str | None = _column("the same method here; null = none here")
     metric: str = Field(description="the table's column")
-    value: float = Field(description="fraction, or a number of classes", json_schema_extra=FRACTION)
-    unit: Literal["fraction", "classes"] = Field(description="unit of value and spread")
+    value: float = Field(description="in the unit below", json_schema_extra=FRACTION)
+    unit: Literal["fraction", "classes", "number"] = Field(description="unit of value and spread")
     printed: str = Field(description="the number as printed; accuracies in percent")
     spread: float | None = _column("printed spread, in the unit of value", ge=0)
     spread_kind: Literal["standard deviation", "standard error"] | None = _column(

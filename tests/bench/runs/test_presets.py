@@ -35,6 +35,7 @@ def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
 
 def test_names() -> None:
     shipped = {"demo", "laptop", "cross-device", "cross-silo", "mi", "mi-semi", "pfedae"}
+    shipped |= {"after-device", "after-silo"}
     assert shipped <= set(preset_names())
 
 

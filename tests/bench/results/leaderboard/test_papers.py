@@ -30,6 +30,17 @@ COUNTS = {
     "mi_table6": 27,
     "mi_table7": 21,
     "pfedae_table4_1": 74,
+    "l_dawa_cifar100": 18,
+    "l_dawa_tinyimagenet": 6,
+    "l_dawa_supervised": 12,
+    "ssd_main": 25,
+    "ssd_ablation": 17,
+    "ssd_transfer": 4,
+    "fedmar_table1": 36,
+    "fedmar_table2": 24,
+    "fedmar_table7": 6,
+    "fedmar_tables7_8": 6,
+    "fedx_abstract": 2,
 }
 
 
@@ -50,7 +61,7 @@ def test_numbers_are_the_printed_ones() -> None:
     for cell in paper_cells():
         scale = 100 if cell.unit == "fraction" else 1
         assert cell.value == float(cell.printed) / scale
-        assert cell.unit == "classes" or 0 <= cell.value <= 1
+        assert cell.unit != "fraction" or 0 <= cell.value <= 1
         assert (cell.spread is None) == (cell.spread_kind is None)
 
 
