@@ -14,6 +14,7 @@ from fedbench.methods import (  # noqa: F401
     fedx,
     l_dawa,
     lejepa,
+    mim,
     orchestra,
     pfedae,
     rotpred,

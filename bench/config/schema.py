@@ -116,7 +116,7 @@ class ModelConfig(Strict):
 
     backbone: str = Field(
         "resnet8",
-        description="resnet18 (CIFAR stem), resnet8 (for CPUs) or cct-4-3x2 (transformer)",
+        description="resnet18 (CIFAR stem), resnet8 (for CPUs), cct-4-3x2 or vit-5 (transformers)",
     )
     width: int | None = Field(
         None,

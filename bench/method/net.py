@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -72,15 +72,33 @@ class Net(nn.ModuleDict):
     def _run(self, part: str, x: Tensor) -> Tensor:
         if part == self._reused and self._last is not None and self._last[0] is x:
             return self._last[1]
-        if self.precision != "bf16":
-            y = self[part](x)
-        else:  # numbers are float32 again between parts: losses and messages need that
-            with torch.autocast(x.device.type, torch.bfloat16):
-                y = self[part](x)
-            y = y.float()
+        y = self._precisely(self[part], x)
         if part == self._reused:
             self._last = x, y
-        return y  # type: ignore[no-any-return]
+        return y
+
+    def call(self, part: str, function: str, *inputs: Tensor) -> Tensor:
+        """Run another function of a part than its `forward`, in the precision of the run.
+
+        Args:
+            part: name of the part; not one that only the server holds.
+            function: name of a function of its module, from tensors to one tensor.
+            *inputs: its arguments.
+
+        Raises:
+            PluginError: for a part of the server, to which only `net(x, …)` meters the way.
+        """
+        if part in self.remote:
+            raise PluginError(f"part {part!r} is the server's: run it as net(x, {part!r})")
+        return self._precisely(getattr(self[part], function), *inputs)
+
+    def _precisely(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        if self.precision != "bf16":
+            return function(*inputs)
+        # Numbers are float32 again between parts: losses and messages need that.
+        with torch.autocast(inputs[0].device.type, torch.bfloat16):
+            y = function(*inputs)
+        return y.float()
 
     @contextmanager
     def reusing(self, part: str) -> Iterator[None]:

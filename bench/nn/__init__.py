@@ -4,7 +4,14 @@ Everything here is independent of federation; a plugin imports it from this modu
 """
 
 from fedbench.bench.nn.autoencoder import ImageDecoder, group_normed, latent_encoder, latent_gap
-from fedbench.bench.nn.backbones import Backbone
+from fedbench.bench.nn.backbones import (
+    Backbone,
+    ViT,
+    ViTLayer,
+    patch_side,
+    patches,
+    sine_positions,
+)
 from fedbench.bench.nn.budget import ClusterBudget
 from fedbench.bench.nn.clustering import (
     LocalClusters,
@@ -55,6 +62,8 @@ __all__ = [
     "LocalClusters",
     "Memory",
     "Optimizer",
+    "ViT",
+    "ViTLayer",
     "accept",
     "add_targets",
     "assign_evenly",
@@ -80,9 +89,12 @@ __all__ = [
     "mutual_prediction",
     "negative_cosine",
     "nt_xent",
+    "patch_side",
+    "patches",
     "projector",
     "random_units",
     "restored_buffers",
+    "sine_positions",
     "sinkhorn",
     "spectral_contrast",
     "spread",

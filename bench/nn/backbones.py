@@ -1,4 +1,4 @@
-"""Encoders for small images, by name: ResNets, a compact transformer, and their norms."""
+"""Encoders for small images, by name: ResNets, two transformers, and their norms."""
 
 from __future__ import annotations
 
@@ -44,10 +44,21 @@ class CCTShape:
     description: str
 
 
-BACKBONES: Mapping[str, ResNetShape | CCTShape] = {
+@dataclass(frozen=True)
+class ViTShape:
+    """Size of a vision transformer: layers, attention heads, and length of a token."""
+
+    layers: int
+    heads: int
+    width: int
+    description: str
+
+
+BACKBONES: Mapping[str, ResNetShape | CCTShape | ViTShape] = {
     "resnet18": ResNetShape((2, 2, 2, 2), 64, "ResNet-18 with a 3x3 stem and no max-pool, 512-d"),
     "resnet8": ResNetShape((1, 1, 1), 16, "one block in each of three stages, for CPUs, 64-d"),
     "cct-4-3x2": CCTShape(4, 2, 2, 128, "CCT-4/3x2, four layers on two convolutions, 128-d"),
+    "vit-5": ViTShape(5, 3, 192, "five layers on some 8x8 patches without overlap, 192-d"),
 }
 
 _CHANNELS_LAST = range(9, 33)
@@ -99,7 +110,7 @@ class Backbone:
             the same one; None = from the global generator, like the rest of a net.
     """
 
-    shape: ResNetShape | CCTShape
+    shape: ResNetShape | CCTShape | ViTShape
     width: int
     stem_stride: int
     in_channels: int
@@ -113,7 +124,7 @@ class Backbone:
     @property
     def dim(self) -> int:
         """Length D of a feature vector."""
-        if isinstance(self.shape, CCTShape):
+        if not isinstance(self.shape, ResNetShape):
             return self.width
         return self.width << (len(self.shape.blocks) - 1)
 
@@ -129,8 +140,7 @@ class Backbone:
         `init` is not torch's. No draw depends on norms and strides, which draw nothing.
         """
         with nullcontext() if self.seed is None else scope(self.seed, "encoder"):
-            shape = self.shape
-            made = CCT(self, shape) if isinstance(shape, CCTShape) else ResNet(self, shape)
+            made = _make(self)
             redraw = _INITS[self.init]
             return made if redraw is None else made.apply(redraw)
 
@@ -175,12 +185,19 @@ def make_backbone(
         raise UnknownNameError("backbone", config.backbone, BACKBONES)
     shape = BACKBONES[config.backbone]
     width = config.width or shape.width
-    if isinstance(shape, CCTShape):
+    if not isinstance(shape, ResNetShape):
         if width % shape.heads:
             raise ConfigError(
                 f"model.width: must divide among the {shape.heads} heads of {config.backbone}"
                 f" (got {width})"
             )
+        if isinstance(shape, ViTShape):
+            patch_side(image_size)  # raises if there is none
+            if width % 4:
+                raise ConfigError(
+                    f"model.width: must be divisible by 12 with {config.backbone}: it has 3 heads,"
+                    f" and positions a sine and a cosine of two coordinates (got {width})"
+                )
     elif config.norm == "group" and width % config.norm_groups:
         raise ConfigError(
             f"model.norm_groups: must divide the width (got {config.norm_groups} groups for"
@@ -201,6 +218,16 @@ def make_backbone(
         None if config.head_norm == "encoder" else config.head_norm,
         config.init,
     )
+
+
+def _make(backbone: Backbone) -> nn.Module:
+    match backbone.shape:
+        case CCTShape() as shape:
+            return CCT(backbone, shape)
+        case ViTShape() as shape:
+            return ViT(backbone, shape)
+        case shape:
+            return ResNet(backbone, shape)
 
 
 class ResNet(nn.Module):
@@ -342,8 +369,138 @@ class _Layer(nn.Module):
         return x + y
 
     def _attend(self, x: Tensor) -> Tensor:
-        heads = self.queries_keys_values(x).unflatten(2, (3, self.num_heads, -1))
-        queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
-        heads = F.scaled_dot_product_attention(queries, keys, values)
-        mixed: Tensor = self.mixed(heads.transpose(1, 2).flatten(2))
+        mixed: Tensor = self.mixed(attend(self.queries_keys_values(x), self.num_heads))
         return mixed
+
+
+def attend(queries_keys_values: Tensor, num_heads: int) -> Tensor:
+    """Mix tokens by attention, (B, T, 3 * width) -> (B, T, width)."""
+    heads = queries_keys_values.unflatten(2, (3, num_heads, -1))
+    queries, keys, values = heads.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
+    mixed = F.scaled_dot_product_attention(queries, keys, values)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+class ViT(nn.Module):
+    """Vision transformer for images of one size, (B, C, H, W) -> (B, width): mean of its tokens.
+
+    Positions are fixed sines and cosines; layers are normed before attention and before the MLP,
+    whose hidden layer is four tokens wide.
+
+    Source: Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929, with the positions and, in
+    `visible`, the encoder of He et al. 2022, https://arxiv.org/abs/2111.06377. Deviations: the mean
+    of tokens in place of a class token, and patches of an eighth of the side.
+
+    Args:
+        backbone: gives the images' channels and size, and the width.
+        shape: gives the numbers of layers and heads.
+    """
+
+    positions: Tensor
+
+    def __init__(self, backbone: Backbone, shape: ViTShape) -> None:
+        super().__init__()
+        self.image_size = backbone.image_size
+        self.side = patch_side(backbone.image_size)
+        rows, columns = (length // self.side for length in backbone.image_size)
+        self.embed = nn.Linear(backbone.in_channels * self.side**2, backbone.width)
+        self.register_buffer("positions", sine_positions(rows, columns, backbone.width), False)
+        self.layers = nn.Sequential(
+            *(ViTLayer(backbone.width, shape.heads) for _ in range(shape.layers))
+        )
+        self.norm = nn.LayerNorm(backbone.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode whole images, (B, C, H, W) -> (B, width).
+
+        Raises:
+            DataError: for images of another size than that of the positions.
+        """
+        if x.shape[2:] != self.image_size:
+            made, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))
+            raise DataError(f"this encoder has positions for {made} images, got {got}")
+        tokens = self.embed(patches(x, self.side)) + self.positions
+        pooled: Tensor = self.norm(self.layers(tokens)).mean(dim=1)
+        return pooled
+
+    def visible(self, shown: Tensor, places: Tensor) -> Tensor:
+        """Encode some patches of each image as if there were no others.
+
+        Args:
+            shown: the patches, (B, V, P).
+            places: their numbers in the image, (B, V).
+
+        Returns:
+            Tokens after the last norm, (B, V, width).
+        """
+        tokens = self.embed(shown) + self.positions[places]
+        normed: Tensor = self.norm(self.layers(tokens))
+        return normed
+
+
+class ViTLayer(nn.Module):
+    """Attention and an MLP, each added to normed tokens, (B, T, width) -> (B, T, width).
+
+    It has 12 width² + 13 width parameters.
+    """
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.mixed = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, 4 * width)
+        self.out = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens, then change each."""
+        qkv = self.queries_keys_values(self.attention_norm(x))
+        x = x + self.mixed(attend(qkv, self.num_heads))
+        y: Tensor = self.out(F.gelu(self.hidden(self.norm(x))))
+        return x + y
+
+
+def patch_side(image_size: tuple[int, int]) -> int:
+    """Return the side of the square patches of an image: near an eighth of the image's, at least 2.
+
+    4 for 32x32 images (64 patches), 8 for 64x64, 2 for 8x8, 4 for 28x28 (49 patches).
+
+    Args:
+        image_size: (H, W).
+
+    Raises:
+        ConfigError: if no square of at least 2x2 divides the image.
+    """
+    common = math.gcd(*image_size)
+    sides = [side for side in range(2, common + 1) if common % side == 0]
+    if not sides:
+        raise ConfigError(
+            "model.backbone: images of {}x{} cannot be cut into square patches; set another"
+            " backbone".format(*image_size)
+        )
+    return min(sides, key=lambda side: abs(side - min(image_size) / 8))
+
+
+def patches(x: Tensor, side: int) -> Tensor:
+    """Cut images into square patches, row by row, (B, C, H, W) -> (B, T, C * side * side)."""
+    squares = x.unfold(2, side, side).unfold(3, side, side)  # (B, C, rows, columns, side, side)
+    return squares.permute(0, 2, 3, 1, 4, 5).flatten(1, 2).flatten(2)
+
+
+def sine_positions(rows: int, columns: int, width: int) -> Tensor:
+    """Sines and cosines of both coordinates at wavelengths from 2 pi to 20,000 pi.
+
+    Args:
+        rows: patches in a column.
+        columns: patches in a row.
+        width: length of a position, divisible by 4.
+
+    Returns:
+        (rows * columns, width), row by row.
+    """
+    rates = 10_000.0 ** -(torch.arange(width // 4) / (width // 4))  # (width / 4,)
+    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))  # (T, 2)
+    angles = places[:, :, None] * rates  # (T, 2, width / 4)
+    return torch.cat([angles.sin(), angles.cos()], dim=2).flatten(1)

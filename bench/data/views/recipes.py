@@ -103,6 +103,7 @@ VIEWS: Final[Mapping[str, ViewRecipe]] = MappingProxyType(
         "byol-o-2": _BYOL_O_2,
         "orchestra-o-1": _SIMCLR_O,
         "orchestra-o-2": _BYOL_O_2,
+        "mask": ViewRecipe("crop of 20-100 % and flip", "resized", (0.2, 1.0), flip=0.5),
         "spec-o-1": ViewRecipe(
             "bilinear crop of 8-100 % and flip", "resized", interpolation="bilinear", flip=0.5
         ),

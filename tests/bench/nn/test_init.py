@@ -263,9 +263,9 @@ def test_initial_weights_are_part_of_identity() -> None:
 
 
 def test_cct_weights_are_for_transformers() -> None:
-    for name, shape in BACKBONES.items():
+    for name in BACKBONES:
         config = ModelConfig(backbone=name, init="cct")
-        if hasattr(shape, "heads"):
+        if name.startswith("cct"):
             make_backbone(config, 3)
         else:
             with pytest.raises(ConfigError, match=rf"model\.init: cct is for cct.*got {name}"):
