@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.method import Batch, Client, DataSpec, Net, Sharing
-from fedbench.bench.nn import Backbone, patch_side, patches, sine_positions
+from fedbench.bench.nn import Backbone, ViT, patch_side, patches, sine_positions
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import MethodContract
-from fedbench.methods.mim import MaskedImages, patch_error, visible_patches
+from fedbench.methods.mim import MaskedImages, PatchDecoder, patch_error, visible_patches
 
 DATA = DataSpec((3, 32, 32), 10, 4)
 
@@ -98,6 +98,7 @@ def test_the_encoder_has_the_sheets_size() -> None:
 
 def test_an_image_with_all_patches_visible_is_a_whole_image() -> None:
     encoder = vit().make()
+    assert isinstance(encoder, ViT)
     x = torch.randn(3, 3, 32, 32)
     order = torch.rand(3, 64).argsort(dim=1)
     cut = patches(x, 4)
@@ -132,6 +133,7 @@ def test_only_hidden_patches_are_scored() -> None:
     method = MaskedImages(normalised=False)
     net = of_one_seed(method, vit())
     decoder = net["decoder"]
+    assert isinstance(decoder, PatchDecoder)
     torch.nn.init.zeros_(decoder.pixels.weight)
     torch.nn.init.zeros_(decoder.pixels.bias)
     x = torch.randn(2, 3, 32, 32)
