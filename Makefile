@@ -13,6 +13,8 @@ help:  ## this list
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "fedbench needs Python >= 3.11; try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	@test -d fedbench/bench || { echo "fedbench/bench is no folder: this checkout has no symbolic links;" \
+	  "clone again with git -c core.symlinks=true clone" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@

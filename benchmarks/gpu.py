@@ -34,7 +34,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import registry
 from fedbench.bench.runs.execute import open_partition
 from fedbench.bench.runs.fields import build_config
-from fedbench.bench.system.compute import installed_version
+from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
@@ -96,7 +96,7 @@ def environment(bench: Bench) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "fedbench": installed_version("fedbench"),
+        "fedbench": installed_version(DISTRIBUTION),
         "cores": os.cpu_count(),
         "device": str(bench.device),
     }

@@ -13,6 +13,7 @@ and prints nothing. Importing fedbench loads none of its parts; the first use of
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
 __version__ = "0.1.0"
+
+if not Path(__file__).with_name("bench").is_dir():
+    raise ImportError(
+        "fedbench/bench is no folder: this checkout has no symbolic links. Clone again with"
+        " git -c core.symlinks=true clone, or install a wheel: pip install fedbench-ssl"
+    )
 
 _HOMES = {
     "api": "leaderboard partition plan_run prepare_data report run",

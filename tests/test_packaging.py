@@ -43,9 +43,14 @@ def test_wheel_holds_the_tree_and_installs_without_dependencies(tmp_path: Path) 
         target = source / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, target, follow_symlinks=False)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    # First an archive of the sources, then the wheel from it, as an upload to PyPI is made.
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path)]
     subprocess.run([*build, str(source)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = tmp_path.glob("fedbench_ssl-*.whl")
+    (archive,) = tmp_path.glob("fedbench_ssl-*.tar.gz")
+    check = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(archive)]
+    checked = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == expected()
 
@@ -69,6 +74,48 @@ def test_wheel_holds_the_tree_and_installs_without_dependencies(tmp_path: Path) 
     }
     assert installed == expected()
     assert (environment / "bin" / "fedbench").exists()
+
+
+def test_the_long_description_stands_alone() -> None:
+    """PyPI shows it without the repository around it."""
+    text = (ROOT / "docs" / "package.md").read_text(encoding="utf-8")
+    assert not [link for link in re.findall(r"\]\(([^)]*)\)", text) if "://" not in link]
+
+
+def test_nothing_names_the_other_project_of_this_name() -> None:
+    """`pip install fedbench` and its extras would install a package of somebody else."""
+    wrong = re.compile(r"fedbench\[|(?:pip|uv|uvx|pipx) (?:install )?[\"']?fedbench(?![-/\w])")
+    assert wrong.search("pip install 'fedbench[privacy]'")
+    assert wrong.search("pip install fedbench")
+    here = Path("tests/test_packaging.py")
+    lines = [
+        f"{path}: {line.strip()}"
+        for path in tracked()
+        if path.suffix in (".py", ".md", ".toml", ".yaml", ".sh", ".cff", "")
+        if path != here and (ROOT / path).is_file()
+        for line in (ROOT / path).read_text(encoding="utf-8").splitlines()
+        if wrong.search(line)
+    ]
+    assert not lines
+
+
+def test_a_checkout_without_links_says_what_to_do(tmp_path: Path) -> None:
+    """Git without symbolic links writes the target of a link into a file of its name."""
+    shutil.copytree(ROOT / "fedbench", tmp_path / "fedbench", symlinks=True)
+    for link in (path for path in (tmp_path / "fedbench").iterdir() if path.is_symlink()):
+        target = str(link.readlink())
+        link.unlink()
+        link.write_text(target)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", "import fedbench"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stderr.splitlines()[-1].startswith("ImportError: fedbench/bench is no folder")
+    made = subprocess.run(["make", "demo"], cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 2
+    assert "clone again with git -c core.symlinks=true clone" in made.stderr
+    assert not (tmp_path / ".venv").exists()
 
 
 def test_links_point_at_the_real_folders() -> None:

@@ -1,6 +1,6 @@
 """Privacy budgets of clusterings, accounted by the library dp-accounting.
 
-The library is an extra (`pip install "fedbench[privacy]"`), since it pins an old `attrs`; it is
+The library is an extra (`fedbench-ssl[privacy]`), since it pins an old `attrs`; it is
 imported only when a run asks for privacy.
 """
 
@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from fedbench.bench.system.errors import ResourceError
+from fedbench.bench.system.packages import install_extra
 
 LEVELS = 21
 """Levels of the hash tree in private clustering, its root included: 20 hash bits."""
@@ -36,7 +37,7 @@ def accountant(module: str) -> Any:
     except ImportError as err:
         raise ResourceError(
             "differential privacy needs the accountant dp-accounting, which is not installed:"
-            ' pip install "fedbench[privacy]"'
+            f" {install_extra('privacy')}"
         ) from err
 
 

@@ -19,6 +19,7 @@ from fedbench.bench.results.store.replicas import results_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError, UnknownNameError
+from fedbench.bench.system.packages import install_extra
 
 Scalars = Mapping[str, float]
 
@@ -109,9 +110,7 @@ class WeightsAndBiases:
 
     def __init__(self, root: Path) -> None:
         if importlib.util.find_spec("wandb") is None:
-            raise ResourceError(
-                "--track wandb: needs the package wandb; pip install 'fedbench[wandb]'"
-            )
+            raise ResourceError(f"--track wandb: needs the package wandb: {install_extra('wandb')}")
         self._root = root
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:

@@ -39,10 +39,11 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import numerics
-from fedbench.bench.system.compute import choose_devices, installed_version
+from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.training.client import ClientRunner
@@ -429,7 +430,7 @@ def _provenance() -> dict[str, str | None]:
         env["cuda"] = torch.version.cuda
     return {
         "git_sha": _git_sha(),
-        "package_version": installed_version("fedbench") or "unknown",
+        "package_version": installed_version(DISTRIBUTION) or "unknown",
         "env_json": canonical_json(env),
     }
 

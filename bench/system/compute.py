@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 import psutil
@@ -103,11 +102,3 @@ def resident(images: NDArray[np.uint8], device: torch.device) -> NDArray[np.uint
     if device.type == "cpu" or images.nbytes > torch.cuda.mem_get_info(device)[0] / 4:
         return images
     return torch.from_numpy(np.array(images)).to(device)  # a copy: torch warns about memory maps
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

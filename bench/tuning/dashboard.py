@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.system.packages import install_extra
 from fedbench.bench.tuning.space import Dimension, SearchSpace
 
 if TYPE_CHECKING:
@@ -146,5 +147,5 @@ def check_installed(mirrored: Mirror) -> None:
     if importlib.util.find_spec("optuna_dashboard") is None:
         raise ResourceError(
             f"{str(mirrored.file)!r} is written, but optuna-dashboard is not installed:"
-            " pip install 'fedbench[dashboard]'"
+            f" {install_extra('dashboard')}"
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
 from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.packages import install_extra
 from fedbench.bench.system.seeding import derive
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ def check_sampler(name: str) -> None:
         raise UnknownNameError("sampler", name, SAMPLERS)
     if name == "gp" and importlib.util.find_spec("greenlet") is None:
         raise ResourceError(
-            "--sampler gp: needs the package greenlet; install it with pip install 'fedbench[gp]',"
-            " or use --sampler tpe"
+            f"--sampler gp: needs the package greenlet: {install_extra('gp')}; or use --sampler tpe"
         )
 
 

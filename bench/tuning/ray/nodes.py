@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedbench.bench.system.compute import installed_version, physical_cores
+from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.system.packages import installed_version
 
 PACKAGES = (
     *("fedbench", "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),

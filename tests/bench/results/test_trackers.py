@@ -155,6 +155,6 @@ def test_what_cannot_track_says_so_before_the_run(
     with pytest.raises(UnknownNameError, match="did you mean 'wandb'"):
         fedbench.run("simclr", store=tmp_path, track=["wandbb"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"pip install 'fedbench\[wandb\]'"):
+    with pytest.raises(ResourceError, match=r"pip install 'fedbench-ssl\[wandb\]'"):
         fedbench.run("simclr", store=tmp_path, track=["wandb"])
     assert list(tmp_path.iterdir()) == []
