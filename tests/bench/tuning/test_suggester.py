@@ -137,5 +137,5 @@ def test_unknown_and_unavailable_samplers(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UnknownNameError, match="did you mean 'random'"):
         check_sampler("randon")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"greenlet.*fedbench\[gp\]"):
+    with pytest.raises(ResourceError, match=r"greenlet.*fedbench-ssl\[gp\]"):
         check_sampler("gp")
