@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.bench.api import leaderboard, partition, plan_run, prepare_data, report, run
+    from fedbench.bench.api.boards import leaderboard, report
+    from fedbench.bench.api.runs import partition, plan_run, prepare_data, run
     from fedbench.bench.config import RunConfig
     from fedbench.bench.data.partition.deal import Deal
     from fedbench.bench.results.leaderboard.formats import Ranking
@@ -52,7 +53,8 @@ if not Path(__file__).with_name("bench").is_dir():
     )
 
 _HOMES = {
-    "api": "leaderboard partition plan_run prepare_data report run",
+    "api.boards": "leaderboard report",
+    "api.runs": "partition plan_run prepare_data run",
     "config": "RunConfig",
     "data.partition.deal": "Deal",
     "results.leaderboard.formats": "Ranking",

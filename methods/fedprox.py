@@ -13,10 +13,12 @@ from fedbench.bench.method import (
     Batch,
     Client,
     ClientData,
+    ConfigError,
     DataSpec,
     Loss,
     Net,
     averaged_parameters,
+    nothing_averaged,
     register,
 )
 from fedbench.bench.nn import Backbone, keep_within_round
@@ -36,6 +38,8 @@ class FedProx(AddOn):
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Add a copy of the trained shared tensors that is filled every round and never travels."""
         net = self.base.build(backbone, data)
+        if not any(True for _ in self._shared(net)):
+            raise ConfigError(nothing_averaged(self.base.name, self.name))
         net["received"] = nn.ParameterList(
             nn.Parameter(value.detach().clone(), requires_grad=False) for value in self._shared(net)
         )

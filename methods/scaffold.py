@@ -13,6 +13,7 @@ from fedbench.bench.method import (
     Batch,
     Client,
     ClientData,
+    ConfigError,
     DataSpec,
     Loss,
     Needs,
@@ -21,6 +22,7 @@ from fedbench.bench.method import (
     Sharing,
     Upload,
     averaged_parameters,
+    nothing_averaged,
     register,
 )
 from fedbench.bench.nn import Backbone, keep_within_round
@@ -40,12 +42,14 @@ class Scaffold(AddOn):
 
     def needs(self) -> Needs:
         """Ask for the control variate that was sent down, towards which the server's moves."""
-        return replace(self.base.needs(), before=True)
+        return replace(self.base.needs(), before=True, gradients=("scaffold.control",))
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Add both control variates, zero at first, and a sum of gradients for one round."""
         net = self.base.build(backbone, data)
         size = sum(value.numel() for value in self._shared(net))
+        if not size:
+            raise ConfigError(nothing_averaged(self.base.name, self.name))
         net["scaffold"] = _buffers(control=size, own=size)
         net["scaffold_work"] = _buffers(total=size, steps=1, clients=data.num_clients)
         keep_within_round(net["scaffold_work"])

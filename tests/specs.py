@@ -21,4 +21,9 @@ def _names_its_bases(spec: str) -> bool:
 
 SLOW = {"byol+fedu2", "simsiam+fedu2"}
 SPECS = sorted({*filter(_names_its_bases, registry.specs()), *ON_ANY} - SLOW)
-OTHERS = sorted({*registry.specs()} - {*SPECS})
+REFUSED = {
+    f"{name}+{addon}"
+    for name in ("central-ae", "pfedae", "single-ae")  # average nothing that clients train
+    for addon in ("fedprox", "scaffold")
+}
+OTHERS = sorted({*registry.specs()} - {*SPECS} - REFUSED)

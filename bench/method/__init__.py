@@ -20,7 +20,13 @@ from fedbench.bench.method.base import (
 )
 from fedbench.bench.method.net import Net
 from fedbench.bench.method.registry import register
-from fedbench.bench.method.sharing import ACTIVATIONS, Extra, Sharing, averaged_parameters
+from fedbench.bench.method.sharing import (
+    ACTIVATIONS,
+    Extra,
+    Sharing,
+    averaged_parameters,
+    nothing_averaged,
+)
 from fedbench.bench.system.errors import ConfigError, PluginError
 
 __all__ = [
@@ -43,6 +49,7 @@ __all__ = [
     "Sharing",
     "Upload",
     "averaged_parameters",
+    "nothing_averaged",
     "register",
     "rotate90",
 ]

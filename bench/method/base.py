@@ -66,6 +66,8 @@ class Needs:
         extras: declaration, by name, of everything that `after_local` and `survey` may send, and
             of `activations` if the loss computes through server-only parts. Sending anything else
             stops the run.
+        gradients: names of averaged tensors that hold means of gradients. They reveal what trained
+            weights do, which no rehearsal measures.
         capturable: `loss` and `after_step` make the same operations on tensors of the same shapes
             for every full batch of every client: no branch on values, no counter in Python, no
             draw but those of `Method.draws`. Lanes then record the step once and replay it.
@@ -88,6 +90,7 @@ class Needs:
     companions: tuple[str, ...] = ()
     survey: tuple[str, ...] = ()
     extras: Mapping[str, Extra] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
     capturable: bool = False
 
 

@@ -92,6 +92,14 @@ def averaged_parameters(
             yield value
 
 
+def nothing_averaged(base: str, addon: str) -> str:
+    """Return the message for an add-on on a method that averages nothing which clients train."""
+    return (
+        f"{base}+{addon}: {base} has no tensors that clients train and the server averages, so"
+        f" {addon} has nothing to do; leave it out"
+    )
+
+
 def check_table(names: Iterable[str], table: Mapping[str, Sharing]) -> None:
     """Refuse a table with a pattern that matches no tensor, which is a misspelt name.
 

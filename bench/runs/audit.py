@@ -51,10 +51,12 @@ def audit(setup: Setup) -> None:
     key = canonical_json([setup.config.spec, kind, dump(setup.method), setup.spec.image_shape])
     if key in _audited:
         return
-    declared = setup.method.needs().extras
+    needs = setup.method.needs()
     growing = following_size(setup)
     for name, count in single_samples(setup).items():
-        extra = declared.get(name, Extra())
+        if name in needs.gradients:
+            continue
+        extra = needs.extras.get(name, Extra())
         if extra.per_sample or extra.group_size is not None or extra.budget is not None:
             continue
         if count > _IMAGES // 2 or name in growing:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import DataConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml, stamped
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.data_names import dataset_name
-from fedbench.bench.results.leaderboard.lines import Spent
+from fedbench.bench.results.leaderboard.studies import data_named, study_data
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED, warn_once
@@ -110,21 +108,6 @@ def find_tuned(
     return by_spec
 
 
-def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
-    """Return runs and data set of each study that the store has and that ended.
-
-    An unreadable study is left out: `Store.problems` names it.
-    """
-    costs = {}
-    for study_id in set(studies) & set(store.studies()):
-        with suppress(StoreError):
-            meta = store.study(study_id) or {}
-            if meta.get("finished_at"):
-                runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
-                costs[study_id] = Spent(runs, _public(meta), str(meta.get("data", "")))
-    return costs
-
-
 def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
     """Return the method and the values of a study that is given by id or file."""
     if str(study).endswith((".yaml", ".yml")):
@@ -178,22 +161,7 @@ def _is_on(meta: Mapping[str, Any], dataset: Dataset) -> bool:
     """
     if "whole" in meta:
         return bool(meta["whole"] == dataset.whole)
-    return dataset_name(_name(meta)) == dataset_name(dataset.name)
-
-
-def _public(meta: Mapping[str, Any]) -> str:
-    """Return the name of a study's data set without its path."""
-    return str(meta.get("dataset") or DataConfig(name=_name(meta)).public_name)
-
-
-def _name(meta: Mapping[str, Any]) -> str:
-    try:
-        return str(meta["config"]["data"]["name"])
-    except (KeyError, TypeError) as err:
-        raise StoreError(
-            f"study {meta.get('study_id')!r}: its study.json does not say on which data; run"
-            " `fedbench tune` again, or move its folder away"
-        ) from err
+    return dataset_name(data_named(meta)) == dataset_name(dataset.name)
 
 
 def _no_study(
@@ -210,6 +178,6 @@ def _no_study(
     )
     if others:
         latest = {meta["spec"]: meta for meta in others}
-        where = [f"{m['study_id']} ({_public(m)}, {m['preset']})" for m in latest.values()]
+        where = [f"{m['study_id']} ({study_data(m)}, {m['preset']})" for m in latest.values()]
         message += f"; studies of other data or presets must be named: {', '.join(where)}"
     return message

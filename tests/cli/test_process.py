@@ -34,6 +34,25 @@ def test_help_is_quick_to_import() -> None:
     assert "Example: fedbench run" in done.stdout
 
 
+def test_what_reads_the_store_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    """All in one process, on the rows of the repository: it is a test of imports, not of views."""
+    store = str(Path(__file__).resolve().parents[2] / "leaderboards" / "results")
+    commands = [
+        ["leaderboard", "--store", store],
+        ["studies", "--store", store],
+        ["report", str(tmp_path / "page.html"), "--store", store],
+    ]
+    code = (
+        "import sys, fedbench.cli as c\n"
+        f"for words in {commands!r}:\n"
+        "    try: c.main(words)\n"
+        "    except SystemExit as end: assert not end.code, (words, end.code)\n"
+        "print(sorted({'torch', 'pandas', 'sklearn', 'ray'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
 def test_every_command_has_an_example(call: Call) -> None:
     overview = call("--help").out
     names = [line.split()[0] for line in overview.split("Commands:")[1].splitlines()[1:-2] if line]

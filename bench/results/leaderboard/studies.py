@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.config import DataConfig
+from fedbench.bench.results.leaderboard.lines import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     pearson,
     pearson_interval,
@@ -161,3 +163,38 @@ def studies(store: Store | Path | str | None = None) -> Studies:
         with suppress(StoreError):
             views.append(_study_view(store, study_id))
     return Studies(views, store.problems())
+
+
+def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
+    """Return runs and data set of each study that the store has and that ended.
+
+    An unreadable study is left out: `Store.problems` names it.
+    """
+    costs = {}
+    for study_id in set(studies) & set(store.studies()):
+        with suppress(StoreError):
+            meta = store.study(study_id) or {}
+            if meta.get("finished_at"):
+                runs = int(meta["trials"]) * int(meta["seeds_per_trial"])
+                costs[study_id] = Spent(runs, study_data(meta), str(meta.get("data", "")))
+    return costs
+
+
+def study_data(meta: Mapping[str, Any]) -> str:
+    """Return the name of a study's data set without its path."""
+    return str(meta.get("dataset") or DataConfig(name=data_named(meta)).public_name)
+
+
+def data_named(meta: Mapping[str, Any]) -> str:
+    """Return `data.name` of a study's configuration.
+
+    Raises:
+        StoreError: if its study.json does not have it.
+    """
+    try:
+        return str(meta["config"]["data"]["name"])
+    except (KeyError, TypeError) as err:
+        raise StoreError(
+            f"study {meta.get('study_id')!r}: its study.json does not say on which data; run"
+            " `fedbench tune` again, or move its folder away"
+        ) from err

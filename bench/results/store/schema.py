@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import types
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ R = TypeVar("R", bound=Record)
 _VERSION = b"fedbench.schema_version"
 _CHECKSUM = b"fedbench.sha256"
 _ZEROS = b"0" * 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_WITH_CHECKSUM = 3
 """Schema version from which all rows and trials carry a checksum."""
 
@@ -174,12 +175,30 @@ def decode(data: bytes, model: type[R]) -> list[R]:
     return decode_table(read_table(data), model)
 
 
+def to_records(table: pa.Table) -> list[dict[str, Any]]:
+    """Return a table's rows as dicts, with times in UTC.
+
+    pyarrow would import pandas for a time with a zone, which takes a quarter of a second.
+    """
+    times = [f.name for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz == "UTC"]
+    for name in times:
+        position = table.schema.get_field_index(name)
+        numbers = table.column(name).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        table = table.set_column(position, name, numbers)
+    records: list[dict[str, Any]] = table.to_pylist()
+    for record in records:
+        for name in times:
+            if record[name] is not None:
+                record[name] = _EPOCH + timedelta(microseconds=record[name])
+    return records
+
+
 def decode_table(table: pa.Table, model: type[R]) -> list[R]:
     """Return the records in a table that was read; see `decode`."""
     schema = _SCHEMAS[model]
     try:
-        pylist = table.to_pylist()
-    except (pa.ArrowException, ValueError) as cause:
+        pylist = to_records(table)
+    except (pa.ArrowException, ValueError, OverflowError) as cause:
         raise StoreError("its values cannot be read") from cause
     for raw in pylist:
         version = raw.get("schema_version")

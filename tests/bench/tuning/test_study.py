@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.results.leaderboard.studies import studies
+from fedbench.bench.results.leaderboard.studies import spent, studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import flat_config
 from fedbench.bench.runs.resolve import resolve, warn_once
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.tuning.best import find_tuned, spent
+from fedbench.bench.tuning.best import find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.grid import TunedValues
 from fedbench.bench.tuning.study import tune

@@ -1,0 +1,112 @@
+"""Functions that read a store: the ranking and the page. They load no torch, but for `grid`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedbench.bench.results.leaderboard.formats import Ranking
+from fedbench.bench.results.report.page import Report
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import ConfigError, StoreError
+
+
+def leaderboard(
+    store: Store | Path | str | None = None,
+    *,
+    grid: str | None = None,
+    dataset: str | None = None,
+    metric: str = "linear_acc",
+    published: bool = True,
+    reach: float | None = None,
+) -> Ranking:
+    """Rank the runs of a store.
+
+    Args:
+        store: see `open_store`; one without runs gives an empty ranking, which says why.
+        grid: only cells of this grid (a name, or a YAML file).
+        dataset: only runs on this data set.
+        metric: column or further metric to rank by, or `knn`, `linear`, `linear-paper`.
+        published: look up the published numbers.
+        reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
+            over the rounds. Needs `evaluation.every` for more than one value per run.
+
+    Raises:
+        ConfigError: for a `reach` that is no fraction.
+        UnknownNameError: for an unknown grid, metric or data set.
+        StoreError: for a store that is not there or cannot be read.
+    """
+    from fedbench.bench.results.leaderboard.curves import load_curves
+    from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
+    from fedbench.bench.results.leaderboard.leaderboard import why_empty
+    from fedbench.bench.results.leaderboard.studies import spent
+
+    if reach is not None and not 0 <= reach <= 1:
+        raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
+    store = open_store(store)
+    rows = store.rows()
+    row_ids = None if grid is None else _cells_of(rows, grid)
+    curves, unreadable = (None, []) if reach is None else load_curves(store, rows)
+    board = rank(
+        rows,
+        row_ids=row_ids,
+        dataset=dataset,
+        metric=metric,
+        published=published,
+        studies=spent(store, {row.study_id for row in rows if row.study_id}),
+        curves=curves,
+        reach=reach,
+    )
+    problems = (*store.problems(), *unreadable)
+    if board.groups:
+        return Ranking(board, problems)
+    if not store.root.exists():
+        raise StoreError(
+            f"there is no store at {str(store.root)!r}; name another with --store, or fill this"
+            f" one: `fedbench run simclr --store {shlex.quote(str(store.root))}`"
+        )
+    return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
+
+
+def report(
+    file: Path | str,
+    store: Store | Path | str | None = None,
+    *,
+    grid: str | None = None,
+    dataset: str | None = None,
+) -> Report:
+    """Write one self-contained HTML page about a store: tables, charts, studies, published numbers.
+
+    Args:
+        file: ends in .html; replaced if it exists.
+        store: see `open_store`.
+        grid: only cells of this grid (a name, or a YAML file).
+        dataset: only runs on this data set.
+
+    Raises:
+        ConfigError: for a file of another ending, or one that cannot be written.
+        UnknownNameError: for an unknown grid.
+        StoreError: for a store that is not there or cannot be read.
+    """
+    from fedbench.bench.results.leaderboard.studies import spent
+    from fedbench.bench.results.report.page import write_report
+
+    store = open_store(store).require()
+    rows = store.rows()
+    return write_report(
+        Path(file).expanduser(),
+        store,
+        grid=grid,
+        row_ids=None if grid is None else _cells_of(rows, grid),
+        dataset=dataset,
+        spent=spent(store, {row.study_id for row in rows if row.study_id}),
+    )
+
+
+def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:
+    """Return the rows of a grid; only this needs the methods, and with them torch."""
+    from fedbench.bench.tuning.grid import cells_of
+
+    return cells_of(rows, grid)
