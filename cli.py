@@ -16,7 +16,14 @@ import typer
 
 import fedbench
 from fedbench.bench.system.arguments import grouped
-from fedbench.bench.terminal import groups, show_lists, show_results, show_run, show_tuning
+from fedbench.bench.terminal import (
+    groups,
+    show_lists,
+    show_results,
+    show_run,
+    show_runs,
+    show_tuning,
+)
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit, emit_json, note, suggest, warn
 from fedbench.bench.terminal.exit_codes import (
@@ -208,6 +215,38 @@ def sweep(
 
 
 # Results
+
+
+@command("fedbench runs --method simclr --where data.alpha=0.1")
+def runs(
+    *,
+    method: opt.MethodFilter = None,
+    dataset: opt.DatasetFilter = None,
+    preset: opt.PresetFilter = None,
+    status: opt.StatusFilter = None,
+    where: opt.Where = None,
+    limit: opt.Limit = 30,
+    store: opt.StoreDir = None,
+    output: groups.Output,
+) -> None:
+    """List stored runs, newest first."""
+    listing = fedbench.runs(
+        store,
+        method=method,
+        dataset=dataset,
+        preset=preset,
+        status=status,
+        where=opt.parse_set(where, "--where"),
+        limit=limit or None,
+    )
+    warn(*listing.problems)
+    output.show(listing, show_runs.show_listing)
+
+
+@command("fedbench show 01234567")
+def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: groups.Output) -> None:
+    """Show one stored run: results, curves, configuration, traffic, provenance."""
+    output.show(fedbench.describe(run_id, store), show_runs.show_description)
 
 
 @command("fedbench leaderboard --grid heterogeneity --format markdown")

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from fedbench.bench.data.partition.deal import Deal
     from fedbench.bench.results.leaderboard.formats import Ranking
     from fedbench.bench.results.leaderboard.studies import studies
+    from fedbench.bench.results.listing import Listing, runs
     from fedbench.bench.results.report.page import Report
     from fedbench.bench.results.store.merge import merge
     from fedbench.bench.results.store.row import Row
     from fedbench.bench.results.store.store import Store, open_store
+    from fedbench.bench.runs.describe import Description, describe
     from fedbench.bench.runs.export import export_encoder, load_encoder
     from fedbench.bench.runs.figures import figures
     from fedbench.bench.runs.reproduce import reproduce
@@ -58,11 +60,13 @@ _HOMES = {
     "config": "RunConfig",
     "data.partition.deal": "Deal",
     "results.leaderboard.formats": "Ranking",
+    "results.listing": "Listing runs",
     "results.leaderboard.studies": "studies",
     "results.report.page": "Report",
     "results.store.merge": "merge",
     "results.store.row": "Row",
     "results.store.store": "Store open_store",
+    "runs.describe": "Description describe",
     "runs.export": "export_encoder load_encoder",
     "runs.figures": "figures",
     "runs.reproduce": "reproduce",
@@ -82,7 +86,9 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Deal",
+    "Description",
     "FedbenchError",
+    "Listing",
     "Ranking",
     "Report",
     "ResourceError",
@@ -97,6 +103,7 @@ __all__ = [
     "UnknownNameError",
     "Verification",
     "__version__",
+    "describe",
     "export_encoder",
     "figures",
     "leaderboard",
@@ -110,6 +117,7 @@ __all__ = [
     "reproduce",
     "resolve",
     "run",
+    "runs",
     "studies",
     "sweep",
     "tune",

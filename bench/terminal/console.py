@@ -28,11 +28,13 @@ WORDS = frozenset(
     {
         *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
         *("preset", "cells", "status", "how to get it", "largest classes"),
+        *("id", "data", "setting", "metric", "what"),
     }
 )
 """Headings of columns that are aligned to the left; all other columns hold numbers."""
 
 _DROPPED_FIRST = (
+    "setting",
     *("% / GB", "per GB", "minutes", "MB down", "MB up"),
     *("objective", "k-NN %", "published", "gain", "notes"),
 )

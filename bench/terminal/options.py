@@ -206,6 +206,18 @@ RetryFailed = Annotated[bool, _choice("Run cells again that failed before.", "--
 
 # Results
 
+MethodFilter = Annotated[str | None, _option("SPEC", "Only runs of this method.", "--method")]
+PresetFilter = Annotated[
+    str | None, _option("NAME", "Only runs that started from this preset.", "--preset")
+]
+StatusFilter = Annotated[
+    str | None, _option("WORD", "Only runs that ended so: ok, error or diverged.", "--status")
+]
+Where = Annotated[
+    list[str] | None,
+    _option("KEY=VALUE", "Only runs with this value, of a key or a column; repeatable.", "--where"),
+]
+Limit = Annotated[int, _option("N", "Show at most so many; 0 = all.", min=0)]
 GridFilter = Annotated[str | None, _option("NAME", "Only cells of this grid.")]
 DatasetFilter = Annotated[str | None, _option("NAME", "Only runs on this data set.")]
 Metric = Annotated[
@@ -278,8 +290,8 @@ def parse_format(form: Format | None, as_json: bool) -> Format:
     return Format.JSON if as_json else form or Format.TABLE
 
 
-def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of `--set` options by dotted name; a later one wins.
+def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
+    """Return the values of `--set` or other options by dotted name; a later one wins.
 
     Raises:
         ConfigError: for text that is not KEY=VALUE.
@@ -289,7 +301,7 @@ def parse_set(texts: Sequence[str] | None) -> dict[str, Any]:
     try:
         return dict(parse_override(text) for text in texts or ())
     except ConfigError as err:
-        raise ConfigError(f"--set {err}") from err
+        raise ConfigError(f"{option} {err}") from err
 
 
 def parse_names(text: str | None) -> list[str] | None:

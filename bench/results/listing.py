@@ -1,0 +1,139 @@
+"""Rows of a store, chosen by what is remembered of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
+
+_LEAST = 8
+_SHOWN = {
+    *("row_id", "method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed"),
+    *("status", "error", "objective", "knn_acc", "linear_acc", "untrained_linear_acc", "grid"),
+    *("study_id", "started_at", "finished_at", "platform"),
+}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Some rows of a store, newest first.
+
+    Attributes:
+        rows: the rows; replicas of one run share its row id.
+        short_ids: for each row the beginning of its id that no other row of the store has, at least
+            8 characters.
+        total: number of rows that fit, with those beyond the limit.
+        problems: files of the store that could not be read.
+    """
+
+    rows: tuple[Row, ...]
+    short_ids: tuple[str, ...]
+    total: int
+    problems: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        shown = [row.model_dump(mode="json", include=_SHOWN) for row in self.rows]
+        return {"total": self.total, "runs": shown}
+
+
+def runs(
+    store: Store | Path | str | None = None,
+    *,
+    method: str | None = None,
+    dataset: str | None = None,
+    preset: str | None = None,
+    status: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+) -> Listing:
+    """List rows of a store, newest first.
+
+    Args:
+        store: see `open_store`.
+        method: only rows of this spec.
+        dataset: only rows on this data set, by the name of its content.
+        preset: only rows that started from this preset.
+        status: `ok`, `error` or `diverged`.
+        where: dotted names of the configuration, or columns, and the values that rows have there.
+        limit: at most this many.
+
+    Raises:
+        ConfigError: for a `where` that no row has.
+        UnknownNameError: for a method, data set, preset or status that no row has.
+        StoreError: for a store that is not there.
+    """
+    store = open_store(store).require()
+    rows = store.rows()
+    found = sorted(rows, key=lambda row: row.finished_at, reverse=True)
+    given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
+    for column, value in given.items():
+        if value is not None:
+            there = {getattr(row, column) for row in rows}
+            if value not in there:
+                raise UnknownNameError(f"{column} of a stored run", value, there)
+            found = [row for row in found if getattr(row, column) == value]
+    if where:
+        found = [row for row in found if _fits(row, where)]
+        if not found:
+            _check_names(rows, where)
+    shown = found if limit is None else found[:limit]
+    short = short_ids([row.row_id for row in rows])
+    return Listing(
+        tuple(shown),
+        tuple(short[row.row_id] for row in shown),
+        len(found),
+        tuple(store.problems()),
+    )
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """Return, for each id, its shortest beginning of 8 characters or more that no other has.
+
+    >>> short_ids(["0123456789", "012345678a", "abcdef0123"])["012345678a"]
+    '012345678a'
+    >>> short_ids(["0123456789", "012345678a", "abcdef0123"])["abcdef0123"]
+    'abcdef01'
+    """
+    ordered = sorted(set(ids))
+    short = {}
+    for index, name in enumerate(ordered):
+        beside = [*ordered[max(0, index - 1) : index], *ordered[index + 1 : index + 2]]
+        shared = max((_common(name, other) for other in beside), default=0)
+        short[name] = name[: max(_LEAST, shared + 1)]
+    return short
+
+
+def _common(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+
+
+def _fits(row: Row, where: Mapping[str, Any]) -> bool:
+    values = _values(row)
+    return all(name in values and values[name] == wanted for name, wanted in where.items())
+
+
+def _values(row: Row) -> dict[str, Any]:
+    """Return the columns of a row, and the values of its configuration by dotted name."""
+    config = flatten(json.loads(row.config_json), keep=())
+    return {**{name: getattr(row, name) for name in Row.model_fields}, **config}
+
+
+def _check_names(rows: Sequence[Row], where: Mapping[str, Any]) -> None:
+    """Raise if no row has a name, which is a slip; that no row has the value is an answer."""
+    known = {name for row in rows for name in _values(row)}
+    for name in where:
+        if name not in known:
+            near = nearest(name, known)
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise ConfigError(
+                f"--where {name}: no run has such a key or column{hint} (`fedbench show RUN_ID`"
+                " lists the keys of a run)"
+            )

@@ -1,0 +1,109 @@
+"""One row in full: its configuration with sources, its curve, and the commands that repeat it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import FedbenchError
+
+if TYPE_CHECKING:
+    from fedbench.bench.runs.resolve import Resolved
+
+CHANGED = "changed"
+"""Source of a value that neither the preset nor a default gives."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """One row of a store and what belongs to it.
+
+    Attributes:
+        row: the row.
+        config: dotted name -> value and its source: that of `fedbench config`, or `changed`, with
+            the study or the grid where one is known.
+        curve: points by evaluated round, as `curve.parquet` has them.
+        commands: command lines that repeat the run; the first compares every bit.
+        sources_unknown: why sources are empty: its method or preset is not here; empty if they are.
+    """
+
+    row: Row
+    config: Mapping[str, tuple[Any, str]]
+    curve: Sequence[Mapping[str, Any]]
+    commands: tuple[str, ...]
+    sources_unknown: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        config = {k: {"value": v, "source": source} for k, (v, source) in self.config.items()}
+        return {
+            "row": self.row.model_dump(mode="json"),
+            "config": config,
+            "curve": list(self.curve),
+            "commands": list(self.commands),
+            "sources_unknown": self.sources_unknown,
+        }
+
+
+def describe(run_id: str, store: Store | Path | str | None = None) -> Description:
+    """Describe a stored run.
+
+    Args:
+        run_id: its row id, or an unambiguous beginning of at least 4 characters.
+        store: see `open_store`.
+
+    Raises:
+        ConfigError: for an id that no row or several rows have.
+        StoreError: for a store that is not there, or a curve that cannot be read.
+    """
+    store = open_store(store).require()
+    row = store.find(run_id)
+    sources, unknown = _sources(row)
+    # A method's field that is a mapping stays one value.
+    values = flatten(json.loads(row.config_json), keep=sources)
+    values.pop("spec", None)
+    config = {key: (value, sources.get(key, "")) for key, value in values.items()}
+    changed = [] if unknown else [k for k, (_, source) in config.items() if CHANGED in source]
+    commands = [f"fedbench reproduce {row.row_id}"]
+    if not unknown:
+        words = ["fedbench", "run", row.method, "--preset", row.preset, "--seed", str(row.seed)]
+        for key in changed:
+            words += ["--set", f"{key}={json.dumps(config[key][0])}"]
+        commands.append(shlex.join(words))
+    return Description(row, config, store.curve(store.key(row)), tuple(commands), unknown)
+
+
+def _sources(row: Row) -> tuple[dict[str, str], str]:
+    """Return the source of each value of a row, or none and the reason."""
+    from fedbench.bench.runs.fields import flat_config
+    from fedbench.bench.runs.resolve import resolve
+
+    def plain(**given: Any) -> Resolved:
+        return resolve(
+            row.method, preset=row.preset, environ={}, content=lambda _: row.dataset, **given
+        )
+
+    try:
+        values = flat_config(row.config)
+        presets = plain()  # with the data set of the preset
+        same_data = plain(set={"data.name": values["data.name"]})
+    except FedbenchError as err:
+        return {}, str(err)
+    before, sources = flat_config(same_data.config), dict(same_data.sources)
+    before["data.name"] = flat_config(presets.config)["data.name"]
+    sources["data.name"] = presets.sources["data.name"]
+    scaled = json.loads(row.scaled_json or "{}")
+    study = f" (study {row.study_id})" if row.study_id else ""
+    for key, value in values.items():
+        if key == "seed":
+            sources[key] = "seed"
+        elif key not in before or value != before[key]:
+            sources[key] = CHANGED + (f" (rule of grid {row.grid})" if key in scaled else study)
+    return {key: sources.get(key, "") for key in values}, ""

@@ -1,0 +1,143 @@
+"""`fedbench runs` and `fedbench show`, on the rows of the repository."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench import describe, open_store, resolve
+from fedbench import runs as list_runs
+from fedbench.bench.config.overrides import parse_override
+from fedbench.bench.results.listing import short_ids
+from fedbench.bench.terminal.show_runs import sparkline
+
+Call = Callable[..., Any]
+STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+ROWS = open_store(STORE).rows()
+
+
+def listed(call: Call, *words: str) -> dict[str, Any]:
+    answer = call("runs", "--store", str(STORE), "--limit", "0", "--json", *words)
+    assert answer.code == 0, answer.err
+    record: dict[str, Any] = json.loads(answer.out)
+    return record
+
+
+def test_all_runs_newest_first(call: Call) -> None:
+    record = listed(call)
+    assert record["total"] == len(record["runs"]) == len(ROWS)
+    times = [run["finished_at"] for run in record["runs"]]
+    assert times == sorted(times, reverse=True)
+
+
+def test_filters_agree_with_the_rows(call: Call) -> None:
+    words = ("--method", "spectral", "--where", "data.partition=rotation", "--where", "seed=2")
+    ids = {run["row_id"] for run in listed(call, *words)["runs"]}
+    expected = {
+        row.row_id
+        for row in ROWS
+        if (row.method, row.partition, row.seed) == ("spectral", "rotation", 2)
+    }
+    assert ids == expected
+    assert expected
+    assert listed(call, "--status", "ok", "--preset", "laptop", "--dataset", "cifar10")["total"]
+    assert listed(call, "--where", "seed=99999")["runs"] == []
+
+
+def test_a_table_with_short_ids_that_other_commands_take(call: Call) -> None:
+    answer = call("runs", "--store", str(STORE), "--limit", "2")
+    header, *lines = answer.out.splitlines()
+    assert header.split()[:2] == ["id", "method"]
+    assert answer.err.strip() == f"2 of {len(ROWS)} runs; --limit shows more"
+    short = lines[0].split()[0]
+    assert open_store(STORE).find(short).row_id.startswith(short)
+
+
+def test_short_ids_are_long_enough() -> None:
+    ids = ["0123456789ab", "0123456789ac", "0123456700", "fff"]
+    short = short_ids(ids)
+    assert [short[name] for name in ids] == ["0123456789ab", "0123456789ac", "012345670", "fff"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--method", "spectrall"), "unknown method of a stored run 'spectrall'; did you mean"),
+        (("--where", "data.alpa=1"), "data.alpa: no run has such a key or column; did you mean"),
+        (("--where", "nonsense"), "--where"),
+        (("--status", "broken"), "unknown status of a stored run 'broken'"),
+    ],
+)
+def test_slips_are_named(words: tuple[str, ...], message: str, call: Call) -> None:
+    answer = call("runs", "--store", str(STORE), *words)
+    assert answer.code == 2
+    assert message in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_a_run_in_full(call: Call) -> None:
+    row = next(row for row in ROWS if row.grid == "after")
+    answer = call("show", row.row_id[:8], "--store", str(STORE))
+    assert answer.code == 0
+    for text in (
+        f"{row.linear_acc * 100:.1f} %" if row.linear_acc else "",
+        "curves, each between its least and its greatest:",
+        "client.lr",
+        "preset laptop (ours)",
+        "sent between clients and server",
+        f"fedbench reproduce {row.row_id}",
+    ):
+        assert text in answer.out
+    record = json.loads(call("show", row.row_id, "--store", str(STORE), "--json").out)
+    assert record["row"]["row_id"] == row.row_id
+    assert record["config"]["seed"] == {"value": row.seed, "source": "seed"}
+    assert len(record["curve"]) == row.num_rounds
+
+
+def test_the_printed_command_gives_the_configuration_of_the_run() -> None:
+    """For every row of the repository: the command is what a reader would type."""
+    for row in ROWS:
+        description = describe(row.row_id, STORE)
+        words = shlex.split(description.commands[1])
+        assert words[:3] == ["fedbench", "run", row.method]
+        options = dict(zip(words[3:7:2], words[4:7:2], strict=True))
+        values = dict(parse_override(text) for text in words[8::2])
+        assert {*words[7::2]} <= {"--set"}
+        given = resolve(
+            row.method,
+            preset=options["--preset"],
+            seed=int(options["--seed"]),
+            set=values,
+            environ={},
+            content=lambda _, name=row.dataset: name,  # type: ignore[misc]
+        )
+        assert given.config == row.config
+
+
+def test_a_row_of_a_preset_that_is_not_here_has_no_sources(tmp_path: Path) -> None:
+    from fedbench.bench.results.store.store import Store
+
+    store = Store(tmp_path)
+    row = ROWS[0].model_copy(update={"preset": "mine"})
+    store.write_row(row)
+    description = describe(row.row_id, store)
+    assert "mine" in description.sources_unknown
+    assert {source for _, source in description.config.values()} == {""}
+    assert description.commands == (f"fedbench reproduce {row.row_id}",)
+
+
+def test_listing_knows_the_number_beyond_the_limit() -> None:
+    listing = list_runs(STORE, limit=3)
+    assert (len(listing.rows), listing.total) == (3, len(ROWS))
+
+
+def test_sparklines() -> None:
+    assert sparkline([3, 3, 3]) == "▁▁▁"
+    assert sparkline([7, 0]) == "█▁"
+    long = sparkline(list(range(1000)))
+    assert (len(long), long[0], long[-1]) == (40, "▁", "█")
