@@ -62,7 +62,8 @@ def command(
     """Register a function as a command whose help ends in an example."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        return of.command(epilog=f"Example: {example}", **settings)(grouped(function))
+        entry = {"epilog": f"Example: {example}", "cls": groups.GroupedCommand, **settings}
+        return of.command(**entry)(grouped(function))
 
     return register
 
@@ -469,7 +470,25 @@ def _add_list(kind: str, summary: str) -> None:
         _show_list(kind, output)
 
 
-_add_list("methods", "List methods and add-ons; --json adds their hyperparameters.")
+@command("fedbench methods simclr+uv")
+def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
+    """List methods and add-ons, or show the hyperparameters of one."""
+    if spec is None:
+        _show_list("methods", output)
+    elif output.json:
+        emit_json(show_lists.method_records(spec))
+    else:
+        show_lists.show_method(spec)
+
+
+@command("fedbench explain client.lr")
+def explain(key: opt.Key, *, output: groups.Output) -> None:
+    """Explain one value: meaning, range, default, and its value in every preset."""
+    from fedbench.bench.runs import explain
+
+    output.show(explain.explain(key), show_lists.show_explanation)
+
+
 _add_list("presets", "List presets: named, complete configurations.")
 _add_list("grids", "List grids that can be swept.")
 _add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")

@@ -5,16 +5,15 @@ Usage: `python docs/reference.py`; a test compares the page with the fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
 
-import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.method import registry
+from fedbench.bench.runs.explain import default, kind
 
 PAGE = Path(__file__).with_name("configuration.md")
 _INTRODUCTION = """# Configuration
@@ -63,7 +62,7 @@ def _section(
     level: int = 2,
 ) -> str:
     rows = [
-        f"| `{f'{prefix}.{name}' if prefix else name}` | {_kind(info)} | {_default(info)} |"
+        f"| `{f'{prefix}.{name}' if prefix else name}` | {kind(info)} | {default(info)} |"
         f" {_escaped(info.description or '')} |"
         for name, info in fields
     ]
@@ -75,71 +74,6 @@ def _section(
         + "\n".join(rows)
         + "\n"
     )
-
-
-def _kind(info: FieldInfo) -> str:
-    """Type and range of a field, as `number in [0, 1)` or the words that it takes."""
-    text, null, rest = _words(info.annotation).partition(" or null")
-    return f"{_ranged(text, info.metadata)}{null}{rest}"
-
-
-def _ranged(text: str, metadata: Iterable[Any]) -> str:
-    bounds = dict(_bounds(metadata))
-    low, high = bounds.get("low"), bounds.get("high")
-    if low and high:
-        text = f"{text} in {low}, {high}"
-    elif low:
-        text = f"{text} {'>' if low[0] == '(' else '≥'} {low[1:]}"
-    return text
-
-
-def _bounds(metadata: Iterable[Any]) -> Iterable[tuple[str, str]]:
-    for rule in metadata:
-        if isinstance(rule, annotated_types.Ge):
-            yield "low", f"[{rule.ge}"
-        if isinstance(rule, annotated_types.Gt):
-            yield "low", f"({rule.gt}"
-        if isinstance(rule, annotated_types.Le):
-            yield "high", f"{rule.le}]"
-        if isinstance(rule, annotated_types.Lt):
-            yield "high", f"{rule.lt})"
-
-
-_NAMES: Mapping[Any, str] = {
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    str: "text",
-    type(None): "null",
-}
-
-
-def _words(annotation: Any) -> str:
-    if annotation in _NAMES:
-        return _NAMES[annotation]
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        rules = [rule for info in metadata for rule in getattr(info, "metadata", [info])]
-        return _ranged(_words(inner), rules)
-    if get_origin(annotation) is Literal:
-        return ", ".join(f"`{option}`" for option in get_args(annotation))
-    if get_origin(annotation) in (tuple, list):
-        return f"list of {_words(get_args(annotation)[0])}"
-    parts = [_words(part) for part in get_args(annotation) if part is not Ellipsis]
-    if get_origin(annotation) is None or not parts:
-        return str(getattr(annotation, "__name__", annotation))
-    return " or ".join(dict.fromkeys(part for part in parts if part))
-
-
-def _default(info: FieldInfo) -> str:
-    value = info.get_default(call_default_factory=True)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
 
 
 def _escaped(text: str) -> str:

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
+
+from typer.core import TyperCommand
 
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json
+
+
+class GroupedCommand(TyperCommand):
+    """Command whose help lists options in groups: its own ones first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then the options of each group under its heading."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            name: [] for name in ("Arguments", "Options", *_HEADINGS.values())
+        }
+        heading_of = {
+            field.name: heading for kind, heading in _HEADINGS.items() for field in fields(kind)
+        }
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is None:
+                continue
+            if param.param_type_name == "argument":
+                name = record[0].partition(" <")[0]  # without the Python type
+                sections["Arguments"].append((name, record[1]))
+            else:
+                sections[heading_of.get(param.name or "", "Options")].append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 class Record(Protocol):
@@ -147,6 +174,15 @@ class Output:
     def suggests(self) -> bool:
         """True unless `--json` or `--quiet` forbids to name the next command."""
         return not (self.json or self.quiet)
+
+
+_HEADINGS: Mapping[type, str] = {
+    Settings: "Configuration",
+    Places: "Places",
+    Cluster: "Runs at a time",
+    Output: "Output",
+}
+"""Groups whose options have a heading of their own in the help."""
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

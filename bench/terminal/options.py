@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.terminal import completion
 
 
 class Format(StrEnum):
@@ -43,14 +44,14 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-def _argument(metavar: str, text: str) -> Any:
-    """Describe an argument: its name in the help, and its help text."""
-    return typer.Argument(metavar=metavar, help=text)
+def _argument(metavar: str, text: str, **more: Any) -> Any:
+    """Describe an argument: its name in the help, its help text, and `autocompletion`."""
+    return typer.Argument(metavar=metavar, help=text, **more)
 
 
-def _option(metavar: str, text: str, *names: str, **limits: Any) -> Any:
+def _option(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Describe an option that takes a value; without `names`, it is called like its parameter."""
-    return typer.Option(*names, metavar=metavar, help=text, **limits)
+    return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def _choice(text: str, *names: str) -> Any:
@@ -62,15 +63,28 @@ _PROCESSES, _LANES, _RUNS = 1024, 256, 100_000  # beyond these a number is a sli
 
 # Shared by many commands
 
-Spec = Annotated[str, _argument("SPEC", "Method with optional add-ons, name[+addon…].")]
+Spec = Annotated[
+    str,
+    _argument(
+        "SPEC", "Method with optional add-ons, name[+addon…].", autocompletion=completion.specs
+    ),
+]
 Preset = Annotated[
     str | None,
     _option(
-        "NAME", "Preset to start from; default: the one that a --config file names, else demo."
+        "NAME",
+        "Preset to start from; default: the one that a --config file names, else demo.",
+        autocompletion=completion.presets,
     ),
 ]
 Set = Annotated[
-    list[str] | None, _option("KEY=VALUE", "Set a value by its dotted name; repeatable.", "--set")
+    list[str] | None,
+    _option(
+        "KEY=VALUE",
+        "Set a value by its dotted name; repeatable.",
+        "--set",
+        autocompletion=completion.settings,
+    ),
 ]
 Config = Annotated[
     list[Path] | None,
@@ -190,8 +204,13 @@ CheckpointDir = Annotated[
     Path | None,
     _option("DIR", "Folder for checkpoints of unfinished runs, on a disk that all nodes see."),
 ]
-Grid = Annotated[str, _option("NAME", "Name of a grid, or its YAML file.")]
-Methods = Annotated[str | None, _option("A,B", "Methods to run instead of the grid's.")]
+Grid = Annotated[
+    str, _option("NAME", "Name of a grid, or its YAML file.", autocompletion=completion.grids)
+]
+Methods = Annotated[
+    str | None,
+    _option("A,B", "Methods to run instead of the grid's.", autocompletion=completion.spec_list),
+]
 Seeds = Annotated[str | None, _option("0,1", "Seeds to run instead of the grid's.")]
 SweepSeed = Annotated[int | None, _option("N", "A single seed; the same as --seeds N.")]
 Tuned = Annotated[
@@ -206,19 +225,47 @@ RetryFailed = Annotated[bool, _choice("Run cells again that failed before.", "--
 
 # Results
 
-MethodFilter = Annotated[str | None, _option("SPEC", "Only runs of this method.", "--method")]
+ShownSpec = Annotated[
+    str | None,
+    _argument(
+        "SPEC",
+        "Method whose hyperparameters are shown; default: list all.",
+        autocompletion=completion.specs,
+    ),
+]
+Key = Annotated[
+    str,
+    _argument("KEY", "Dotted name of a value, such as client.lr.", autocompletion=completion.keys),
+]
+MethodFilter = Annotated[
+    str | None,
+    _option("SPEC", "Only runs of this method.", "--method", autocompletion=completion.specs),
+]
 PresetFilter = Annotated[
-    str | None, _option("NAME", "Only runs that started from this preset.", "--preset")
+    str | None,
+    _option(
+        "NAME",
+        "Only runs that started from this preset.",
+        "--preset",
+        autocompletion=completion.presets,
+    ),
 ]
 StatusFilter = Annotated[
     str | None, _option("WORD", "Only runs that ended so: ok, error or diverged.", "--status")
 ]
 Where = Annotated[
     list[str] | None,
-    _option("KEY=VALUE", "Only runs with this value, of a key or a column; repeatable.", "--where"),
+    _option(
+        "KEY=VALUE",
+        "Only runs with this value, of a key or a column; repeatable.",
+        "--where",
+        autocompletion=completion.settings,
+    ),
 ]
 Limit = Annotated[int, _option("N", "Show at most so many; 0 = all.", min=0)]
-GridFilter = Annotated[str | None, _option("NAME", "Only cells of this grid.")]
+GridFilter = Annotated[
+    str | None, _option("NAME", "Only cells of this grid.", autocompletion=completion.grids)
+]
 DatasetFilter = Annotated[str | None, _option("NAME", "Only runs on this data set.")]
 Metric = Annotated[
     str,
@@ -245,10 +292,19 @@ Port = Annotated[int, _option("N", "Port of the web server.", min=1, max=65535)]
 MirrorOnly = Annotated[
     bool, _choice("Write Optuna's journal, but start no server.", "--mirror-only")
 ]
-RunId = Annotated[str, _argument("RUN_ID", "Run id, or an unambiguous beginning of it.")]
+RunId = Annotated[
+    str,
+    _argument(
+        "RUN_ID", "Run id, or an unambiguous beginning of it.", autocompletion=completion.run_ids
+    ),
+]
 RunIds = Annotated[
     list[str],
-    _argument("RUN_ID…", "Run ids, or unambiguous beginnings of them; drawn side by side."),
+    _argument(
+        "RUN_ID…",
+        "Run ids, or unambiguous beginnings of them; drawn side by side.",
+        autocompletion=completion.run_ids,
+    ),
 ]
 EncoderFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .safetensors.")]
 PictureFolder = Annotated[Path, _option("DIR", "Folder to write files to.", "--out")]

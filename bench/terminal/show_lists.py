@@ -13,6 +13,7 @@ from fedbench.bench.terminal.console import emit, emit_json, show_table, takes_u
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.partition.deal import Deal
+    from fedbench.bench.runs.explain import Explanation
     from fedbench.bench.runs.export import Exported
     from fedbench.bench.runs.resolve import Resolved
     from fedbench.bench.tuning.doctor import Checkup
@@ -44,8 +45,12 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
     return dataset_records(data_dir)
 
 
-def method_records() -> list[dict[str, Any]]:
-    """Return a record for each registered method and add-on, with its fields."""
+def method_records(spec: str | None = None) -> list[dict[str, Any]]:
+    """Return a record for each registered method and add-on, with its fields.
+
+    Args:
+        spec: only the method and the add-ons of this spec.
+    """
     from fedbench.bench.method import registry
     from fedbench.bench.runs.guarantees import declared
 
@@ -72,7 +77,7 @@ def method_records() -> list[dict[str, Any]]:
             },
             **declared(entry, methods),
         }
-        for entry in known.values()
+        for entry in (known.values() if spec is None else registry.parse_spec(spec))
     ]
 
 
@@ -80,6 +85,44 @@ def show_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> None:
     """Print the records of a list as a table."""
     header, rows = _TABLES[kind]
     show_table(header, [row for record in entries for row in rows(record)])
+
+
+def show_explanation(explanation: Explanation) -> None:
+    """Print the meaning of a key, and its value in each preset."""
+    from fedbench.bench.runs.fields import show
+
+    for meaning in explanation.meanings:
+        owner = f" ({meaning.owner})" if meaning.owner else ""
+        emit(f"{explanation.key}{owner}: {meaning.description}")
+        emit(f"  {meaning.kind.replace('`', '')}; default {meaning.default}")
+    rows = [
+        [v.preset, v.where or "always", show(v.value), v.origin, v.note]
+        for v in explanation.presets
+    ]
+    if rows:
+        emit("\n")
+        show_table(["preset", "where", "value", "from", "note"], rows)
+        emit("from: the paper, its released code, or ours")
+
+
+def show_method(spec: str) -> None:
+    """Print the hyperparameters of a spec: defaults, ranges, meanings."""
+    from fedbench.bench.method import registry
+    from fedbench.bench.runs.explain import default, kind
+    from fedbench.bench.runs.fields import field_infos
+
+    for entry in registry.parse_spec(spec):
+        emit(f"{entry.name}: {entry.summary}")
+    rows = [
+        [name, default(info), kind(info).replace("`", ""), info.description or ""]
+        for name, info in field_infos(spec).items()
+        if name.startswith("method.")
+    ]
+    if rows:
+        emit("\n")
+        show_table(["key", "default", "range", "meaning"], rows)
+    else:
+        emit("no hyperparameters")
 
 
 def _method_row(record: Mapping[str, Any]) -> list[str]:
