@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 SCRIPT = Path(__file__).parent / "torture" / "flips.py"
-NUMBER = 20
+NUMBER = 10
 SLOW = ("checkpoints", "clients", "rounds", "data cache", "untrained", "leaderboard")
 """Kinds whose files are made again, or of which 70 are read, every time."""
 
@@ -35,7 +35,7 @@ def test_no_damaged_byte_is_used_silently(flips: ModuleType, tmp_path: Path) -> 
     bad = []
     noticed = {}
     for name, kind in flips.kinds(tmp_path).items():
-        number = NUMBER // 4 if name.startswith(SLOW) else NUMBER
+        number = NUMBER // 2 if name.startswith(SLOW) else NUMBER
         outcomes, lines = flips.attack(kind, number, random.Random(name), tmp_path)
         bad += [f"{name}: {line}" for line in lines]
         noticed[name] = outcomes["redone"] + outcomes["refused"]

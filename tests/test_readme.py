@@ -110,6 +110,8 @@ def test_the_configuration_reference_is_that_of_the_fields() -> None:
 @pytest.mark.parametrize("line", commands())
 def test_command(line: str, place: Path) -> None:
     words = shlex.split(line.replace("PATH/TO/cifar10", str(place / "cifar10")), comments=True)
+    if "--trials" in words:  # the first takes as long as the start of Ray
+        words[words.index("--trials") + 1] = "1"
     done = execute(words, place)
     needs_a_cluster = "--address" in words or "--gpus-per-trial" in words
     assert done.returncode == (3 if needs_a_cluster else 0), done.stderr

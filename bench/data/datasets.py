@@ -427,11 +427,22 @@ def _torchvision(name: str, root: Path, data_dir: Path | None, *, download: bool
 
 
 def _root(data_dir: Path | None) -> Path:
-    """Return the absolute folder of all caches."""
+    """Return the absolute folder of all caches.
+
+    Raises:
+        DataError: if the system takes no such name.
+    """
     if data_dir is None:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         data_dir = Path(os.environ.get(DATA_DIR_VARIABLE) or Path(cache) / "fedbench")
-    return data_dir.expanduser().absolute()
+    root = data_dir.expanduser().absolute()
+    try:
+        root.is_dir()
+    except OSError as err:  # it is false for a folder that is not there
+        text = str(root)
+        shown = text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
+        raise DataError(f"no cache of data sets at {shown!r}: {err.strerror}") from err
+    return root
 
 
 def _dataset(name: str, cache: Cache) -> Dataset:

@@ -12,10 +12,10 @@ from typing import Any
 
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
-from fedbench.bench.system.packages import installed_version
+from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 
 PACKAGES = (
-    *("fedbench", "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
+    *(DISTRIBUTION, "ray", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "optuna"),
     *("pyarrow", "pandas", "pydantic", "pyyaml", "safetensors", "psutil", "pillow"),
 )
 """Packages that trials import, directly or not."""
@@ -317,7 +317,7 @@ def compare(
     """Return the problems of a node, and its versions that differ from this machine's."""
     here, there = versions(), facts["packages"]
     problems = [f"{name} is not installed" for name in PACKAGES if here[name] and not there[name]]
-    if there["fedbench"] and there["fedbench"] != here["fedbench"]:
+    if there[DISTRIBUTION] and there[DISTRIBUTION] != here[DISTRIBUTION]:
         problems.append(f"fedbench is {there['fedbench']} there and {here['fedbench']} here")
     commit, ours = facts["commit"], _prober((), False)()["commit"]
     if commit and ours and commit != ours:

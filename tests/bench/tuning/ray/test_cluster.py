@@ -29,6 +29,7 @@ from fedbench.bench.system.errors import (
     StoreError,
 )
 from fedbench.bench.system.files import file_lock
+from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.ray import nodes, remote, session
 from fedbench.bench.tuning.ray.executor import remove_stale_marks
@@ -231,8 +232,8 @@ def test_what_nodes_have_and_lack() -> None:
     assert nodes.compare(facts(packages={**same, "torch": None}), {})[0] == (
         "torch is not installed",
     )
-    (problem,), _ = nodes.compare(facts(packages={**same, "fedbench": "9.9"}), {})
-    assert problem == f"fedbench is 9.9 there and {same['fedbench']} here"
+    (problem,), _ = nodes.compare(facts(packages={**same, DISTRIBUTION: "9.9"}), {})
+    assert problem == f"fedbench is 9.9 there and {same[DISTRIBUTION]} here"
     assert nodes.compare(facts(packages={**same, "numpy": "0.1"}, python="3.9.1"), {}) == (
         (),
         (f"numpy 0.1 (here {same['numpy']})", f"python 3.9.1 (here {sys.version.split()[0]})"),
