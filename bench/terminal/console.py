@@ -12,10 +12,11 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, cast
 
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.text import single_line, visible, visible_json
@@ -34,10 +35,18 @@ WORDS = frozenset(
 )
 """Headings of columns that are aligned to the left; all other columns hold numbers."""
 
+_FOLDED = frozenset(
+    {
+        *("notes", "note", "value", "source", "summary", "cells", "how to get it", "meaning"),
+        *("largest classes", "setting", "range", "where"),
+    }
+)
+"""Headings of columns whose text may take several lines on a terminal."""
+
 _DROPPED_FIRST = (
     "setting",
     *("% / GB", "per GB", "minutes", "MB down", "MB up"),
-    *("objective", "k-NN %", "published", "gain", "notes"),
+    *("objective", "k-NN %", "published", "gain", "notes", "local %", "preset", "data"),
 )
 """Headings of columns that a narrow terminal does without, in this order."""
 
@@ -218,7 +227,8 @@ def show_table(
     from rich.table import Table
 
     console = _console(sys.stdout)
-    header, rows = _fitting(header, rows, console.width)
+    whole = header
+    header, rows, console.width = _fitting(header, rows, console.width)
     style = not os.environ.get("NO_COLOR")
     table = Table(
         title=title or None,
@@ -228,16 +238,17 @@ def show_table(
         box=box.ROUNDED,
     )
     for name in header:
-        words = name in WORDS
-        table.add_column(
-            name, justify="left" if words else "right", overflow="fold", no_wrap=not words
-        )
+        side: Literal["left", "right"] = "left" if name in WORDS else "right"
+        table.add_column(name, justify=side, overflow="fold", no_wrap=name not in _FOLDED)
     for index, row in enumerate(rows):
         in_bold = style and index < len(bold) and bold[index]
         table.add_row(*row, style="bold" if in_bold else "")
     with console.capture() as captured:
         console.print(table)
     _write(captured.get())
+    if dropped := [name for name in whole if name not in header]:
+        text = f"no room for {', '.join(dropped)}: widen the terminal, or use --json"
+        emit(textwrap.fill(text, console.width))
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
@@ -266,20 +277,26 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
 
 def _fitting(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int
-) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Leave out columns that a narrow terminal has no room for; columns of words may wrap."""
-    for name in _DROPPED_FIRST:
+) -> tuple[Sequence[str], Sequence[Sequence[str]], int]:
+    """Leave out columns that a narrow terminal has no room for; columns of words may wrap.
+
+    Returns:
+        Headings, rows, and the width of the table: more than the terminal's if what nothing can be
+        left out of has no room. Lines are then broken by the terminal, but no number is cut.
+    """
+    for name in (*_DROPPED_FIRST, ""):
         needed = [
-            min(size, 16) if column in WORDS else size
+            min(size, 16) if column in _FOLDED else size
             for column, size in zip(header, _widths(header, rows), strict=True)
         ]
-        if sum(needed) + 3 * len(needed) + 1 <= width:
+        whole = sum(needed) + 3 * len(needed) + 1
+        if whole <= width:
             break
         if name in header:
             place = list(header).index(name)
             header = [*header[:place], *header[place + 1 :]]
             rows = [[*row[:place], *row[place + 1 :]] for row in rows]
-    return header, rows
+    return header, rows, max(width, whole)
 
 
 class Status:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
+_SHOWN_METRICS = ("objective", "knn_acc", "linear_acc")
+"""Metrics of an evaluated round that its line has; `verbose` has all."""
 _SHOWN_CELLS = 8  # running cells shown at the same time
 
 
@@ -75,7 +77,8 @@ class RunProgress(Status):
     def _due(self, record: RoundRecord, total: int, now: float) -> bool:
         last = record.round_index + 1 == total
         few = total <= _FEW_ROUNDS
-        return self.verbose or few or last or now - self._last_line >= _SECONDS
+        evaluated = bool(record.metrics)
+        return self.verbose or few or last or evaluated or now - self._last_line >= _SECONDS
 
     def _line(self, record: RoundRecord, total: int) -> str:
         done = record.round_index + 1
@@ -86,9 +89,10 @@ class RunProgress(Status):
             f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
             size(self._bytes),
         ]
+        shown = {name: record.metrics[name] for name in _SHOWN_METRICS if name in record.metrics}
         if self.verbose:
-            parts += [f"{name} {value:.4f}" for name, value in record.parts.items()]
-        parts += [f"{name} {value:.4f}" for name, value in record.metrics.items()]
+            shown = {**record.parts, **record.metrics}
+        parts += [f"{name} {value:.4f}" for name, value in shown.items()]
         left = self._seconds / self._rounds * (total - done)
         parts.append(f"{duration(left)} left" if done < total else "evaluating")
         return " · ".join(parts)
@@ -104,6 +108,7 @@ class CellProgress(Status):
         super().__init__(title, quiet=quiet, verbose=verbose)
         self._running: dict[str, str] = {}
         self._head = f"{title} · {self.first_step}"
+        self._left = ""
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -113,7 +118,7 @@ class CellProgress(Status):
             self._begin(event)
         elif isinstance(event, events.CellStarted):
             self._running[event.id] = event.label
-            self._head = f"{self.title} · {event.done}/{event.total} done"
+            self._head = f"{self.title} · {event.done}/{event.total} done{self._left}"
         elif isinstance(event, events.CellProgress):
             loss = "-" if event.loss is None else f"{event.loss:.4f}"
             collapsed = " · collapsed" if event.collapsed else ""
@@ -140,6 +145,7 @@ class CellProgress(Status):
 
     def _end(self, event: CellDone) -> None:
         left = "" if event.eta_seconds is None else f" · {duration(event.eta_seconds)} left"
+        self._left = left
         self._head = f"{self.title} · {event.done}/{event.total} done{left}"
         shown = not self.live or self.verbose or event.status in ("error", "diverged")
         if self.quiet or not shown:

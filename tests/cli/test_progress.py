@@ -8,6 +8,7 @@ import pytest
 
 from fedbench.bench.terminal import console
 from fedbench.bench.terminal.progress import CellProgress, DecodingProgress, RunProgress
+from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.tuning import events
 
 
@@ -19,6 +20,46 @@ def show(progress: CellProgress) -> None:
         progress(events.CellProgress("a", "simclr seed=0", 1, 4, loss=0.5, collapsed=False))
         progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
         progress(events.CellDone("b", "simclr seed=1", "error", None, 1.0, 3, 3, None, "torn"))
+
+
+def test_a_sweep_keeps_its_end_in_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[str, ...]] = []
+    monkeypatch.setattr(CellProgress, "update", lambda _, *texts: drawn.append(texts))
+    progress = CellProgress("sweep x", quiet=True)
+    progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
+    progress(events.CellStarted("b", "simclr seed=1", done=2, total=3))
+    progress(events.CellProgress("b", "simclr seed=1", 1, 4, loss=0.5, collapsed=False))
+    assert all(texts[0] == "sweep x · 2/3 done · 30 s left" for texts in drawn)
+
+
+def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a hundred rounds in less than 5 s a pipe gets the first, the last and these."""
+    metrics = {"knn_acc": 0.5, **{f"more_{i}": 0.123 for i in range(30)}}
+    progress = RunProgress("run x")
+    for index in range(100):
+        record = RoundRecord(
+            round_index=index,
+            loss=1.0,
+            parts={},
+            cohort_size=1,
+            idle_clients=0,
+            num_steps=1,
+            bytes_up=1,
+            bytes_down=1,
+            std_ratio=1.0,
+            effective_rank=1.0,
+            projection_std_ratio=1.0,
+            collapsed=False,
+            seconds=0.01,
+            metrics=metrics if index in (40, 41) else {},
+        )
+        progress(record, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" · ")[0] for line in lines] == [
+        *("round 1/100", "round 41/100", "round 42/100", "round 100/100")
+    ]
+    assert "knn_acc 0.5000" in lines[1]
+    assert max(map(len, lines)) <= 120
 
 
 HEAD = "sweep x · 2 to run, 1 of 3 in the store already · 2 at a time, 0.5 GPU each"

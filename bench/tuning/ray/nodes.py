@@ -318,7 +318,7 @@ def compare(
     here, there = versions(), facts["packages"]
     problems = [f"{name} is not installed" for name in PACKAGES if here[name] and not there[name]]
     if there[DISTRIBUTION] and there[DISTRIBUTION] != here[DISTRIBUTION]:
-        problems.append(f"fedbench is {there['fedbench']} there and {here['fedbench']} here")
+        problems.append(f"fedbench is {there[DISTRIBUTION]} there and {here[DISTRIBUTION]} here")
     commit, ours = facts["commit"], _prober((), False)()["commit"]
     if commit and ours and commit != ours:
         problems.append(f"fedbench is of commit {commit} there and {ours} here")
