@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -77,8 +78,15 @@ def run_name(row: Row) -> str:
     return f"{row.method}{alpha}-seed{row.seed}-{row.row_id[:8]}"
 
 
+_RESULTS = ("objective", "knn_acc", "linear_acc", "linear_paper_acc", "mlp_acc", "final_loss")
+"""Results that TensorBoard's table of hyperparameters has as columns."""
+
+
 class TensorBoard:
-    """Event files in `tensorboard/` of a store, one folder a run."""
+    """Event files in `tensorboard/` of a store, one folder a run.
+
+    Curves are scalars by round; settings and main results are a line of the page HParams.
+    """
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "tensorboard"
@@ -86,6 +94,7 @@ class TensorBoard:
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Write the events of the run, in place of earlier ones."""
         from tensorboardX import SummaryWriter
+        from tensorboardX.summary import hparams
 
         place = self._folder / run_name(row)
         shutil.rmtree(place, ignore_errors=True)
@@ -95,15 +104,19 @@ class TensorBoard:
                 for name, value in values.items():
                     writer.add_scalar(f"round/{name}", value, done, walltime=began + seconds)
             last = row.rounds_done or 0
-            for name, value in outcome(row).items():
-                writer.add_scalar(f"final/{name}", value, last, row.finished_at.timestamp())
+            found = outcome(row)
+            results = {f"final/{name}": found[name] for name in _RESULTS if name in found}
+            for name, value in results.items():
+                writer.add_scalar(name, value, last, row.finished_at.timestamp())
+            for part in hparams(settings(row), results):
+                writer.file_writer.add_summary(part)
             table = "\n".join(f"| {k} | {v} |" for k, v in settings(row).items())
             text = f"| setting | value |\n| --- | --- |\n{table}"
             writer.add_text("settings", text, last, row.finished_at.timestamp())
 
 
 class WeightsAndBiases:
-    """Runs in the project `fedbench`; the environment (`WANDB_MODE=offline`, …) sets the rest.
+    """Runs in the project `$WANDB_PROJECT`, else `fedbench`; the environment sets the rest.
 
     Its files go to `wandb/` of a store.
     """
@@ -123,7 +136,7 @@ class WeightsAndBiases:
         import wandb
 
         run = wandb.init(
-            project="fedbench",
+            project=os.environ.get("WANDB_PROJECT") or "fedbench",
             id=row.row_id,
             name=run_name(row),
             group=row.config_id,

@@ -63,6 +63,28 @@ def test_event_files_hold_the_rows_numbers(tracked: tuple[Store, str]) -> None:
     assert any(b"client.lr" in b"".join(v.tensor.string_val) for v in texts)
 
 
+def test_hyperparameters_and_results_are_a_line_of_one_table(tracked: tuple[Store, str]) -> None:
+    """In place of a chart with one point for each of 30 results."""
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    store, run_id = tracked
+    row = store.row(run_id)
+    assert row is not None
+    parts = [
+        HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        for event in events(store.root / "tensorboard")
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "hparams"
+    ]
+    (begun,) = [part.session_start_info for part in parts if part.HasField("session_start_info")]
+    assert begun.hparams["client.lr"].number_value == row.config.client.lr
+    assert begun.hparams["spec"].string_value == "simclr"
+    (table,) = [part.experiment for part in parts if part.HasField("experiment")]
+    columns = {metric.name.tag for metric in table.metric_infos}
+    single = {tag for tag in scalars(store.root / "tensorboard") if tag.startswith("final/")}
+    assert columns == single == {"final/objective", "final/knn_acc", "final/final_loss"}
+
+
 def test_a_second_time_replaces_the_first(tracked: tuple[Store, str]) -> None:
     store, run_id = tracked
     before = scalars(store.root / "tensorboard")
@@ -118,6 +140,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> list[dict[str, 
 
 def test_wandb_sees_the_row(tracked: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> None:
     store, run_id = tracked
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
     run = FakeRun()
     calls = fake_wandb(monkeypatch, run)
     Tracking(["wandb"], store)(run_id)
@@ -136,6 +159,9 @@ def test_wandb_sees_the_row(tracked: tuple[Store, str], monkeypatch: pytest.Monk
     Tracking(["wandb"], store)(run_id)
     assert len(run.logged) == 2
     assert calls[1]["resume"] == "allow"
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    Tracking(["wandb"], store)(run_id)
+    assert calls[2]["project"] == "mine"
 
 
 def test_a_service_that_fails_costs_no_result(
