@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import logging
 import os
 import pickle
 import re
@@ -22,13 +23,15 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fedbench.bench.data.cache import CacheWriter, first_line
-from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
+from fedbench.bench.data.sources.decode import HELD_OUT, Part, Picture, Progress, write_splits
 from fedbench.bench.system.errors import DataError
+
+LOGGER = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 )
-TEST_FOLDERS = ("test", "val", "validation")
+TEST_FOLDERS = ("test", "val", "validation", "valid")
 TIMEOUT = 30.0  # seconds without an answer from a download server
 
 
@@ -216,7 +219,10 @@ def prepare_command(name: str, data_dir: Path | None) -> str:
 
 
 class ImageFolders(PathSource):
-    """`folder:PATH`: PATH/train/CLASS/… and PATH/test/CLASS/… (or val/, validation/).
+    """`folder:PATH`: PATH/train/CLASS/… and PATH/test/CLASS/… (or val/, validation/, valid/).
+
+    Without a test folder one image of six is held out by its content; without a train folder too,
+    PATH itself has the class folders.
 
     Classes are numbered by the sorted folder names and images follow in sorted order, as
     torchvision's ImageFolder does; two deviations: names with a leading dot are skipped, and grey
@@ -233,17 +239,32 @@ class ImageFolders(PathSource):
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
         classes, train, test = self._splits()
-        return write_splits(writer, train, test, classes, progress)
+        if test:
+            return write_splits(writer, train, test, classes, progress)
+        LOGGER.warning(
+            "folder:%s has no test folder: one image of %d, by its content, is a test image",
+            self.path.name,
+            HELD_OUT,
+        )
+        return write_splits(writer, Part(train, False), Part(train, True), classes, progress)
 
     def _splits(self) -> tuple[tuple[str, ...], list[Picture], list[Picture]]:
         """Return the class names, the training images and the test images."""
         test = next((self.path / n for n in TEST_FOLDERS if (self.path / n).is_dir()), None)
-        if not (self.path / "train").is_dir() or test is None:
+        train = self.path / "train"
+        if not train.is_dir():
+            if test is not None:
+                raise DataError(f"folder:{self.path} has {test.name}/ but no train/")
+            train = self.path
+        classes = _class_folders(train)
+        if not classes:
             raise DataError(
                 f"folder:{self.path} needs the folders train/ and test/ (or val/) with one folder"
-                " per class in each"
+                " per class in each, or one folder per class"
             )
-        classes, test_classes = _class_folders(self.path / "train"), _class_folders(test)
+        if test is None:
+            return tuple(classes), _pictures(train, classes), []
+        test_classes = _class_folders(test)
         if unknown := sorted(set(test_classes) - set(classes)):
             raise DataError(f"{test} has classes that train/ has not: {', '.join(unknown)}")
         return tuple(classes), _pictures(self.path / "train", classes), _pictures(test, classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import warnings
@@ -63,6 +64,33 @@ class Picture(NamedTuple):
             return Image.open(self.file if self.data is None else io.BytesIO(self.data))
         except BROKEN as err:
             raise DataError(f"{self.place}: not a readable image ({_brief(err)})") from err
+
+
+HELD_OUT = 6
+"""One of so many images is a test image where a data set has no test split."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Training or test images of a data set that comes without a test split.
+
+    The SHA-256 of an image's file decides, so that neither order nor place matters.
+
+    Attributes:
+        whole: all pictures, in their order; iterated anew each time.
+        held_out: True = the test images.
+    """
+
+    whole: Iterable[Picture]
+    held_out: bool
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Yield the pictures of this part."""
+        for picture in self.whole:
+            data = picture.file.read_bytes() if picture.data is None else picture.data
+            number = int.from_bytes(hashlib.sha256(data).digest()[:8])
+            if (number % HELD_OUT == 0) == self.held_out:
+                yield picture
 
 
 @dataclass(frozen=True)

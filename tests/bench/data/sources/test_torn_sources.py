@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def table(images: list[Any], labels: Any) -> pa.Table:
         (table([GOOD, png(7)], [0, 1]), r"one size.*4x4 \(2 images\), 7x7 \(1 images\)"),
         (table([png(mode="I;16")], [0]), r"row 0: pixel mode I;16 is not supported"),
         (table([], pa.array([], pa.int64())), "the train split has no images"),
-        (table([GOOD], ["cat"]), r"integer label column.*found: img: struct.*label: string"),
+        (table([GOOD], [0.5]), r"a label column \(label,.*found: img: struct.*label: double"),
+        (table([GOOD], [[0, 1]]), r"row 0: 2 labels in a list; allowed: one"),
         (pa.table({"picture": [1], "label": [1]}), r"needed are an image column \(img or image"),
     ],
 )
@@ -100,7 +102,6 @@ def _second_set(root: Path) -> None:
     [
         (_truncate, r"train-0\.parquet cannot be read as Parquet"),
         (_damage_pages, r"train-0\.parquet cannot be read as Parquet"),
-        (lambda root: (root / "test-0.parquet").unlink(), r"has no test-\*\.parquet"),
         (lambda root: (root / "train-0.parquet").unlink(), r"has no train-\*; found: \['test'\]"),
         (lambda root: [f.unlink() for f in root.iterdir()], r"no train-\*\.parquet"),
         (_second_set, r"several data sets; name one of them: .*other"),
@@ -120,16 +121,20 @@ def test_hub_files(change: Callable[[Path], object], message: str, tmp_path: Pat
         load_dataset(f"hub:{root}", tmp_path / "data")
 
 
-def _remove_test(root: Path) -> None:
-    (root / "test/a/0.png").unlink()
-    (root / "test/a").rmdir()
-    (root / "test").rmdir()
+def _no_train(root: Path) -> None:
+    shutil.rmtree(root / "train")
+
+
+def _no_classes(root: Path) -> None:
+    shutil.rmtree(root / "train")
+    shutil.rmtree(root / "test")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_remove_test, r"needs the folders train/ and test/ \(or val/\)"),
+        (_no_classes, r"needs the folders train/ and test/ \(or val/\)"),
+        (_no_train, r"has test/ but no train/"),
         (lambda root: (root / "test/z").mkdir(), "classes that train/ has not: z"),
         (lambda root: (root / "train/b").mkdir(), "train has no images of b"),
         (lambda root: (root / "test/a/0.png").unlink(), "test has no images"),

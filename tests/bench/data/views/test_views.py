@@ -15,7 +15,7 @@ from fedbench.bench.system.seeding import scope
 
 NAMES = {
     "plain", "unit", "rot", "base", "weak", "simclr-o", "byol-o-1", "byol-o-2", "orchestra-o-1",
-    "orchestra-o-2", "spec-o-1", "spec-o-2", "simclr-m", "simclr-m-pad4", "strong",
+    "orchestra-o-2", "spec-o-1", "spec-o-2", "simclr-m", "simclr-m-pad4", "strong", "mask",
 }  # fmt: skip
 
 
