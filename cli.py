@@ -451,6 +451,12 @@ def config(
         show_lists.show_config(resolved)
 
 
+@command("fedbench explain client.lr")
+def explain(key: opt.Key, spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
+    """Explain one value: meaning, range, and what every preset makes of it."""
+    output.show(fedbench.explain(key, spec), show_lists.show_explanations)
+
+
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
 def partition(
     *,
@@ -472,21 +478,12 @@ def _add_list(kind: str, summary: str) -> None:
 
 @command("fedbench methods simclr+uv")
 def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
-    """List methods and add-ons, or show the hyperparameters of one."""
+    """List methods and add-ons, or show one with its hyperparameters."""
     if spec is None:
         _show_list("methods", output)
-    elif output.json:
-        emit_json(show_lists.method_records(spec))
     else:
-        show_lists.show_method(spec)
-
-
-@command("fedbench explain client.lr")
-def explain(key: opt.Key, *, output: groups.Output) -> None:
-    """Explain one value: meaning, range, default, and its value in every preset."""
-    from fedbench.bench.runs import explain
-
-    output.show(explain.explain(key), show_lists.show_explanation)
+        record = show_lists.spec_record(spec)
+        emit_json(record["parts"]) if output.json else show_lists.show_spec(record)
 
 
 _add_list("presets", "List presets: named, complete configurations.")

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.config.kinds import default_text, kind_text
 from fedbench.bench.method import registry
-from fedbench.bench.runs.explain import default, kind
 
 PAGE = Path(__file__).with_name("configuration.md")
 _INTRODUCTION = """# Configuration
@@ -62,8 +62,8 @@ def _section(
     level: int = 2,
 ) -> str:
     rows = [
-        f"| `{f'{prefix}.{name}' if prefix else name}` | {kind(info)} | {default(info)} |"
-        f" {_escaped(info.description or '')} |"
+        f"| `{f'{prefix}.{name}' if prefix else name}` | {kind_text(info, '`')} |"
+        f" {default_text(info)} | {_escaped(info.description or '')} |"
         for name, info in fields
     ]
     head = f"{'#' * level} {title}\n\n{_escaped(summary)}\n"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         StoreError,
         UnknownNameError,
     )
+    from fedbench.bench.tuning.explain import explain
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
@@ -75,6 +76,7 @@ _HOMES = {
     "runs.verify": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",
+    "tuning.explain": "explain",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
 }
@@ -104,6 +106,7 @@ __all__ = [
     "Verification",
     "__version__",
     "describe",
+    "explain",
     "export_encoder",
     "figures",
     "leaderboard",

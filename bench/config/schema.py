@@ -78,7 +78,9 @@ class DataConfig(Strict):
     )
     test_subset: int | None = Field(None, ge=1, description="the same for the test images")
     num_clients: int = Field(8, ge=1, description="data holders the training set is dealt to")
-    partition: Partitioner = "dirichlet-balanced"
+    partition: Partitioner = Field(
+        "dirichlet-balanced", description="rule that deals images to clients; see docs/data.md"
+    )
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
     classes_per_client: int = Field(2, ge=1, description="pathological only")
     rotation_bins: int = Field(10, ge=1, description="rotation, joint: bins that cover 360 degrees")
@@ -160,10 +162,12 @@ class ModelConfig(Strict):
 class ClientConfig(Strict):
     """Local training on one client."""
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="rule of a local step")
     lr: float = Field(0.03, gt=0, description="client learning rate, constant over rounds")
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, reset every round")
-    weight_decay: float = Field(1e-4, ge=0)
+    weight_decay: float = Field(
+        1e-4, ge=0, description="added to a gradient: this times the weight"
+    )
     batch_size: int = Field(16, ge=1, description="examples per local step")
     local_epochs: int = Field(1, ge=0, description="passes over the client's data per round")
     keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
@@ -184,7 +188,9 @@ class FederationConfig(Strict):
 class ServerConfig(Strict):
     """The server's rule from the cohort's weights to the next global weights."""
 
-    optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = "average"
+    optimizer: Literal["average", "momentum", "adam", "adam-reddi", "yogi", "adagrad"] = Field(
+        "average", description="rule from the cohort's mean change to the next global weights"
+    )
     lr: float = Field(1.0, gt=0, description="server learning rate; 1 with 'average' is FedAvg")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum only")
     beta1: float = Field(0.9, ge=0, lt=1, description="adam, adam-reddi, yogi")
@@ -192,7 +198,9 @@ class ServerConfig(Strict):
         None, ge=0, lt=1, description="adam 0.999, adam-reddi and yogi 0.99 unless given"
     )
     epsilon: float | None = Field(None, gt=0, description="adam 1e-8, the others 1e-3 unless given")
-    weighting: Literal["uniform", "examples"] = "uniform"
+    weighting: Literal["uniform", "examples"] = Field(
+        "uniform", description="weights of clients in the average: equal, or by their images"
+    )
 
 
 class PrivacyConfig(Strict):
@@ -210,12 +218,16 @@ class PrivacyConfig(Strict):
 class EvaluationConfig(Strict):
     """Measurements at the end of a run, and during it."""
 
-    protocols: tuple[Protocol, ...] = ("knn", "linear")
+    protocols: tuple[Protocol, ...] = Field(
+        ("knn", "linear"), description="measurements of the encoder that read labels"
+    )
     labels_from: Literal["clients", "held-out"] = Field(
         "clients", description="whose labelled images protocols learn from; see data.held_out"
     )
-    knn_neighbours: int = Field(200, ge=1)
-    knn_temperature: float = Field(0.1, gt=0)
+    knn_neighbours: int = Field(200, ge=1, description="knn: nearest images that vote")
+    knn_temperature: float = Field(
+        0.1, gt=0, description="knn: divisor of similarities in the weights of votes"
+    )
     linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")
     mlp_hidden_dim: int = Field(512, ge=1, description="mlp: hidden units")
     mlp_epochs: int = Field(100, ge=1, description="mlp: passes over the features")
@@ -225,9 +237,13 @@ class EvaluationConfig(Strict):
         min_length=1,
         description="linear, mlp: shares of the labels to train on, one by one",
     )
-    objective_temperature: float = Field(0.2, gt=0)
+    objective_temperature: float = Field(
+        0.2, gt=0, description="divisor of similarities in the uniformity"
+    )
     objective_weight: float = Field(0.2, ge=0, description="weight of uniformity")
-    objective_on: Literal["projector", "encoder"] = "projector"
+    objective_on: Literal["projector", "encoder"] = Field(
+        "projector", description="outputs that the objective is computed on"
+    )
     objective_view: str = Field(
         "simclr-o", description="view that alignment compares with the image"
     )
@@ -248,7 +264,7 @@ class RunConfig(Strict):
 
     spec: str = Field("simclr", description="name[+addon…]")
     method: dict[str, JsonValue] = Field(default_factory=dict)
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of every random draw of the run")
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     client: ClientConfig = ClientConfig()

@@ -58,9 +58,14 @@ class Entry:
         return sorted(name for name in methods if self.bases is None or name in self.bases)
 
     @property
+    def description(self) -> str:
+        """The class's docstring."""
+        return inspect.getdoc(self.cls) or ""
+
+    @property
     def summary(self) -> str:
         """First line of the class's docstring."""
-        return (inspect.getdoc(self.cls) or "").partition("\n")[0]
+        return self.description.partition("\n")[0]
 
 
 _ENTRIES: dict[str, Entry] = {}

@@ -15,6 +15,8 @@ from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 
+_MOST_NAMES = 40  # that a message lists
+
 
 def field_infos(spec: str) -> dict[str, FieldInfo]:
     """Map every dotted name that may be set for a method spec to its field.
@@ -55,14 +57,14 @@ def check_key(key: str, spec: str, known: Collection[str]) -> None:
     entry = registry.entries().get(rest.partition(".")[0]) if first == "method" else None
     if entry is not None and entry.is_addon and entry.name not in spec.split("+")[1:]:
         raise ConfigError(f"{key!r} belongs to the add-on {entry.name!r}, which is not in {spec!r}")
-    owner = spec if first == "method" else "RunConfig"
+    owner = spec if first == "method" else "a configuration"
     last = key.rpartition(".")[2]
     alike = sorted(name for name in known if name.rpartition(".")[2] == last)  # elsewhere
     close = alike or [name for name in [nearest(key, known)] if name is not None]
     hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
     group = f"{key.rpartition('.')[0]}."
-    near = ", ".join(sorted(name[len(group) :] for name in known if name.startswith(group)))
-    allowed = f"; {group}… has {near}" if near else ""
+    near = sorted(name[len(group) :] for name in known if name.startswith(group))
+    allowed = f"; {group}… has {', '.join(near)}" if 0 < len(near) <= _MOST_NAMES else ""
     raise ConfigError(f"{key!r} is not a field of {owner}{hint}{allowed}")
 
 

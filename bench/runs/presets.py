@@ -45,13 +45,13 @@ class Rule(Strict):
 
     def specs(self) -> list[str]:
         """Return the registered specs that meet the conditions `method` and `addon`."""
+        return [spec for spec in registry.specs() if self.fits(spec)]
+
+    def fits(self, spec: str) -> bool:
+        """Return True for a canonical spec that meets the conditions `method` and `addon`."""
+        method, *given = spec.split("+")
         methods, addons = self.allowed("method"), self.allowed("addon")
-        return [
-            spec
-            for spec in registry.specs()
-            if (not methods or spec.split("+")[0] in methods)
-            and (not addons or set(addons) & set(spec.split("+")[1:]))
-        ]
+        return (not methods or method in methods) and (not addons or bool({*addons} & {*given}))
 
 
 class Preset(Strict):

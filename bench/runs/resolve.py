@@ -118,6 +118,8 @@ def resolve(
         config = build_config(canonical, {key: entry.value for key, entry in base.items()} | user)
     except ConfigError as err:
         field = str(err).partition(":")[0]
+        while field and field not in sources:  # the message may be about an item of a list
+            field = field.rpartition(".")[0]
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
     _check_together(config, sources)
@@ -184,14 +186,23 @@ def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, s
 
 def _environment(environ: Mapping[str, str], spec: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
-    names = {key.upper().replace(".", "__").replace("-", "_"): key for key in field_infos(spec)}
+    keys = {variable(key): key for key in field_infos(spec)}
     layers: list[tuple[str, Mapping[str, Any]]] = []
-    for variable in sorted(environ):
-        if variable.upper().startswith(ENVIRONMENT):
-            rest = variable.upper().removeprefix(ENVIRONMENT)
-            key = names.get(rest, rest.lower().replace("__", "."))
-            layers.append((f"environment {variable}", {key: parse_value(environ[variable])}))
+    for name in sorted(environ):
+        if name.upper().startswith(ENVIRONMENT):
+            rest = name.upper().removeprefix(ENVIRONMENT)
+            key = keys.get(name.upper(), rest.lower().replace("__", "."))
+            layers.append((f"environment {name}", {key: parse_value(environ[name])}))
     return layers
+
+
+def variable(key: str) -> str:
+    """Return the environment variable that sets a dotted name.
+
+    >>> variable("method.l-dawa.floor")
+    'FEDBENCH__METHOD__L_DAWA__FLOOR'
+    """
+    return ENVIRONMENT + key.upper().replace(".", "__").replace("-", "_")
 
 
 def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:

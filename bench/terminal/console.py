@@ -29,8 +29,8 @@ WORDS = frozenset(
     {
         *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
         *("preset", "cells", "status", "how to get it", "largest classes"),
-        *("id", "data", "setting", "metric", "what", "where", "from", "note", "default"),
-        *("range", "meaning"),
+        *("id", "data", "setting", "metric", "what", "note", "default"),
+        *("range", "meaning", "origin", "when"),
     }
 )
 """Headings of columns that are aligned to the left; all other columns hold numbers."""

@@ -229,7 +229,7 @@ ShownSpec = Annotated[
     str | None,
     _argument(
         "SPEC",
-        "Method whose hyperparameters are shown; default: list all.",
+        "Method with optional add-ons; default: all methods.",
         autocompletion=completion.specs,
     ),
 ]

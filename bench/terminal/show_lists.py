@@ -13,10 +13,10 @@ from fedbench.bench.terminal.console import emit, emit_json, show_table, takes_u
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.partition.deal import Deal
-    from fedbench.bench.runs.explain import Explanation
     from fedbench.bench.runs.export import Exported
     from fedbench.bench.runs.resolve import Resolved
     from fedbench.bench.tuning.doctor import Checkup
+    from fedbench.bench.tuning.explain import Explanation, Explanations
 
 
 def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -45,12 +45,9 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
     return dataset_records(data_dir)
 
 
-def method_records(spec: str | None = None) -> list[dict[str, Any]]:
-    """Return a record for each registered method and add-on, with its fields.
-
-    Args:
-        spec: only the method and the add-ons of this spec.
-    """
+def method_records() -> list[dict[str, Any]]:
+    """Return a record for each registered method and add-on, with its fields."""
+    from fedbench.bench.config.kinds import kind_text
     from fedbench.bench.method import registry
     from fedbench.bench.runs.guarantees import declared
 
@@ -71,58 +68,136 @@ def method_records(spec: str | None = None) -> list[dict[str, Any]]:
                 name: {
                     "default": info.get_default(call_default_factory=True),
                     "description": info.description or "",
+                    "kind": kind_text(info),
                 }
                 for name, info in entry.cls.model_fields.items()
                 if name != "base"
             },
             **declared(entry, methods),
         }
-        for entry in (known.values() if spec is None else registry.parse_spec(spec))
+        for entry in known.values()
     ]
+
+
+def spec_record(spec: str) -> dict[str, Any]:
+    """Return the records of a spec's parts, with their docstrings, and what else fits.
+
+    Args:
+        spec: method spec, or an add-on alone.
+
+    Raises:
+        UnknownNameError, ConfigError: for a bad spec.
+    """
+    from fedbench.bench.method import registry
+    from fedbench.bench.runs.guarantees import needed_one_by_one
+
+    known = registry.entries()
+    alone = spec in known and known[spec].is_addon
+    parts = (known[spec],) if alone else registry.parse_spec(spec)
+    records = {record["name"]: record for record in method_records()}
+    result = {
+        "spec": spec if alone else registry.canonical_spec(spec),
+        "parts": [{**records[part.name], "description": part.description} for part in parts],
+    }
+    if alone:
+        return result
+    method, first = registry.create(spec, {}), parts[0].name
+    addons = [entry for entry in known.values() if entry.is_addon and entry not in parts]
+    return result | {
+        "labels": method.needs().labels.value,
+        "extras": sorted(method.needs().extras),
+        "not_summed": [name for name in needed_one_by_one(method).split(", ") if name],
+        "add_ons": [entry.name for entry in addons if entry.fits([first])],
+    }
+
+
+def show_spec(record: Mapping[str, Any]) -> None:
+    """Print the parts of a method spec: what they do, and their hyperparameters."""
+    for part in record["parts"]:
+        prefix = f"method.{part['name']}" if part["kind"] == "add-on" else "method"
+        emit(f"{part['name']} · {part['kind']}\n\n{part['description']}\n\n")
+        rows = [
+            [f"{prefix}.{name}", _value(field["default"]), field["kind"], field["description"]]
+            for name, field in part["fields"].items()
+        ]
+        if rows:
+            show_table(["key", "default", "range", "meaning"], rows)
+        else:
+            emit("no hyperparameters\n")
+        emit("\n")
+    if "labels" not in record:  # an add-on alone
+        bases = record["parts"][0]["goes_with"]
+        emit(f"goes with {', '.join(bases) if bases else 'every method'}")
+        return
+    emit(
+        f"labels: {record['labels']}\n"
+        f"sent beside averaged weights: {', '.join(record['extras']) or 'nothing'}\n"
+        f"no secure sum of: {', '.join(record['not_summed']) or 'nothing'}\n"
+        f"add-ons that fit: {', '.join(record['add_ons']) or 'none'}\n"
+        f"values under a preset: fedbench config {record['spec']} --preset NAME"
+    )
+
+
+def show_explanations(explanations: Explanations) -> None:
+    """Print everything that is known of one key, method by method where they differ."""
+    for index, entry in enumerate(explanations.entries):
+        if index:
+            emit("\n")
+        _show_explanation(entry)
+    emit("\norigin: paper, code released with it, or ours; fedbench presets --json has the sources")
+
+
+def _show_explanation(entry: Explanation) -> None:
+    owners = f" of {', '.join(entry.methods)}" if entry.methods else ""
+    measured = f", in {entry.unit}" if entry.unit else ""
+    default = _value(entry.default)
+    emit(
+        f"{entry.key}{owners}: {entry.meaning}\n"
+        f"{entry.kind}{measured} · default {default}\n"
+        f"set it: --set {entry.key}={default} · {entry.variable}={default}\n\n"
+    )
+    rows = [
+        [
+            value.preset,
+            _value(value.value),
+            value.origin,
+            "; ".join(f"{name} {_listed(wanted)}" for name, wanted in value.when.items()),
+            value.note,
+        ]
+        for value in entry.presets
+    ]
+    show_table(["preset", "value", "origin", "when", "note"], rows)
+    by_range: dict[str, list[str]] = {}
+    for name, part in entry.searched.items():
+        by_range.setdefault(_searched(part), []).append(name)
+    if by_range:
+        emit("\n")
+        ranges = [[text, ", ".join(names)] for text, names in by_range.items()]
+        show_table(["range", "method"], ranges, title="search spaces")
+
+
+def _searched(part: Mapping[str, Any]) -> str:
+    if part["type"] == "choice":
+        return ", ".join(map(_value, part["values"]))
+    log = ", log scale" if part.get("log") else ""
+    step = f", in steps of {part['step']}" if part.get("step", 1) != 1 else ""
+    return f"{_value(part['low'])} to {_value(part['high'])}{log}{step}"
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(_value, value)) if isinstance(value, list) else _value(value)
+
+
+def _value(value: Any) -> str:
+    from fedbench.bench.runs.fields import show
+
+    return show(value)
 
 
 def show_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> None:
     """Print the records of a list as a table."""
     header, rows = _TABLES[kind]
     show_table(header, [row for record in entries for row in rows(record)])
-
-
-def show_explanation(explanation: Explanation) -> None:
-    """Print the meaning of a key, and its value in each preset."""
-    from fedbench.bench.runs.fields import show
-
-    for meaning in explanation.meanings:
-        owner = f" ({meaning.owner})" if meaning.owner else ""
-        emit(f"{explanation.key}{owner}: {meaning.description}")
-        emit(f"  {meaning.kind.replace('`', '')}; default {meaning.default}")
-    rows = [
-        [v.preset, v.where or "always", show(v.value), v.origin, v.note]
-        for v in explanation.presets
-    ]
-    if rows:
-        emit("\n")
-        show_table(["preset", "where", "value", "from", "note"], rows)
-        emit("from: the paper, its released code, or ours")
-
-
-def show_method(spec: str) -> None:
-    """Print the hyperparameters of a spec: defaults, ranges, meanings."""
-    from fedbench.bench.method import registry
-    from fedbench.bench.runs.explain import default, kind
-    from fedbench.bench.runs.fields import field_infos
-
-    for entry in registry.parse_spec(spec):
-        emit(f"{entry.name}: {entry.summary}")
-    rows = [
-        [name, default(info), kind(info).replace("`", ""), info.description or ""]
-        for name, info in field_infos(spec).items()
-        if name.startswith("method.")
-    ]
-    if rows:
-        emit("\n")
-        show_table(["key", "default", "range", "meaning"], rows)
-    else:
-        emit("no hyperparameters")
 
 
 def _method_row(record: Mapping[str, Any]) -> list[str]:

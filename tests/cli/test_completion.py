@@ -1,8 +1,7 @@
-"""Names that a shell offers, and the explanations of keys and methods."""
+"""Names that a shell offers, and the groups of options in the help."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fedbench.bench.method import registry
-from fedbench.bench.runs.presets import load_preset, preset_names
+from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.terminal import completion
 
 Call = Callable[..., Any]
@@ -64,43 +61,3 @@ def test_help_is_grouped(call: Call) -> None:
     assert headings[-1] == "Output:"
     assert text.index("Configuration:") < text.index("--preset") < text.index("Places:")
     assert "<str>" not in text
-
-
-def test_explain_has_every_preset(call: Call) -> None:
-    record = json.loads(call("explain", "client.lr", "--json").out)
-    assert [meaning["owner"] for meaning in record["meanings"]] == [""]
-    assert record["meanings"][0]["kind"] == "number > 0"
-    always = {p["preset"]: p["value"] for p in record["presets"] if not p["where"]}
-    for name in preset_names():
-        assert always[name] == load_preset(name).values["client.lr"].value
-    text = call("explain", "client.lr").out
-    assert text.startswith("client.lr: client learning rate")
-    assert "method=simclr" in text
-
-
-def test_a_field_of_several_methods_has_a_meaning_for_each(call: Call) -> None:
-    record = json.loads(call("explain", "method.temperature", "--json").out)
-    assert {"simclr", "orchestra"} <= {meaning["owner"] for meaning in record["meanings"]}
-    one = json.loads(call("explain", "method.uv.weight", "--json").out)
-    assert [meaning["owner"] for meaning in one["meanings"]] == ["uv"]
-
-
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [("lr", "'client.lr' or 'server.lr'"), ("client.lrr", "'client.lr'"), ("qqqq", "")],
-)
-def test_unknown_keys(key: str, hint: str, call: Call) -> None:
-    answer = call("explain", key)
-    assert answer.code == 2
-    assert f"no configuration has {key!r}" in answer.err
-    assert hint in answer.err
-
-
-def test_methods_of_a_spec_shows_its_hyperparameters(call: Call) -> None:
-    text = call("methods", "simclr+uv").out
-    assert text.startswith("simclr: ")
-    for key in ("method.temperature", "method.uv.weight"):
-        assert key in text
-    records = json.loads(call("methods", "simclr+uv", "--json").out)
-    assert [record["name"] for record in records] == ["simclr", "uv"]
-    assert call("methods", "simcrl").code == 2

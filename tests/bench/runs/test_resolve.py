@@ -136,8 +136,12 @@ def test_flatten_and_unflatten_are_inverse() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("client.lrr", 1, r"'client\.lrr' is not a field of RunConfig \(did you mean 'client\.lr'"),
-        ("client", 1, "'client' is not a field of RunConfig"),
+        (
+            "client.lrr",
+            1,
+            r"'client\.lrr' is not a field of a configuration \(did you mean 'client\.lr'",
+        ),
+        ("client", 1, "'client' is not a field of a configuration"),
         ("spec", "simclr", "'spec' cannot be set"),
         ("method.temprature", 1, r"not a field of simclr \(did you mean 'method\.temperature'\?\)"),
         ("method.uv.weight", 1, "belongs to the add-on 'uv', which is not in 'simclr'"),

@@ -1,0 +1,87 @@
+"""Explanations of single keys and of single methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fedbench
+from fedbench.bench.method import registry
+from fedbench.bench.runs.fields import field_infos, get
+from fedbench.bench.runs.presets import preset_names
+
+Call = Callable[..., Any]
+
+
+def test_every_key_has_a_meaning() -> None:
+    for entry in registry.entries().values():
+        spec = f"{min(entry.bases or ('simclr',))}+{entry.name}" if entry.is_addon else entry.name
+        for key, info in field_infos(spec).items():
+            assert info.description, f"{spec}: {key}"
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_values_are_those_of_a_run(preset: str) -> None:
+    """The last value that holds whatever the data are is the one that a run gets."""
+    spec = "simclr+uv"
+    config = fedbench.resolve(spec, preset=preset, environ={}).config
+    for key in ("client.lr", "method.temperature", "method.uv.rows", "data.label_fraction"):
+        (entry,) = fedbench.explain(key, spec).entries
+        values = [v for v in entry.presets if v.preset == preset]
+        certain = [v.value for v in values if v.when.keys() <= {"method", "addon"}]
+        assert certain[-1] == get(config, key), key
+
+
+def test_explain_says_range_unit_and_ways_to_set(call: Call) -> None:
+    text = call("explain", "federation.num_rounds", "orchestra").out
+    assert text.startswith("federation.num_rounds: communication rounds\n")
+    assert "whole number ≥ 0, in rounds · default 10" in text
+    assert "FEDBENCH__FEDERATION__NUM_ROUNDS=10" in text
+    entry = call("explain", "client.lr", "orchestra", "--json").json["explanations"][0]
+    assert entry["searched"]["orchestra"]["low"] == 0.001
+    paper = [v for v in entry["presets"] if v["preset"] == "cross-device"]
+    assert [(v["value"], v["origin"]) for v in paper] == [(0.003, "paper")]  # its rule replaces
+
+
+def test_fields_of_one_name_are_kept_apart(call: Call) -> None:
+    entries = call("explain", "method.temperature", "--json").json["explanations"]
+    owners = [set(entry["methods"]) for entry in entries]
+    assert {"simclr"} in owners
+    assert len(owners) > 2
+    assert all(entry["methods"] for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("client.lrr",), "(did you mean 'client.lr'?)"),
+        (("lr",), "(did you mean 'client.lr' or 'server.lr'?)"),
+        (("method.temprature",), "is not a field of any method (did you mean 'method.temperature'"),
+        (("method.uv.rows", "simclr"), "belongs to the add-on 'uv', which is not in 'simclr'"),
+        (("client.lr", "simcrl"), "did you mean 'simclr'?"),
+    ],
+)
+def test_unknown_names(
+    refused: Callable[[tuple[str, ...], str], None], words: tuple[str, ...], message: str
+) -> None:
+    refused(("explain", *words), message)
+
+
+def test_methods_shows_one_spec(call: Call) -> None:
+    text = call("methods", "fed-simclr").out
+    assert "Two views of an image attract" in text
+    assert "method.uv.rows" in text
+    assert "no secure sum of: uv.weight" in text
+    assert "add-ons that fit: feddecorr, fedprox, fedu2, l-dawa, scaffold\n" in text
+    records = call("methods", "fed-simclr", "--json").json
+    assert [record["name"] for record in records] == ["simclr", "uv"]
+    assert records[0]["fields"]["temperature"]["kind"] == "number > 0"
+    assert "goes with cbafed, semifed, simclr" in call("methods", "uv").out
+    assert call("methods", "simcrl").code == 2
+
+
+def test_a_value_out_of_range_inside_a_list_names_its_source(call: Call) -> None:
+    answer = call("config", "simclr", "--set", "evaluation.probe_fractions=[2.0]")
+    assert (answer.code, answer.err.rstrip().endswith("(got 2.0) [--set]")) == (2, True)
