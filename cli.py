@@ -186,6 +186,7 @@ def sweep(
     seeds: opt.Seeds = None,
     tuned: opt.Tuned = None,
     retry_failed: opt.RetryFailed = False,
+    ids: opt.Ids = False,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
     settings: groups.SweepSettings,
@@ -208,7 +209,7 @@ def sweep(
             **places.values(),
             **cluster.values(),
         )
-    output.show(result, show_tuning.show_sweep)
+    output.show(result, partial(show_tuning.show_sweep, ids=ids))
     if result.failed and not dry_run:
         raise typer.Exit(FAILED)
     if output.suggests and not dry_run:
@@ -259,6 +260,7 @@ def leaderboard(
     format_: opt.FormatName = None,
     published: opt.Published = True,
     reach: opt.Reach = None,
+    ids: opt.Ids = False,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
@@ -273,7 +275,7 @@ def leaderboard(
         suggest("fedbench verify", store)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
-    show_results.show_leaderboard(ranking, form, quiet=output.quiet)
+    show_results.show_leaderboard(ranking, form, quiet=output.quiet, ids=ids)
     if strict and ranking.problems:
         raise typer.Exit(UNREADABLE)
 
@@ -467,7 +469,7 @@ def partition(
 ) -> None:
     """Show how a preset deals its data to clients."""
     deal = fedbench.partition(labels=labels, data_dir=data_dir, **settings.values())
-    output.show(deal, show_lists.show_deal)
+    output.show(deal, partial(show_lists.show_deal, labels=labels))
 
 
 def _add_list(kind: str, summary: str) -> None:

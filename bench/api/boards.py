@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbench.bench.results.leaderboard.formats import Ranking
+from fedbench.bench.results.listing import short_ids
 from fedbench.bench.results.report.page import Report
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
@@ -61,7 +62,7 @@ def leaderboard(
     )
     problems = (*store.problems(), *unreadable)
     if board.groups:
-        return Ranking(board, problems)
+        return Ranking(board, problems, short_ids=short_ids([row.row_id for row in rows]))
     if not store.root.exists():
         raise StoreError(
             f"there is no store at {str(store.root)!r}; name another with --store, or fill this"

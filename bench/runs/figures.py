@@ -87,7 +87,7 @@ def figures(
         ConfigError: without runs, or for a client or a form that does not exist.
     """
     if not run_ids:
-        raise ConfigError("no run given; `fedbench leaderboard --json` lists row ids")
+        raise ConfigError("no run given; `fedbench runs` lists run ids")
     for form in forms:
         if form not in FORMS:
             raise ConfigError(f"{form!r} is no form of a picture; choose from {', '.join(FORMS)}")

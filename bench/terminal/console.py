@@ -29,7 +29,7 @@ WORDS = frozenset(
     {
         *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
         *("preset", "cells", "status", "how to get it", "largest classes"),
-        *("id", "data", "setting", "metric", "what", "note", "default"),
+        *("id", "run ids", "data", "setting", "metric", "what", "note", "default"),
         *("range", "meaning", "origin", "when"),
     }
 )

@@ -285,6 +285,7 @@ Reach = Annotated[
 Strict = Annotated[
     bool, _choice("Exit with code 5 if a file of the store cannot be read.", "--strict")
 ]
+Ids = Annotated[bool, _choice("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
 ReportFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .html.")]
 ShownStudy = Annotated[str | None, _argument("STUDY", "Study to show in full; default: list all.")]
 MirroredStudy = Annotated[str | None, _argument("STUDY", "Study to show; default: all.")]

@@ -309,14 +309,24 @@ def show_config(resolved: Resolved) -> None:
     rows = [[key, show(value), resolved.sources.get(key, "")] for key, value in values.items()]
     title = f"{resolved.config.spec} · preset {resolved.preset}"
     show_table(["key", "value", "source"], rows, title=title)
+    if any(row[2].endswith((" (paper)", " (code)")) for row in rows):
+        emit(
+            "(paper): of the preset's publication; (code): of its released code; (ours): our choice"
+        )
 
 
-def show_deal(deal: Deal) -> None:
-    """Print the number and classes of each client's images, one line per client."""
+def show_deal(deal: Deal, *, labels: str | None = None) -> None:
+    """Print the number and classes of each client's images, one line per client.
+
+    Args:
+        deal: what to print.
+        labels: the `--labels` that were dealt in place of the data set's.
+    """
     record = deal.record
     spread = record["classes_per_client"]
+    dealt = deal.dataset if labels is None else f"labels {labels}"
     emit(
-        f"{deal.dataset} · {record['partitioner']} · alpha {record['alpha']:g} ·"
+        f"{dealt} · {record['partitioner']} · alpha {record['alpha']:g} ·"
         f" {record['num_examples']:,} images to {record['num_clients']} clients"
         f" ({record['num_unused']:,} unused)\n"
         f"classes per client: {spread['ge_1_mean']:.2f} with at least one image,"

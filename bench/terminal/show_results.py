@@ -18,26 +18,30 @@ if TYPE_CHECKING:
 _DIFFERENCES, _WIDTH = 20, 60  # differences shown, and characters of each value
 
 
-def show_leaderboard(ranking: Ranking, form: str, *, quiet: bool = False) -> None:
+def show_leaderboard(
+    ranking: Ranking, form: str, *, quiet: bool = False, ids: bool = False
+) -> None:
     """Print a ranking.
 
     Args:
         ranking: what to print.
         form: `table`, `json`, `csv`, `markdown` or `latex`.
         quiet: leave out the explanations below tables.
+        ids: add a column of short run ids to tables; `json` and `csv` have whole ones anyway.
     """
     from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
 
+    short = ranking.short_ids if ids else None
     if form == "json":
         emit_json(ranking.as_dict())
     elif form == "csv":
         emit(to_csv(ranking.board))
     elif form == "markdown":
-        emit(to_markdown(ranking.board))
+        emit(to_markdown(ranking.board, short))
     elif form == "latex":
-        emit(to_latex(ranking.board))
+        emit(to_latex(ranking.board, short))
     else:
-        for index, table in enumerate(tables(ranking.board)):
+        for index, table in enumerate(tables(ranking.board, short)):
             if index:
                 emit("\n")
             # Where no method is tested to be the best, the first rank is in bold.

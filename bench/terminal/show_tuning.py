@@ -129,10 +129,15 @@ def _show_untrained(untrained: Sequence[Mapping[str, float]]) -> None:
         emit(f"  before   objective of {len(objectives)} untrained encoders {average:.4f}{further}")
 
 
-def show_sweep(result: SweepResult) -> None:
-    """Print the cells of a sweep and their counts, or with `dry_run` its expected cost."""
+def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
+    """Print the cells of a sweep and their counts, or with `dry_run` its expected cost.
+
+    Args:
+        result: what to print.
+        ids: begin each cell with the short id of its run.
+    """
     if result.estimate is None:
-        _show_cells(result.cells)
+        _show_cells(result.cells, ids=ids)
     emit(sweep_text(result))
 
 
@@ -262,8 +267,11 @@ def _cost(cost: Cost) -> str:
     )
 
 
-def _show_cells(cells: Sequence[Mapping[str, Any]]) -> None:
+def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
     """Print cells, one per line; if there are many, only failed and diverged ones."""
+    from fedbench.bench.results.listing import short_ids
+
+    short = short_ids([cell["row_id"] for cell in cells]) if ids else {}
     if len(cells) > _CELLS:
         cells = [cell for cell in cells if cell["status"] not in ("ok", "planned")]
     if not cells:
@@ -272,9 +280,11 @@ def _show_cells(cells: Sequence[Mapping[str, Any]]) -> None:
     measured = {name for cell in cells for name in cell["metrics"]}
     optional = {title: name for title, name in _OPTIONAL_COLUMNS.items() if name in measured}
     columns = {"linear %": "linear_acc", **optional, "k-NN %": "knn_acc"}
-    header = ["method", *axes, "seed", *columns, "objective", "status", "notes"]
+    header = [*(["id"] if ids else []), "method", *axes, "seed", *columns]
+    header += ["objective", "status", "notes"]
     rows = [
         [
+            *([short[cell["row_id"]]] if ids else []),
             cell["method"],
             *(f"{cell['axes'].get(key, '')}" for key in axes),
             str(cell["seed"]),

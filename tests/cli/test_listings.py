@@ -64,6 +64,20 @@ def test_absent_store_is_exit_code_5(call: Call, tmp_path: Path, form: tuple[str
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ids_on_request_are_those_that_other_commands_take(
+    call: Call, store: Path, finished: Any
+) -> None:
+    words = ("leaderboard", "--store", store)
+    assert "run ids" not in call(*words).out
+    header, line = call(*words, "--ids").out.splitlines()[1:3]
+    assert header.split()[:4] == ["rank", "method", "run", "ids"]
+    short = line.split()[2]
+    assert len(short) == 8
+    assert finished.json["run_id"].startswith(short)
+    assert f"| {short} |" in call(*words, "--ids", "--format", "markdown").out
+    assert call(*words, "--ids", "--json").json == call(*words, "--json").json
+
+
 def test_filters_that_find_nothing_say_so(call: Call, store: Path, finished: Any) -> None:
     words = ("leaderboard", "--store", store)
     typo = call(*words, "--dataset", "Digit")
@@ -164,7 +178,10 @@ def test_config_says_where_values_come_from(
     assert sources["client.lr"] == "environment FEDBENCH__CLIENT__LR"
     assert sources["client.batch_size"] == f"file {file}"
     assert sources["data.alpha"] == "--set"
-    assert "data.alpha" in call(*words).out
+    text = call(*words).out
+    assert "data.alpha" in text
+    assert "(code): of its released code" not in text  # all of demo is ours
+    assert "(code): of its released code" in call("config", "simclr", "--preset", "mi").out
 
 
 def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:
@@ -186,7 +203,9 @@ def test_partition_needs_no_images(call: Call) -> None:
     assert sum(document["sizes"]) == 1000
     assert len(document["class_counts"]) == len(document["rotation_bins"]) == 100
     assert set(document["classes_per_client"]) == {"ge_1_mean", "ge_1pct_mean"}
-    assert "1,000 images to 100 clients" in call(*words).out
+    text = call(*words).out
+    assert text.startswith("labels balanced:1000:10 · dirichlet-balanced · ")
+    assert "1,000 images to 100 clients" in text
 
 
 def test_missing_images_are_exit_code_5_and_name_the_remedy(call: Call) -> None:

@@ -52,7 +52,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "partition": lambda value: f"{value} partition",
     "num_clients": lambda value: f"{value:,} clients",
     "participation": lambda value: f"{value * 100:g} % participation",
-    "num_rounds": lambda value: f"{value:,} rounds",
+    "num_rounds": lambda value: f"{value:,} round{'' if value == 1 else 's'}",
     "local_epochs": lambda value: f"{value} local epoch{'s' * (value != 1)}",
     "backbone": str,
     "norm": lambda value: f"{value} norm",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.results.leaderboard.across_cells import (
@@ -282,10 +282,15 @@ def to_frame(board: Leaderboard) -> pd.DataFrame:
     return pd.DataFrame.from_records(records, columns=None if records else _EMPTY)
 
 
-def to_markdown(board: Leaderboard) -> str:
-    """Return a heading and a table per group, then those over several groups; the best in bold."""
+def to_markdown(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
+    """Return a heading and a table per group, then those over several groups; the best in bold.
+
+    Args:
+        board: the ranking.
+        ids: see `tables`.
+    """
     parts = []
-    for table in tables(board):
+    for table in tables(board, ids):
         lines = [
             f"### {_markdown(table.title)}",
             "",
@@ -299,10 +304,10 @@ def to_markdown(board: Leaderboard) -> str:
     return "\n".join(parts)
 
 
-def to_latex(board: Leaderboard) -> str:
+def to_latex(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
     r"""One `table` per group; needs `\usepackage{booktabs}` and `\usepackage[T1]{fontenc}`."""
     parts = []
-    for table in tables(board):
+    for table in tables(board, ids):
         columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
         body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
         caption = ". ".join(filter(None, (_tex(table.title), _tex(table.footer))))
@@ -323,16 +328,26 @@ def to_latex(board: Leaderboard) -> str:
     return "\n".join(parts)
 
 
-def tables(board: Leaderboard) -> list[TextTable]:
-    """Return the tables of the groups, and those over several groups."""
-    return [*map(group_table, board.groups), *map(across_table, board.across())]
+def tables(board: Leaderboard, ids: Mapping[str, str] | None = None) -> list[TextTable]:
+    """Return the tables of the groups, and those over several groups.
+
+    Args:
+        board: the ranking.
+        ids: short ids by run id; adds a column of the runs of each line, in the order of seeds.
+    """
+    groups = [group_table(group, ids) for group in board.groups]
+    return [*groups, *map(across_table, board.across())]
 
 
-def group_table(group: Group) -> TextTable:
-    """Return a group as text, without the columns that are empty throughout."""
+def group_table(group: Group, ids: Mapping[str, str] | None = None) -> TextTable:
+    """Return a group as text, without the columns that are empty throughout; ids: see `tables`."""
     rows = [plain_cells(line) for line in group.lines]
     always = {"rank", "method", "seeds"}
     header = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
+    if ids is not None:
+        header.insert(header.index("method") + 1, "run ids")
+        for row, line in zip(rows, group.lines, strict=True):
+            row["run ids"] = ", ".join(ids[identity] for identity in line.row_ids)
     metric = metric_title(group.lines[0].metric)
     return TextTable(
         title=group.title,
@@ -408,11 +423,13 @@ class Ranking:
         board: groups of comparable lines, best first.
         problems: one line per unreadable file; its rows are missing from the board.
         nothing: why the board is empty, in one line; empty if it is not.
+        short_ids: for each run id of the store its shortest unambiguous beginning.
     """
 
     board: Leaderboard
     problems: tuple[str, ...]
     nothing: str = ""
+    short_ids: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""

@@ -183,8 +183,8 @@ class Store:
             row = self.row(ids[0]) if ids else None
         if row is None:
             raise StoreError(
-                f"no run {run_id!r} in store {str(self.root)!r}; `fedbench leaderboard --json`"
-                f" lists row ids; {_MIN_PREFIX} characters will do where no other begins with them"
+                f"no run {run_id!r} in store {str(self.root)!r}; `fedbench runs` lists run"
+                f" ids; {_MIN_PREFIX} characters will do where no other begins with them"
             )
         if at:
             replicas = {replica_key(replica): replica for replica in self.replicas(row.row_id)}

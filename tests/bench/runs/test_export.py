@@ -57,7 +57,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "encoder.safetensors"
     with pytest.raises(ConfigError, match=r"must end in \.safetensors"):
         export_encoder("0" * 20, tmp_path / "encoder.pt", store=store)
-    with pytest.raises(StoreError, match=r"no run '0+' in store.*lists row ids"):
+    with pytest.raises(StoreError, match=r"no run '0+' in store.*lists run ids"):
         export_encoder("0" * 20, out, store=store)
     local = run(tiny_config("simclr", model__norm="batch-local"), store=store, workers=1)
     with pytest.raises(StoreError, match="one encoder per client"):
