@@ -493,6 +493,12 @@ _add_list("grids", "List grids that can be swept.")
 _add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")
 
 
+@command("fedbench schema grid > grid.schema.json")
+def schema(kind: opt.FileKind, *, output: groups.Output) -> None:
+    """Print the JSON schema of a YAML file, for editors."""
+    emit_json(fedbench.schema(kind))
+
+
 @command("fedbench datasets")
 def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
     """List data sets and how to get them."""

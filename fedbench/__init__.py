@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from fedbench.bench.tuning.explain import explain
+    from fedbench.bench.tuning.schemas import schema
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
@@ -77,6 +78,7 @@ _HOMES = {
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",
     "tuning.explain": "explain",
+    "tuning.schemas": "schema",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
 }
@@ -121,6 +123,7 @@ __all__ = [
     "resolve",
     "run",
     "runs",
+    "schema",
     "studies",
     "sweep",
     "tune",

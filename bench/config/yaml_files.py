@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from importlib import resources
+from importlib.metadata import entry_points
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import yaml
 
 from fedbench.bench.config.overrides import parse_word
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.files import read_limited
+from fedbench.bench.system.plugins import leave_out, load_error, origin
 
 _STAMP = "# fedbench wrote this file; sha256 of the lines below: "
 _MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
@@ -182,12 +185,43 @@ def dump_yaml(value: Any, **options: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, **options))
 
 
+def installed(folder: str = "") -> dict[str, Traversable]:
+    """Map stems to the YAML files of a folder: those that ship, then those of other packages.
+
+    A package names a folder of its own under the entry-point group `fedbench.presets`,
+    `fedbench.grids` or `fedbench.spaces`. One that cannot be read, and a file whose name is taken,
+    is left out with a warning.
+    """
+    return shipped(folder) | _of_plugins(folder)
+
+
+@cache
+def _of_plugins(folder: str) -> dict[str, Traversable]:
+    files: dict[str, Traversable] = {}
+    taken = shipped(folder)
+    for point in sorted(entry_points(group=f"fedbench.{folder or 'spaces'}")):
+        try:
+            there = _yaml_files(resources.files(point.module))
+        except Exception as err:  # importing the package may raise anything
+            leave_out(load_error(point, err))
+            continue
+        for stem, file in there.items():
+            if stem in taken or stem in files:
+                leave_out(PluginError(f"{file.name} of plugin {origin(point)}: its name is taken"))
+            else:
+                files[stem] = file
+    return files
+
+
 def shipped(folder: str = "") -> dict[str, Traversable]:
     """Map stems to the YAML files in a folder of the package `fedbench.search_spaces`."""
     root = resources.files("fedbench.search_spaces")
-    files = (root / folder if folder else root).iterdir()
+    return _yaml_files(root / folder if folder else root)
+
+
+def _yaml_files(folder: Traversable) -> dict[str, Traversable]:
     return {
         file.name.removesuffix(".yaml"): file
-        for file in sorted(files, key=lambda file: file.name)
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".yaml")
     }

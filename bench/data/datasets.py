@@ -16,9 +16,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +50,11 @@ from fedbench.bench.data.sources.base import (
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.data.sources.hub import HubParquet
 from fedbench.bench.data.sources.tiny_imagenet import FOLDER, TinyImageNet
-from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
+from fedbench.bench.system.plugins import leave_out, load_error, origin
 
 LOGGER = logging.getLogger(__name__)
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
@@ -64,17 +69,39 @@ TORCHVISION = {
         TorchvisionSet("stl10", "STL10", 10, (3, 96, 96), 5_000, 8_000, split_argument=True),
     )
 }
+PLUGINS = "fedbench.datasets"
 TINY = TinyImageNet.kind
 FROM_PATH: dict[str, type[PathSource]] = {
     source.kind: source for source in (HubParquet, ImageFolders, TinyImageNet)
 }
-KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH))
+_KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH))
 _SIZES = {
     record.key: (record.num_classes, record.image_shape, record.num_train, record.num_test)
     for record in TORCHVISION.values()
 }
 _SIZES[TINY] = (200, (3, 64, 64), 100_000, 10_000)
 """Classes, image shape and numbers of images of the sets that are known by their source."""
+
+
+@cache
+def _of_plugins() -> dict[str, Callable[[Path], Source]]:
+    """Return the data sets of other packages: by name, what makes the source in a folder."""
+    makers: dict[str, Callable[[Path], Source]] = {}
+    taken = {*_KNOWN, *FROM_PATH}
+    for point in sorted(entry_points(group=PLUGINS)):
+        try:
+            if point.name in taken or not _NAME.fullmatch(point.name):
+                rule = "its name must be a new one, of lower-case words joined by '-'"
+                raise PluginError(f"data set {origin(point)}: {rule}")
+            makers[point.name] = point.load()
+        except Exception as err:  # importing a package may raise anything
+            leave_out(load_error(point, err))
+    return makers
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names of all data sets, those of other packages included."""
+    return (*_KNOWN, *_of_plugins())
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +162,7 @@ def load_dataset(
     """Open a data set and build its cache first if need be; never uses the network.
 
     Args:
-        name: one of `KNOWN`, with a path for `hub:` and the like.
+        name: one of `known_names()`, with a path for `hub:` and the like.
         data_dir: folder of all caches; default $FEDBENCH_DATA_DIR, else $XDG_CACHE_HOME/fedbench,
             else ~/.cache/fedbench.
         train_subset: this many training images, 1..N, each class with its share (a fixed draw).
@@ -248,6 +275,10 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
         ("folder:PATH", "a folder with train/CLASS/ and test/CLASS/ of equally large images"),
     ):
         records.append({"name": name, **unknown, "get": get, "cached": None})
+    for name in _of_plugins():
+        cached = (root / name / "meta.json").is_file()
+        get = prepare_command(name, data_dir)
+        records.append({"name": name, **unknown, "get": get, "cached": cached})
     return records
 
 
@@ -330,7 +361,7 @@ def _name_of(
     kind, colon, path = full_name.partition(":")
     if revision in REVISIONS:
         return REVISIONS[revision]
-    if _is_reference(full_name, sizes):
+    if _is_reference(full_name, sizes) or full_name in _of_plugins():
         return kind
     references = _references(root)
     if revision in references:
@@ -403,9 +434,16 @@ def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> 
         return _torchvision(name, root, data_dir, download=download), name
     if name == TINY:
         return TinyImageNet(root / "raw" / FOLDER), name
+    if name in _of_plugins():
+        source = _of_plugins()[name](root / "raw" / name)
+        if source.key != name:
+            raise PluginError(
+                f"data set {name!r}: its source's key must be that (got {source.key!r})"
+            )
+        return source, name
     kind, colon, text = name.partition(":")
     if not colon or kind not in FROM_PATH:
-        raise UnknownNameError("data set", name, KNOWN)
+        raise UnknownNameError("data set", name, known_names())
     if not text:
         raise ConfigError(f"data set {name!r} lacks its path; write {kind}:PATH")
     path = Path(text).expanduser().resolve()

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -21,10 +20,10 @@ from fedbench.bench.method.base import AddOn, Method
 from fedbench.bench.system.errors import (
     ConfigError,
     PluginError,
-    PluginWarning,
     UnknownNameError,
     did_you_mean,
 )
+from fedbench.bench.system.plugins import leave_out, load_error, origin
 
 M = TypeVar("M", bound=Method)
 
@@ -120,22 +119,11 @@ def _load_plugins() -> tuple[str, ...]:
             point.load()
         except Exception as err:
             if point.value == GROUP:
-                raise _load_error(point, err) from err
+                raise load_error(point, err) from err
             _forget(_ENTRIES.keys() - names, modules)
-            failed.append(_origin(point))
-            message = f"{_load_error(point, err)}; going on without it"
-            warnings.warn(message, PluginWarning, stacklevel=2)
+            failed.append(origin(point))
+            leave_out(load_error(point, err))
     return tuple(failed)
-
-
-def _load_error(point: EntryPoint, err: Exception) -> PluginError:
-    reason = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
-    return PluginError(f"plugin {_origin(point)} cannot be loaded: {' '.join(reason.split())}")
-
-
-def _origin(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist is not None else point.module
-    return f"{point.name!r} of package {package!r}"
 
 
 def _forget(names: Iterable[str], modules: Collection[str]) -> None:

@@ -15,8 +15,8 @@ class Sources:
     """Preset, values and files of a configuration, without its seed.
 
     Attributes:
-        preset: values to start from; None = the preset that a configuration file names, else
-            `demo`.
+        preset: values to start from, by name or YAML file; None = the preset that a configuration
+            file names, else `demo`.
         set: dotted names to values, over everything else.
         config_files: YAML files over the preset; a later one wins.
     """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
 from fedbench.bench.config import RunConfig, Strict
-from fedbench.bench.config.yaml_files import load_yaml, shipped
+from fedbench.bench.config.yaml_files import installed, load_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import build_config, flat_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -121,27 +123,56 @@ def _holds(
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets that ship with fedbench."""
-    return list(shipped(FOLDER))
+    """Return the names of the presets that ship with fedbench or with plugins."""
+    return list(installed(FOLDER))
 
 
-@cache
 def load_preset(name: str) -> Preset:
     """Read a preset and check it against the registry.
 
+    Args:
+        name: its name, or a YAML file, whose `preset` must be a name that no other one has.
+
     Raises:
         UnknownNameError: for an unknown name.
-        ConfigError: for a file with unknown names or bad values.
+        ConfigError: for a file that is missing, or that has unknown names or bad values.
     """
-    files = shipped(FOLDER)
+    if not name.endswith((".yaml", ".yml")):
+        return _named(name)
+    path = Path(name).expanduser().resolve()
+    with suppress(OSError):  # read once, unless it changes
+        status = path.stat()
+        return _from_file(name, path, (status.st_mtime_ns, status.st_size, status.st_ino))
+    raise ConfigError(f"{name}: no such file")
+
+
+@cache
+def _named(name: str) -> Preset:
+    files = installed(FOLDER)
     if name not in files:
-        raise UnknownNameError("preset", name, files)
+        remedy = "; a preset of yours is a file whose name ends in .yaml"
+        raise UnknownNameError("preset", name, files, remedy)
     preset = check_preset(load_yaml(files[name]), f"presets/{name}.yaml")
     if preset.preset != name:
         raise ConfigError(f"presets/{name}.yaml: preset: must be {name!r} (got {preset.preset!r})")
+    return _extended(preset)
+
+
+@cache
+def _from_file(name: str, path: Path, version: tuple[int, ...]) -> Preset:
+    preset = check_preset(load_yaml(path), name)
+    if preset.preset in installed(FOLDER):
+        raise ConfigError(
+            f"{name}: preset: {preset.preset!r} is the name of another one; rows are labelled with"
+            " it, so choose a name of your own"
+        )
+    return _extended(preset)
+
+
+def _extended(preset: Preset) -> Preset:
     if preset.extends is None:
         return preset
-    base = load_preset(preset.extends)
+    base = _named(preset.extends)
     values, rules = {**base.values, **preset.values}, (*base.rules, *preset.rules)
     return preset.model_copy(update={"values": values, "rules": rules})
 

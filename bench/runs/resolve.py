@@ -65,7 +65,7 @@ def resolve(
 
     Args:
         spec: method spec; aliases are resolved.
-        preset: its name; None = the one that the last file names, else `demo`.
+        preset: its name or its YAML file; None = the one that the last file names, else `demo`.
         set: dotted (or nested) names to values, as `--set` gives them.
         config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
             are no fields, and the last is printed.

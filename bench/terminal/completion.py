@@ -61,9 +61,9 @@ def run_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _shipped(folder: str = "") -> Iterable[str]:
-    from fedbench.bench.config.yaml_files import shipped
+    from fedbench.bench.config.yaml_files import installed
 
-    return shipped(folder)
+    return installed(folder)
 
 
 def _methods() -> set[str]:

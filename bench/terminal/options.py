@@ -73,7 +73,8 @@ Preset = Annotated[
     str | None,
     _option(
         "NAME",
-        "Preset to start from; default: the one that a --config file names, else demo.",
+        "Preset to start from, or its YAML file; default: the one that a --config file names, else"
+        " demo.",
         autocompletion=completion.presets,
     ),
 ]
@@ -237,6 +238,7 @@ Key = Annotated[
     str,
     _argument("KEY", "Dotted name of a value, such as client.lr.", autocompletion=completion.keys),
 ]
+FileKind = Annotated[str, _argument("KIND", "Kind of file: grid, space or preset.")]
 MethodFilter = Annotated[
     str | None,
     _option("SPEC", "Only runs of this method.", "--method", autocompletion=completion.specs),

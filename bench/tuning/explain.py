@@ -88,21 +88,31 @@ def explain(key: str, spec: str | None = None) -> Explanations:
         UnknownNameError: for an unknown method.
         ConfigError: for an unknown key; names the nearest one.
     """
-    specs = _specs() if spec is None else [registry.canonical_spec(spec)]
-    fields = {name: field_infos(name) for name in specs}
-    known = {name for infos in fields.values() for name in infos}
-    check_key(key, spec or "any method", known)
+    fields = fields_by_key(spec)
+    check_key(key, spec or "any method", fields)
     groups: list[tuple[FieldInfo, list[str]]] = []  # equal fields of several methods are one
-    for name, infos in fields.items():
-        if key not in infos:
-            continue
-        info, owner = infos[key], _owner(key, name)
+    for owner, info in fields[key]:
         same = next((names for other, names in groups if _same(other, info)), None)
         if same is None:
             groups.append((info, [owner]))
-        elif owner not in same:
+        else:
             same.append(owner)
     return Explanations(tuple(_explanation(key, info, owners, spec) for info, owners in groups))
+
+
+def fields_by_key(spec: str | None = None) -> dict[str, list[tuple[str, FieldInfo]]]:
+    """Map dotted names to their fields, each after the method or add-on that has it.
+
+    Args:
+        spec: only those of this method spec; None = of every method and add-on.
+    """
+    fields: dict[str, list[tuple[str, FieldInfo]]] = {}
+    for name in _specs() if spec is None else [registry.canonical_spec(spec)]:
+        for key, info in field_infos(name).items():
+            entry = (_owner(key, name), info)
+            if entry[0] not in [owner for owner, _ in fields.setdefault(key, [])]:
+                fields[key].append(entry)
+    return fields
 
 
 def _specs() -> list[str]:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.yaml_files import load_yaml, shipped
+from fedbench.bench.config.yaml_files import installed, load_yaml
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
@@ -260,7 +260,7 @@ class Cell:
 
 def grid_names() -> list[str]:
     """Return the names of the grids that ship with fedbench."""
-    return list(shipped("grids"))
+    return list(installed("grids"))
 
 
 def load_grid(name: str | Path) -> Grid:
@@ -270,7 +270,7 @@ def load_grid(name: str | Path) -> Grid:
         UnknownNameError: for an unknown name.
         ConfigError: for a file that is missing or does not hold a grid.
     """
-    files = shipped("grids")
+    files = installed("grids")
     if str(name).endswith((".yaml", ".yml")):
         return check_grid(load_yaml(Path(name)), str(name))
     if str(name) not in files:
@@ -309,7 +309,7 @@ def plan(
 
     Args:
         grid: the grid.
-        preset: name of the preset.
+        preset: name of the preset, or its file.
         methods: method specs in place of the grid's.
         seeds: seeds in place of the grid's.
         set: dotted names to values, as `--set` gives them; a field of a method goes to the
@@ -332,14 +332,14 @@ def plan(
             raise ConfigError(
                 f"{option}: is empty; give at least one, or leave it out for those of the grid"
             )
-    load_preset(preset)
-    axes, grid_methods, grid_seeds = grid.lists(preset)
+    label = load_preset(preset).preset  # of a file, its name
+    axes, grid_methods, grid_seeds = grid.lists(label)
     methods = grid_methods if methods is None else methods
     seeds = grid_seeds if seeds is None else seeds
     specs = dict.fromkeys(map(registry.canonical_spec, methods))
     overrides = flatten(set or {})
-    keys = grid.keys(preset)
-    points = _points(axes, grid.points_of(preset))
+    keys = grid.keys(label)
+    points = _points(axes, grid.points_of(label))
     if _DATA in keys and _DATA in overrides:
         points = _located(points, str(overrides.pop(_DATA)), content)
     environ = os.environ if environ is None else environ
@@ -373,7 +373,7 @@ def plan(
         if not _excluded(grid, config):
             axis_values = {key: get(config, key) for key in keys if key in known[spec]}
             key = canonical_json(config.model_dump(mode="json"))
-            cells.setdefault(key, Cell(config, preset, axis_values, resolved.study, scaled))
+            cells.setdefault(key, Cell(config, label, axis_values, resolved.study, scaled))
     return list(cells.values())
 
 

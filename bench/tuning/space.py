@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, ValidationError, model_validator
 
 from fedbench.bench.config import RunConfig, Strict
-from fedbench.bench.config.yaml_files import load_yaml, shipped
+from fedbench.bench.config.yaml_files import installed, load_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import build_config, check_key, flat_config, known_keys
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -258,7 +258,7 @@ def _has_constants(name: str) -> bool:
 def space_file(name: str) -> Path | Traversable | None:
     """Return the file of a method or add-on: shipped, or `NAME.yaml` beside a plugin."""
     beside = Path(registry.entries()[name].source).parent / f"{name}.yaml"
-    return shipped().get(name) or (beside if beside.is_file() else None)
+    return installed().get(name) or (beside if beside.is_file() else None)
 
 
 def read_space(path: Path | Traversable, spec: str) -> SpaceFile:

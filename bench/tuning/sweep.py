@@ -20,6 +20,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
 from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
 from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
 from fedbench.bench.system.arguments import grouped
@@ -211,7 +212,7 @@ def sweep(
     old_failures = sum(rows[i].status == "error" for i in named if i not in ran)
     return SweepResult(
         grid=grid.grid,
-        preset=", ".join(presets),
+        preset=", ".join(load_preset(preset).preset for preset in presets),
         planned=len(named),
         skipped=len(named) - len(jobs) - old_failures,
         done=len(statuses) - statuses.count("error"),
@@ -248,7 +249,8 @@ def _planned(
             return [c for c in cells if tuned != AUTO or datasets(c.config).whole == whole]
 
         specs = list(dict.fromkeys(cell.config.spec for cell in on_dataset(cells)))
-        best = find_tuned(store, tuned, specs, settings["preset"], dataset)
+        preset = load_preset(settings["preset"]).preset
+        best = find_tuned(store, tuned, specs, preset, dataset)
         tuned_cells += on_dataset(plan(grid, **settings, tuned=best))
     return tuned_cells
 

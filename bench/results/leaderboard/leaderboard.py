@@ -130,7 +130,7 @@ def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> 
     Raises:
         UnknownNameError: for a data set that is neither in the store nor known.
     """
-    from fedbench.bench.data.datasets import KNOWN
+    from fedbench.bench.data.datasets import known_names
 
     run = f"fedbench sweep --grid {shlex.quote(grid)}" if grid else "fedbench run simclr"
     if not rows:
@@ -138,7 +138,7 @@ def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> 
     rows = named_by_content(rows)
     held = sorted({row.dataset for row in rows})
     if dataset is not None and not on_dataset(rows, dataset):
-        if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, KNOWN):
+        if ":" not in dataset and dataset_name(dataset) not in map(dataset_name, known_names()):
             raise UnknownNameError("data set", dataset, held, "; known = in the store")
         hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")
         return f"no run in the store is on data set {dataset!r}{hint}; it has {', '.join(held)}"

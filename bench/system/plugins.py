@@ -1,0 +1,25 @@
+"""Entry points of other packages: who they are, and how a broken one is reported."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import EntryPoint
+
+from fedbench.bench.system.errors import PluginError, PluginWarning
+
+
+def origin(point: EntryPoint) -> str:
+    """Return the name of an entry point and of its package, for messages."""
+    package = point.dist.name if point.dist is not None else point.module
+    return f"{point.name!r} of package {package!r}"
+
+
+def load_error(point: EntryPoint, err: Exception) -> PluginError:
+    """Return the error for an entry point that raised another one when it was loaded."""
+    reason = str(err) if isinstance(err, PluginError) else f"{type(err).__name__}: {err}"
+    return PluginError(f"plugin {origin(point)} cannot be loaded: {' '.join(reason.split())}")
+
+
+def leave_out(error: PluginError) -> None:
+    """Warn that a plugin is left out."""
+    warnings.warn(f"{error}; going on without it", PluginWarning, stacklevel=3)

@@ -1,0 +1,176 @@
+"""Presets, grids, spaces and data sets that users and other packages bring along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import fedbench
+from fedbench.bench.config import yaml_files
+from fedbench.bench.config.yaml_files import load_yaml, parse_yaml, shipped
+from fedbench.bench.data import datasets
+from fedbench.bench.runs import presets
+from fedbench.bench.system.errors import PluginWarning
+from fedbench.bench.tuning.grid import load_grid, plan, presets_for
+
+Call = Callable[..., Any]
+ROOT = Path(__file__).resolve().parents[2]
+PRESET = "preset: {name}\ndescription: d\nsource: ours\nextends: demo\nvalues: {{{values}}}\n"
+LR = "client.lr: {value: 0.01, from: ours}"
+
+
+def example(page: str, language: str, start: str) -> str:
+    """Return the block of a page that starts so."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return next(str(block) for block in blocks if block.startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder"), [("grid", "grids"), ("space", ""), ("preset", "presets")]
+)
+def test_shipped_files_fit_their_schema(kind: str, folder: str) -> None:
+    check = jsonschema.Draft202012Validator(fedbench.schema(kind))
+    check.check_schema(check.schema)
+    for name, file in shipped(folder).items():
+        content = load_yaml(file)
+        assert [error.message for error in check.iter_errors(content)] == [], name
+        assert list(check.iter_errors({**content, "descripton": "x"}))
+
+
+def test_schemas_know_keys_values_and_ranges() -> None:
+    def refused(kind: str, content: dict[str, Any]) -> bool:
+        return bool(
+            list(jsonschema.Draft202012Validator(fedbench.schema(kind)).iter_errors(content))
+        )
+
+    grid = {"grid": "g", "description": "d", "methods": ["simclr"]}
+    assert not refused("grid", {**grid, "axes": {"data.partition": ["iid", "hsu"]}})
+    assert refused("grid", {**grid, "axes": {"data.partition": ["idd"]}})
+    assert refused("grid", {**grid, "axes": {"data.alpha": [0.0]}})
+    assert refused("grid", {**grid, "axes": {"data.alpah": [0.1]}})
+    preset = parse_yaml(example("files", "yaml", "# yaml-language-server"), "example")
+    assert not refused("preset", preset)
+    assert refused("preset", {**preset, "values": {"client.lr": {"value": "x", "from": "ours"}}})
+    assert refused("preset", {**preset, "values": {"client.lr": {"value": 0.1, "from": "me"}}})
+    space = {"method": "simclr", "space": {"client.lr": {"type": "choice", "values": [0.1]}}}
+    assert not refused("space", space)
+    assert refused("space", {**space, "points": [{"client.lr": -1}]})
+
+
+def test_schema_is_json_on_stdout(call: Call) -> None:
+    assert call("schema", "space").json["properties"]["space"]["minProperties"] == 1
+    answer = call("schema", "gird")
+    assert (answer.code, "did you mean 'grid'?" in answer.err) == (2, True)
+
+
+def test_a_preset_from_a_file(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "other name.yaml"
+    file.write_text(example("files", "yaml", "# yaml-language-server"), encoding="utf-8")
+    record = call("config", "simclr", "--preset", file, "--json").json
+    assert (record["preset"], record["client"]["lr"]) == ("mine", 0.01)
+    assert record["sources"]["client.lr"] == "preset mine (ours)"
+    assert record["method"]["temperature"] == 0.2
+    assert record["client"]["local_epochs"] == 2  # of laptop
+    file.write_text(PRESET.format(name="mine", values=LR), encoding="utf-8")
+    changed = call("config", "simclr", "--preset", file, "--json").json
+    assert (changed["client"]["lr"], changed["data"]["name"]) == (0.01, "digits")
+    cells = plan(load_grid("heterogeneity"), preset=str(file), methods=["supervised"], seeds=[0])
+    assert [cell.preset for cell in cells] == ["mine"] * 4  # its lists for all presets but demo
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PRESET.format(name="demo", values=""), "'demo' is the name of another one"),
+        (PRESET.format(name="mine", values=LR.replace("lr:", "lrr:")), "did you mean 'client.lr'?"),
+        (PRESET.format(name="mine", values=LR.replace("ours", "me")), "from"),
+        (PRESET.format(name="mine", values="").replace("demo", "dmo"), "did you mean 'demo'?"),
+    ],
+)
+def test_bad_preset_files(call: Call, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    answer = call("config", "simclr", "--preset", file)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+
+
+def test_a_missing_preset_file(call: Call, tmp_path: Path) -> None:
+    answer = call("config", "simclr", "--preset", tmp_path / "no.yaml")
+    assert (answer.code, "no.yaml: no such file" in answer.err) == (2, True)
+    assert "file whose name ends in .yaml" in call("config", "simclr", "--preset", "mine").err
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed package with a preset, a grid, a space, a data set and two broken entries."""
+    caches = (yaml_files._of_plugins, datasets._of_plugins, presets._named)
+    site, pack = tmp_path / "site", tmp_path / "site" / "files_pack"
+    texts = {
+        "presets/fromplugin.yaml": PRESET.format(name="fromplugin", values=LR),
+        "presets/demo.yaml": PRESET.format(name="demo", values=LR),
+        "grids/plugged.yaml": "grid: plugged\ndescription: d\nmethods: [supervised]\n"
+        "under: [fromplugin]\naxes: {federation.num_rounds: [0]}\n",
+        "spaces/someone.yaml": "method: someone\n",
+        "data.py": example("plugins", "python", "import numpy"),
+        "__init__.py": "",
+    }
+    for name, text in texts.items():
+        (pack / name).parent.mkdir(parents=True, exist_ok=True)
+        (pack / name).write_text(text, encoding="utf-8")
+    info = site / "files_pack-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: files-pack\nVersion: 1.0\n")
+    groups = {kind: f"x = files_pack.{kind}" for kind in ("presets", "grids", "spaces")}
+    groups["grids"] += "\ntorn = files_pack.nothing"
+    groups["datasets"] = "blobs = files_pack.data:Blobs\ndigits = files_pack.data:Blobs"
+    lines = (f"[fedbench.{kind}]\n{points}\n" for kind, points in groups.items())
+    (info / "entry_points.txt").write_text("".join(lines))
+    monkeypatch.syspath_prepend(str(site))
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore::fedbench.bench.system.errors.PluginWarning")
+def test_files_of_a_package(call: Call, package: Path) -> None:
+    assert {"fromplugin", "demo"} <= {record["name"] for record in call("presets", "--json").json}
+    config = call("config", "supervised", "--preset", "fromplugin", "--json").json
+    assert config["client"]["lr"] == 0.01
+    assert call("config", "supervised", "--json").json["client"]["lr"] == 0.03  # demo as it ships
+    assert "plugged" in {record["name"] for record in call("grids", "--json").json}
+    assert "someone" in yaml_files.installed()
+    grid = load_grid("plugged")
+    (cell,) = plan(grid, preset=presets_for(grid, None, ())[0])
+    assert (cell.preset, cell.config.client.lr) == ("fromplugin", 0.01)
+
+
+@pytest.mark.filterwarnings("ignore::fedbench.bench.system.errors.PluginWarning")
+def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
+    places = ("--data-dir", package / "data")
+    assert "blobs" in {record["name"] for record in call("datasets", "--json", *places).json}
+    prepared = call("data", "prepare", "blobs", "--json", *places).json
+    assert (prepared["name"], prepared["num_train"], prepared["num_test"]) == ("blobs", 200, 50)
+    words = ("--set", "data.name=blobs", "--set", "federation.num_rounds=0", "--workers", "1")
+    store = ("--store", package / "store", "--json")
+    row = call("run", "supervised", *words, *places, *store).json
+    assert row["status"] == "ok"
+    typo = call("run", "supervised", "--set", "data.name=blob", *places)
+    assert "did you mean 'blobs'?" in typo.err
+
+
+def test_broken_entries_are_left_out_with_a_warning(package: Path) -> None:
+    with pytest.warns(PluginWarning, match="demo.yaml of plugin 'x'.*its name is taken"):
+        yaml_files.installed("presets")
+    with pytest.warns(PluginWarning, match="'torn' of package 'files-pack' cannot be loaded"):
+        assert "plugged" in yaml_files.installed("grids")
+    with pytest.warns(PluginWarning, match="data set 'digits'.*must be a new one"):
+        assert "blobs" in datasets.known_names()
