@@ -38,7 +38,7 @@ WORDS = frozenset(
 _FOLDED = frozenset(
     {
         *("notes", "note", "value", "source", "summary", "cells", "how to get it", "meaning"),
-        *("largest classes", "setting", "range", "where"),
+        *("largest classes", "setting", "range", "when", "run ids"),
     }
 )
 """Headings of columns whose text may take several lines on a terminal."""
