@@ -247,6 +247,23 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
     return _dataset(name, cache)
 
 
+def cached_labels(
+    revision: str, data_dir: Path | None = None
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...]] | None:
+    """Return training labels and class names of a data set that some cache holds, else None.
+
+    Args:
+        revision: `Dataset.revision`.
+        data_dir: see `load_dataset`.
+    """
+    for file in sorted(_root(data_dir).glob("*/meta.json")):
+        with suppress(DataError):
+            if read_meta(file.parent)["revision"] == revision:
+                cache = open_cache(file.parent, verify="sizes")
+                return cache.arrays["train_labels"], cache.class_names
+    return None
+
+
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     """Return one record per known data set; sizes are null where they depend on a path."""
     root = _root(data_dir)

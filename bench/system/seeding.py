@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(seed: int, purpose: str, *index: int) -> int:
@@ -22,6 +25,8 @@ def derive(seed: int, purpose: str, *index: int) -> int:
 
 def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
     """Return a CPU generator; draws move to the device, so that CPU and GPU runs have the same."""
+    import torch
+
     return torch.Generator().manual_seed(derive(seed, purpose, *index))
 
 
@@ -36,6 +41,8 @@ def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
 
     Meant for code that takes no generator: weight initialisers and dropout.
     """
+    import torch
+
     value, gpus = derive(seed, purpose, *index), torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if gpus else ()):
         # `torch.manual_seed` would also record a traceback for each kind of device not in use.
@@ -48,6 +55,8 @@ def scope(seed: int, purpose: str, *index: int) -> Iterator[None]:
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Run torch on one CPU thread inside the block: sums then do not depend on the cores."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

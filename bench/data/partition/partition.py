@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_bytes
 
@@ -103,6 +101,8 @@ class Partition:
 
         The recipe (partitioner, alpha, seed) is left out, so runs can be checked for shared data.
         """
+        from fedbench.bench.system import tensor_files
+
         meta = {"num_examples": self.num_examples, "num_classes": self.num_classes}
         return tensor_files.digest(meta, self._arrays())[:20]
 
@@ -142,6 +142,10 @@ class Partition:
         Raises:
             StoreError: The file cannot be written; an existing one stays as it was.
         """
+        import torch
+
+        from fedbench.bench.system import tensor_files
+
         meta = {"format": _FORMAT, **self._recipe()}
         tensors = {name: torch.tensor(array) for name, array in self._arrays().items()}
         atomic_write_bytes(path, tensor_files.encode(meta, tensors))
@@ -153,6 +157,8 @@ class Partition:
         Raises:
             DataError: The file is missing, torn, altered, or of another format version.
         """
+        from fedbench.bench.system import tensor_files
+
         if not path.is_file():
             raise DataError(f"no partition file {path}; deal the data again to write it")
         try:

@@ -101,6 +101,22 @@ class CellComparison:
     critical_difference: float | None
     entrants: tuple[MethodOverCells, ...]
 
+    @property
+    def cliques(self) -> tuple[tuple[int, int], ...]:
+        """Widest runs of entrants, first and last, whose mean ranks no test tells apart.
+
+        The bars of a critical-difference diagram (Demšar 2006, figure 1); none without a test.
+        """
+        ranks = [e.mean_rank for e in self.entrants if e.mean_rank is not None]
+        if self.critical_difference is None:
+            return ()
+        runs: list[tuple[int, int]] = []
+        for start, rank in enumerate(ranks):
+            end = max(i for i, r in enumerate(ranks) if r - rank <= self.critical_difference)
+            if end > start and (not runs or end > runs[-1][1]):
+                runs.append((start, end))
+        return tuple(runs)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)

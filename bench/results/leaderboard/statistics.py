@@ -178,3 +178,44 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     x0, y0 = mean(x) or 0.0, mean(y) or 0.0
     products = math.fsum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True))
     return products / math.fsum((a - x0) ** 2 for a in x)
+
+
+def detectable_difference(x: Sequence[float], y: Sequence[float], tests: int = 1) -> float | None:
+    """Smallest mean difference that a paired test would reject, given the spread of these pairs.
+
+    Args:
+        x: one value a pair.
+        y: the others.
+        tests: number of tests that share the level, as in the first step of Holm's rule.
+
+    Returns:
+        None below three pairs.
+
+    Raises:
+        ValueError: when the two are of different length.
+    """
+    std = sample_std([a - b for a, b in zip(x, y, strict=True)])
+    if std is None or len(x) < MIN_FOR_INTERVAL:
+        return None
+    from scipy.special import stdtrit
+
+    return float(stdtrit(len(x) - 1, 1 - LEVEL / (2 * tests))) * std / math.sqrt(len(x))
+
+
+def pareto_front(costs: Sequence[float | None], scores: Sequence[float | None]) -> list[bool]:
+    """Mark points such that no other is at most as costly and at least as good, and one of both.
+
+    Args:
+        costs: lower is better; None = not known, and not marked.
+        scores: higher is better; likewise.
+
+    >>> pareto_front([1, 2, 2, 3], [0.5, 0.4, 0.7, 0.7])
+    [True, False, True, False]
+    """
+    known = [(c, s) for c, s in zip(costs, scores, strict=True) if c is not None and s is not None]
+    return [
+        cost is not None
+        and score is not None
+        and not any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in known)
+        for cost, score in zip(costs, scores, strict=True)
+    ]

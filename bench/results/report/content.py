@@ -5,19 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.curves import Curve
-from fedbench.bench.results.leaderboard.formats import across_table, group_table
+from fedbench.bench.results.leaderboard.formats import across_table, group_table, method_title
+from fedbench.bench.results.leaderboard.importance import importances
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line, Spent
+from fedbench.bench.results.leaderboard.power import Standing, power
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
+from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import StudyView
 from fedbench.bench.results.metrics import is_accuracy, metric_title
-from fedbench.bench.results.report.series import columns, curves_of, scatter, sweeps
+from fedbench.bench.results.report.series import (
+    cell_ids,
+    columns,
+    curves_of,
+    points_of,
+    scatter,
+    short_titles,
+    styles,
+    sweeps,
+)
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.sealed_json import unseal
@@ -79,6 +93,16 @@ _SORTED_BY = {
 """Text column of a line to the unrounded number that it shows."""
 
 
+_MARKS = {
+    Standing.FIRST: "*",
+    Standing.ALIKE: "*",
+    Standing.UNCLEAR: "?",
+    Standing.WORSE: "",
+    Standing.UNTESTED: "",
+}
+"""Marks of standings in the column `best`."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
@@ -130,6 +154,9 @@ def content(
     *,
     spent: Mapping[str, Spent] | None = None,
     geometry: Sequence[Mapping[str, Any]] = (),
+    deals: Sequence[Mapping[str, Any]] = (),
+    without_deal: Sequence[str] = (),
+    spaces: Mapping[str, Mapping[str, Any]] | None = None,
     title: str,
 ) -> dict[str, Any]:
     """Collect everything on the page.
@@ -141,6 +168,9 @@ def content(
         problems: a line for every file that could not be read.
         spent: cost of each tuning study, by its id.
         geometry: angles between classes and maps of features, one record a run.
+        deals: labels of clients, one record a deal.
+        without_deal: a line for every deal whose labels are not known.
+        spaces: search space of each tuning study, by its id.
         title: of the page.
     """
     metrics = _metrics(rows)
@@ -148,18 +178,23 @@ def content(
         metric: leaderboard(rows, metric=metric, curves=curves, studies=spent) for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
-    titles = {group.class_id: group.title for b in boards.values() for group in b.groups}
+    names = {method_title(line): line.method for b in boards.values() for line in b.lines}
     return {
         "title": title,
         "problems": list(problems),
         "metrics": [
             {"name": m, "title": metric_title(m), "percent": is_accuracy(m)} for m in metrics
         ],
-        "classes": {group.class_id: group.title for group in groups} | titles,
+        "styles": styles(names | {row.method: row.method for row in rows}),
         "boards": {metric: _board(board) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
-        "curves": {group.class_id: curves_of(group, curves) for group in groups},
-        "scatter": scatter(rows, [m for m in metrics if m != "objective"]),
+        "curves": {
+            cell: curves_of(group, curves)
+            for cell, group in zip(cell_ids(groups), groups, strict=True)
+        },
+        "scatter": {m: scatter(rows, boards[m]) for m in metrics if m != "objective"},
+        "deals": list(deals),
+        "without_deal": list(without_deal),
         "geometry": list(geometry),
         "runs": columns(
             [
@@ -169,7 +204,7 @@ def content(
             _RUN_COLUMNS,
         ),
         "machines": _machines(rows),
-        "studies": [_study(study) for study in studies],
+        "studies": [_study(study, (spaces or {}).get(study.study_id, {})) for study in studies],
         "papers": _papers(),
     }
 
@@ -187,27 +222,51 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _board(board: Leaderboard) -> dict[str, Any]:
-    """Tables of a leaderboard: a cell is its text, or its text and the number behind it."""
+    """Tables and points of a leaderboard: a cell is its text, or its text and the number behind."""
+    cells = zip(cell_ids(board.groups), short_titles(board.groups), board.groups, strict=True)
+    across = board.across()
     return {
-        "groups": [_group(group) for group in board.groups],
-        "across": [
-            {key: value for key, value in asdict(table).items() if key != "column"}
-            for table in map(across_table, board.across())
-        ],
+        "groups": [{"cell": cell, "short": short, **_group(group)} for cell, short, group in cells],
+        "across": [_across(comparison) for comparison in across],
+        "order": _order(board, across),
+    }
+
+
+def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
+    """Return the lines' names for the rows of the heatmap: by mean rank, else as in the groups."""
+    whole = [c for c in across if len(c.values) == len(board.groups)]
+    ranked = [method_title(e) for c in whole for e in c.entrants if e.mean_rank is not None]
+    return list(dict.fromkeys([*ranked, *(method_title(line) for line in board.lines)]))
+
+
+def _across(comparison: CellComparison) -> dict[str, Any]:
+    table = asdict(across_table(comparison))
+    ranked = [e for e in comparison.entrants if e.mean_rank is not None]
+    return {key: value for key, value in table.items() if key != "column"} | {
+        "ranks": [{"name": method_title(e), "rank": e.mean_rank, "best": e.best} for e in ranked],
+        "difference": comparison.critical_difference,
+        "cliques": comparison.cliques,
     }
 
 
 def _group(group: Group) -> dict[str, Any]:
-    table = group_table(group)
+    table, strength = group_table(group), power(group.lines)
     return {
         "title": table.title,
         "note": table.footer,
+        "power": strength.note,
         "header": list(table.header),
-        "best": list(table.best),
+        "standings": list(strength.standings),
         "rows": [
-            [_cell(line, name, text) for name, text in zip(table.header, cells, strict=True)]
-            for line, cells in zip(group.lines, table.rows, strict=True)
+            [
+                _MARKS[standing] if name == "best" else _cell(line, name, text)
+                for name, text in zip(table.header, cells, strict=True)
+            ]
+            for line, cells, standing in zip(
+                group.lines, table.rows, strength.standings, strict=True
+            )
         ],
+        "points": points_of(group, strength.standings),
     }
 
 
@@ -245,15 +304,21 @@ def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _study(study: StudyView) -> dict[str, Any]:
+def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("number", "status", "objective", "seconds", "error")
+    scores = [t["objective"] if t["status"] == "ok" else None for t in study.trials]
+    best = accumulate(scores, lambda a, b: b if a is None else a if b is None else max(a, b))
     return {
         **{k: v for k, v in study.as_dict().items() if k not in ("trials", "correlations")},
         "correlations": [asdict(c) for c in study.correlations],
+        "space": dict(space),
+        "importances": importances(space, study.trials),
+        "before": mean([u["objective"] for u in study.untrained if "objective" in u]),
         "trials": [
             {key: trial[key] for key in keys}
             | {"watched": trial["watched"], "params": trial["params"], "seeds": len(trial["seeds"])}
-            for trial in study.trials
+            | {"best": so_far}
+            for trial, so_far in zip(study.trials, best, strict=True)
         ],
     }
 

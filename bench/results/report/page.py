@@ -52,6 +52,7 @@ def write_report(
     row_ids: Collection[str] | None,
     dataset: str | None,
     spent: Mapping[str, Spent],
+    data_dir: Path | None = None,
 ) -> Report:
     """Write the page about a store.
 
@@ -62,6 +63,7 @@ def write_report(
         row_ids: only these runs, the cells of the grid.
         dataset: only runs on this data set.
         spent: cost of each tuning study, by its id.
+        data_dir: data caches that labels of clients are read from; None = the usual folder.
 
     Raises:
         ConfigError: for a file of another ending, or one that cannot be written.
@@ -72,6 +74,7 @@ def write_report(
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
     from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.report.content import content, geometries
+    from fedbench.bench.results.report.deals import deals
 
     rows = store.rows()
     if row_ids is not None:
@@ -86,7 +89,21 @@ def write_report(
     views = studies(store)
     problems = (*views.problems, *unreadable, *torn)
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
-    shown = content(rows, curves, views, problems, spent=spent, geometry=geometry, title=title)
+    dealt, without_deal = deals(rows, data_dir)
+    shown = content(
+        rows,
+        curves,
+        views,
+        problems,
+        spent=spent,
+        geometry=geometry,
+        deals=dealt,
+        without_deal=without_deal,
+        spaces={
+            view.study_id: (store.study(view.study_id) or {}).get("space", {}) for view in views
+        },
+        title=title,
+    )
     write_page(shown, file)
     return Report(file, len(rows), len(views), file.stat().st_size, problems)
 

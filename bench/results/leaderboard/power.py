@@ -1,0 +1,118 @@
+"""Standing of each line beside the first of its class, and the differences that its seeds show.
+
+A test that rejects nothing may lack the seeds to reject anything. Lines then count as unclear, and
+none as alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.leaderboard.statistics import detectable_difference
+from fedbench.bench.results.metrics import is_accuracy
+
+
+class Standing(StrEnum):
+    """Place of a line beside the first of its class."""
+
+    FIRST = "first"  # and the test tells some other line from it
+    ALIKE = "alike"  # not told from the first, and above every line that is
+    UNCLEAR = "unclear"  # not told from the first, but no better placed than lines that are
+    WORSE = "worse"  # told from the first, or diverged
+    UNTESTED = "untested"  # fewer than three common seeds
+
+
+@dataclass(frozen=True)
+class Power:
+    """Reach of the test of a class.
+
+    Attributes:
+        standings: one per line.
+        num_tested: lines that were tested against the first.
+        num_told: lines that the test tells from it.
+        num_seeds: common seeds of the tests, the fewest.
+        detectable: smallest difference to the first that the tests show, the median over lines.
+        note: the same as a sentence.
+    """
+
+    standings: tuple[Standing, ...]
+    num_tested: int
+    num_told: int
+    num_seeds: int | None
+    detectable: float | None
+    note: str
+
+
+def power(lines: Sequence[Line]) -> Power:
+    """Return the standings of the lines of a class, which are in the order of their ranks."""
+    tested = [line for line in lines if line.p_best is not None]
+    if not tested:
+        note = "" if len(lines) < 2 else "Not tested: fewer than 3 seeds in common with the first."
+        return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
+    first, told = lines[0], [line for line in tested if not line.best]
+    limit = min((lines.index(line) for line in told), default=0)
+    standings = tuple(_standing(line, index, limit) for index, line in enumerate(lines))
+    pairs = [_pairs(first, line) for line in tested]
+    known = [d for x, y in pairs if (d := detectable_difference(x, y, len(tested))) is not None]
+    seeds, detectable = min(len(x) for x, _ in pairs), median(known)
+    return Power(
+        standings,
+        len(tested),
+        len(told),
+        seeds,
+        detectable,
+        _note(first, standings, len(tested), len(told), seeds, detectable),
+    )
+
+
+def _untested(line: Line) -> Standing:
+    return Standing.WORSE if line.num_diverged else Standing.UNTESTED
+
+
+def _standing(line: Line, index: int, limit: int) -> Standing:
+    if line.num_diverged:
+        return Standing.WORSE
+    if index and line.p_best is None:
+        return Standing.UNTESTED
+    if index and not line.best:
+        return Standing.WORSE
+    if index >= limit:
+        return Standing.UNCLEAR
+    return Standing.ALIKE if index else Standing.FIRST
+
+
+def _pairs(first: Line, other: Line) -> tuple[list[float], list[float]]:
+    values = dict(zip(first.seeds, first.values, strict=True))
+    mine = [(values[s], v) for s, v in zip(other.seeds, other.values, strict=True) if s in values]
+    return [pair[0] for pair in mine], [pair[1] for pair in mine]
+
+
+def _note(
+    first: Line,
+    standings: Sequence[Standing],
+    num_tested: int,
+    num_told: int,
+    num_seeds: int,
+    detectable: float,
+) -> str:
+    size = f"{detectable * 100:.1f} points" if is_accuracy(first.metric) else f"{detectable:.3f}"
+    finest = f"with this spread, differences below about {size} do not show"
+    if not num_told:
+        others = "the other method" if num_tested == 1 else f"any of the other {num_tested}"
+        return (
+            f"No best is marked: a paired test over {num_seeds} seeds cannot tell {others} from the"
+            f" first; {finest}."
+        )
+    alike, unclear = standings.count(Standing.ALIKE), standings.count(Standing.UNCLEAR)
+    note = f"Best: {first.method}"
+    if alike:
+        note += f", and {alike} that a paired test over {num_seeds} seeds cannot tell from it"
+    else:
+        note += f", told from {num_told} by a paired test over {num_seeds} seeds"
+    if unclear:
+        note += f"; {unclear} unclear: not told from it, but below methods that are"
+    return f"{note}; {finest}."

@@ -1,0 +1,63 @@
+"""Labels that each client holds, dealt again from the data cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.data.datasets import cached_labels
+from fedbench.bench.data.partition.deal import deal, summary
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.system.errors import FedbenchError
+from fedbench.bench.system.identity import canonical_json
+
+MAX_CLIENTS = 40
+"""Clients in a chart, the first by number."""
+MAX_DEALS = 24
+"""Deals on a page."""
+
+
+def deals(rows: Sequence[Row], data_dir: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the label counts of clients, once per deal, and a line for each that is not known.
+
+    Of the seeds that deal the same data by the same settings the lowest is shown.
+
+    Args:
+        rows: of the store.
+        data_dir: folder of the data caches; None = the usual one.
+    """
+    of_deal: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: row.seed):
+        settings = json.loads(row.config_json).get("data", {})
+        fields = {k: v for k, v in settings.items() if k not in ("name", "label_fraction")}
+        of_deal.setdefault(canonical_json([row.dataset_revision, fields]), row)
+    records, missing = [], []
+    for row in [*of_deal.values()][:MAX_DEALS]:
+        try:
+            cached = cached_labels(row.dataset_revision, data_dir)
+            if cached is None:
+                missing.append(
+                    f"{row.dataset}: its labels are not in the data cache of this machine, or are"
+                    " of another revision; `fedbench data prepare` fills the cache"
+                )
+                continue
+            labels, class_names = cached
+            config = row.config
+            dealt = summary(deal(labels, len(class_names), config.data, config.seed), labels)
+        except FedbenchError as error:
+            missing.append(f"{row.dataset}, {row.partition} partition: {error}")
+            continue
+        alpha = "" if row.alpha is None else f" · alpha {row.alpha:g}"
+        title = f"{row.dataset} · {len(labels):,} images · {row.partition} partition{alpha}"
+        records.append(
+            {
+                "title": f"{title} · {dealt['num_clients']:,} clients · seed {row.seed}",
+                "num_clients": dealt["num_clients"],
+                "class_names": list(class_names),
+                "counts": dealt["class_counts"][:MAX_CLIENTS],
+                "classes_per_client": dealt["classes_per_client"]["ge_1pct_mean"],
+            }
+        )
+    return records, list(dict.fromkeys(missing))
