@@ -1,7 +1,8 @@
 """Standing of each line beside the first of its class, and the differences that its seeds show.
 
-A test that rejects nothing may lack the seeds to reject anything. Lines then count as unclear, and
-none as alike.
+A test that rejects nothing may lack the seeds to reject anything. A line that it does not tell from
+the first counts as unclear, and not as alike, if no line of the class is told from the first, if a
+better placed line is, or if it is itself but for the adjustment to the number of tests.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 
 from fedbench.bench.results.leaderboard.lines import Line
-from fedbench.bench.results.leaderboard.statistics import detectable_difference
+from fedbench.bench.results.leaderboard.statistics import (
+    LEVEL,
+    detectable_difference,
+    paired_p,
+)
 from fedbench.bench.results.metrics import is_accuracy
 
 
@@ -20,8 +24,8 @@ class Standing(StrEnum):
     """Place of a line beside the first of its class."""
 
     FIRST = "first"  # and the test tells some other line from it
-    ALIKE = "alike"  # not told from the first, and above every line that is
-    UNCLEAR = "unclear"  # not told from the first, but no better placed than lines that are
+    ALIKE = "alike"  # no sign of a difference from the first, and above every line that is worse
+    UNCLEAR = "unclear"  # not told from the first, for want of seeds
     WORSE = "worse"  # told from the first, or diverged
     UNTESTED = "untested"  # fewer than three common seeds
 
@@ -35,7 +39,8 @@ class Power:
         num_tested: lines that were tested against the first.
         num_told: lines that the test tells from it.
         num_seeds: common seeds of the tests, the fewest.
-        detectable: smallest difference to the first that the tests show, the median over lines.
+        detectable: smallest difference to the first that the test shows, least and most of the
+            tested lines.
         note: the same as a sentence.
     """
 
@@ -43,7 +48,7 @@ class Power:
     num_tested: int
     num_told: int
     num_seeds: int | None
-    detectable: float | None
+    detectable: tuple[float, float] | None
     note: str
 
 
@@ -55,10 +60,10 @@ def power(lines: Sequence[Line]) -> Power:
         return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
     first, told = lines[0], [line for line in tested if not line.best]
     limit = min((lines.index(line) for line in told), default=0)
-    standings = tuple(_standing(line, index, limit) for index, line in enumerate(lines))
+    standings = tuple(_standing(first, line, index, limit) for index, line in enumerate(lines))
     pairs = [_pairs(first, line) for line in tested]
     known = [d for x, y in pairs if (d := detectable_difference(x, y, len(tested))) is not None]
-    seeds, detectable = min(len(x) for x, _ in pairs), median(known)
+    seeds, detectable = min(len(x) for x, _ in pairs), (min(known), max(known))
     return Power(
         standings,
         len(tested),
@@ -73,14 +78,14 @@ def _untested(line: Line) -> Standing:
     return Standing.WORSE if line.num_diverged else Standing.UNTESTED
 
 
-def _standing(line: Line, index: int, limit: int) -> Standing:
+def _standing(first: Line, line: Line, index: int, limit: int) -> Standing:
     if line.num_diverged:
         return Standing.WORSE
     if index and line.p_best is None:
         return Standing.UNTESTED
     if index and not line.best:
         return Standing.WORSE
-    if index >= limit:
+    if index >= limit or (index and (paired_p(*_pairs(first, line)) or 0.0) <= LEVEL):
         return Standing.UNCLEAR
     return Standing.ALIKE if index else Standing.FIRST
 
@@ -97,10 +102,12 @@ def _note(
     num_tested: int,
     num_told: int,
     num_seeds: int,
-    detectable: float,
+    detectable: tuple[float, float],
 ) -> str:
-    size = f"{detectable * 100:.1f} points" if is_accuracy(first.metric) else f"{detectable:.3f}"
-    finest = f"with this spread, differences below about {size} do not show"
+    percent = is_accuracy(first.metric)
+    least, most = (f"{d * 100:.1f}" if percent else f"{d:.3f}" for d in detectable)
+    size = least if num_tested == 1 else f"{least} to {most}"
+    finest = f"a difference shows from {size}{' points' * percent} on, by the spread over seeds"
     if not num_told:
         others = "the other method" if num_tested == 1 else f"any of the other {num_tested}"
         return (
@@ -114,5 +121,5 @@ def _note(
     else:
         note += f", told from {num_told} by a paired test over {num_seeds} seeds"
     if unclear:
-        note += f"; {unclear} unclear: not told from it, but below methods that are"
+        note += f"; {unclear} unclear for want of seeds"
     return f"{note}; {finest}."

@@ -178,6 +178,7 @@ def content(
         metric: leaderboard(rows, metric=metric, curves=curves, studies=spent) for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
+    specs = {row.method for row in rows} | {study.spec for study in studies}
     names = {method_title(line): line.method for b in boards.values() for line in b.lines}
     return {
         "title": title,
@@ -185,7 +186,7 @@ def content(
         "metrics": [
             {"name": m, "title": metric_title(m), "percent": is_accuracy(m)} for m in metrics
         ],
-        "styles": styles(names | {row.method: row.method for row in rows}),
+        "styles": styles(names | {name: name for name in specs}),
         "boards": {metric: _board(board) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
         "curves": {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.lines import Spent
     from fedbench.bench.results.store.store import Store
 
-_SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "charts.js", "page.js")
+_SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "figure.js", "charts.js", "page.js")
 
 
 @dataclass(frozen=True)

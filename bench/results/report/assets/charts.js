@@ -1,229 +1,405 @@
 "use strict";
-// Charts with Observable Plot: each is a figure with controls above and its numbers below.
+// The charts, each a figure that Observable Plot draws from numbers that Python has worked out.
 
-const INKS = ["#4269d0", "#d9822b", "#e0484f", "#3a9e8f", "#4c9a3f", "#d667a8", "#9b6bd6", "#9c6b4e", "#5f9ed1", "#8a8f98"];
-const percent = (value) => (value == null ? "" : (100 * value).toFixed(1));
-const plain = (value, digits = 3) => (value == null ? "" : value.toFixed(digits));
+const GRID = () => ({ grid: true, percent: measure().percent, nice: true, label: measure().title });
+const dots = (points, x, y, more) => Plot.dot(points, { x, y, fill: ink, symbol: shape, r: 5, stroke: "var(--back)", strokeWidth: 0.8, ...more });
+const tips = (points, x, y, title, more) => Plot.tip(points, Plot.pointer({ x, y, title, ...more }));
+const known = (points, name) => points.filter((point) => point[name] != null);
+const unique = (points) => [...new Set(points.map((point) => point.name))];
+const spread = (p) => (p.low == null ? asText(p.mean) : `${asText(p.mean)} ± ${asText((p.high - p.low) / 2)}`);
+const best = (p) => p.standing === "first" || p.standing === "alike";
+const STANDING = { first: "first", alike: "not told from the first", unclear: "unclear", worse: "told from the first", untested: "not tested" };
+const INTERVALS = "Intervals are 95 % t-intervals over seeds, from 3 seeds on.";
+const leftOf = (names) => Math.min(190, 26 + 6.6 * Math.max(4, ...names.map((name) => name.length)));
 
-function choice(label, options, onchange) {
-  const select = el("select", { onchange }, ...options.map(([value, text]) => el("option", { value }, text)));
-  return { node: options.length > 1 ? el("label", {}, label, select) : null, get value() { return options.length ? select.value : null; } };
-}
-
-// One colour and symbol a name, the same in all charts.
-function scales(names) {
-  const domain = [...new Set(names)].sort();
-  return {
-    color: { domain, range: domain.map((_, i) => INKS[i % INKS.length]), legend: false },
-    symbol: { domain, legend: domain.length > 1 }, // with the colours; both together tell 70 names apart
-  };
-}
-
-// draw(width) gives Plot's options, a caption and the numbers: {options, caption, header, rows}.
-function chart({ label, controls, draw }) {
-  const holder = el("div", {}), caption = el("figcaption"), numbers = el("details", {}, el("summary", {}, "The numbers"));
-  let made = null;
-  numbers.addEventListener("toggle", () => {
-    if (numbers.open && made) {
-      numbers.replaceChildren(numbers.firstChild, table({
-        label: `${label}: numbers`,
-        columns: made.header.map((title, i) => ({ title, num: i > 0 })),
-        groups: [{ rows: made.rows.map((cells) => ({ cells })) }],
-      }));
-      made.listed = true;
-    }
-  });
-  function redraw() {
-    const width = Math.max(280, Math.min(holder.clientWidth || 900, 1000));
-    made = draw(width);
-    if (made.options) {
-      const plot = Plot.plot({ width, height: Math.max(260, Math.min(420, width * 0.5)), marginLeft: 52, marginBottom: 44, ariaLabel: label, style: { fontSize: "12px", overflow: "visible" }, ...made.options });
-      holder.replaceChildren(plot);
-    } else holder.replaceChildren(el("p", { class: "faint" }, "Nothing to draw here."));
-    caption.textContent = made.caption;
-    numbers.open = false;
-    numbers.hidden = !made.rows.length;
-  }
-  const figure = el("figure", {}, el("div", { class: "controls" }, ...controls.map((c) => c.node)), holder, caption, numbers);
-  let before = 0;
-  new ResizeObserver(() => {
-    if (Math.abs(holder.clientWidth - before) > 8) { before = holder.clientWidth; redraw(); }
-  }).observe(holder);
-  return { figure, redraw };
-}
-
-const PERCENT = { grid: true, percent: true, nice: true };
-
-function sweepChart(data) {
-  let view;
-  const again = () => { fill(); view.redraw(); };
-  const metric = choice("Metric", data.metrics.filter((m) => data.sweeps[m.name].length).map((m) => [m.name, m.title]), again);
-  const which = el("select", { onchange: () => view.redraw() });
-  function fill() {
-    const options = data.sweeps[metric.value] || [];
-    which.replaceChildren(...options.map((sweep, i) => el("option", { value: i }, sweep.title)));
-  }
-  fill();
-  const family = { node: el("label", {}, "Cells", which) };
-  view = chart({
-    label: "Accuracy along an axis", controls: [metric, family],
-    draw() {
-      const sweep = data.sweeps[metric.value][+which.value || 0], m = data.metrics.find((each) => each.name === metric.value);
-      const points = sweep.points, xs = [...new Set(points.map((p) => p.x))].sort((a, b) => a - b);
-      const wide = xs.at(-1) / xs[0] > 5;
+function heatmap() {
+  const shade = choice("shade", "Shaded by", () => [["value", "the value"], ["gain", "gain over untrained"], ["place", "place within the cell"]]);
+  return figure({
+    id: "heatmap", title: "Methods and cells", controls: [shade],
+    draw(width) {
+      const groups = board().groups;
+      const points = groups.flatMap((each) => shown(each.points).map((p) => ({ ...p, cell: each.short, of: each.points.filter((q) => q.rank).length })));
+      if (groups.length < 2 || !points.length) return null;
+      const names = board().order.filter(seen), left = leftOf(names) + 12;
+      const value = { value: (p) => p.mean, gain: (p) => p.gain, place: (p) => (p.of > 1 && p.rank ? (p.of - p.rank) / (p.of - 1) : null) }[shade.value];
+      const [low, high] = d3.extent(points, value), at = (p) => (high > low ? (value(p) - low) / (high - low) : 1);
+      const text = (p) => (p.diverged ? "diverged" : shade.value === "gain" ? (p.gain == null ? "" : `${p.gain >= 0 ? "+" : ""}${asText(p.gain)}`) : asText(p.mean)) + (best(p) ? " *" : "");
+      const above = 14 * Math.max(...groups.map((each) => d3.sum(each.short.split(" · "), (word) => Math.ceil(word.length / 16)))) + 12;
       return {
         options: {
-          ...scales(points.map((p) => p.name)),
-          x: { type: wide ? "log" : "linear", label: sweep.axis.replace("_", " "), ticks: xs, tickFormat: (x) => `${x}`, inset: 12 },
-          y: { ...PERCENT, percent: m.percent, label: m.title },
+          width: Math.max(width, left + 118 * groups.length), height: above + 26 * names.length + 10, marginLeft: left, marginTop: above, marginBottom: 10,
+          x: { axis: null, domain: groups.map((each) => each.short), padding: 0.04 },
+          y: { domain: names, label: null, tickSize: 0, tickPadding: 18, padding: 0.08 },
           marks: [
-            Plot.ruleX(points.filter((p) => p.low != null), { x: "x", y1: "low", y2: "high", stroke: "name", strokeOpacity: 0.6, strokeWidth: 2 }),
-            Plot.lineY(points, { x: "x", y: "mean", z: "name", stroke: "name", sort: "x" }),
-            Plot.dot(points, { x: "x", y: "mean", stroke: "name", symbol: "name", r: 4 }),
-            Plot.tip(points, Plot.pointer({ x: "x", y: "mean", stroke: "name", channels: { seeds: "n" } })),
+            Plot.dot(names.map((name) => ({ name })), { y: "name", frameAnchor: "left", dx: -10, fill: ink, symbol: shape, r: 4.5 }),
+            Plot.axisX({ anchor: "top", tickSize: 0, lineWidth: 9, label: null, tickFormat: (short) => short.replaceAll(" · ", "\n") }),
+            Plot.cell(points, { x: "cell", y: "name", fill: (p) => (value(p) == null ? "var(--raised)" : d3.interpolateCividis(at(p))), title: (p) => `${p.name}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, tip: true }),
+            Plot.text(points, { x: "cell", y: "name", text, fill: (p) => (value(p) == null ? "currentColor" : at(p) > 0.55 ? "#000" : "#fff"), fontWeight: (p) => (best(p) ? 700 : 400), pointerEvents: "none" }),
           ],
         },
-        caption: `${sweep.title}. Means over seeds; bars are 95 % t-intervals, drawn from 3 seeds on.`,
-        header: ["method", sweep.axis, m.title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.name, [`${p.x}`, p.x], ...numbers(p, m.percent), [`${p.n}`, p.n]]),
+        caption: `${measure().title}, mean over seeds; an empty field was not run. * is the best of its cell and what a paired test cannot tell from it; there is none where no test has the power to tell. Only fields of one column are comparable.`,
+        header: ["method", "cell", measure().title, "gain", "rank", "seeds", "standing"],
+        rows: points.map((p) => [p.name, p.cell, exact(p.mean), exact(p.gain), p.rank == null ? "" : [`${p.rank}`, p.rank], [`${p.values.length}`, p.values.length], STANDING[p.standing]]),
       };
     },
   });
-  return view;
 }
 
-function numbers(point, asPercent) {
-  const text = asPercent ? percent : plain;
-  return ["mean", "low", "high"].map((name) => [text(point[name]), point[name]]);
+function ranking() {
+  return figure({
+    id: "ranking", title: "Ranking of a cell",
+    draw(width) {
+      const points = known(shown(group()?.points || []), "mean"), names = unique(points), left = leftOf(names), wide = width > 560;
+      if (!points.length) return null;
+      const before = points.find((p) => p.untrained != null)?.untrained;
+      const ends = d3.extent([...points.flatMap((p) => [p.low ?? p.mean, p.high ?? p.mean, ...p.values]), ...(before == null ? [] : [before])]);
+      const pad = (ends[1] - ends[0]) * 0.04 || 0.01, [low, high] = [ends[0] - pad, ends[1] + pad];
+      const scale = measure().percent ? 100 : 1, seeds = points.flatMap((p) => p.values.map((value) => ({ name: p.name, value })));
+      return {
+        options: {
+          height: 30 * names.length + 74, marginLeft: left, marginTop: 24, marginRight: wide ? 150 : 16,
+          x: { ...GRID(), nice: false, domain: [low * scale, high * scale] }, y: { domain: names, label: null, tickSize: 0 },
+          marks: [
+            Plot.barX(points.filter(best), { x1: () => low, x2: () => high, y: "name", fill: "var(--mark)", insetTop: -2, insetBottom: -2 }),
+            before == null ? null : Plot.ruleX([before], { strokeDasharray: "3 3", strokeOpacity: 0.7 }),
+            before == null ? null : Plot.text([before], { x: (v) => v, text: () => "untrained", frameAnchor: "top", dy: -16, fill: "var(--faint)" }),
+            Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "name", stroke: ink, strokeWidth: 2.5 }),
+            Plot.tickX(seeds, { x: "value", y: "name", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
+            dots(points, "mean", "name", { r: 6 }),
+            wide ? Plot.text(points, { y: "name", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
+            tips(points, "mean", "name", (p) => `${p.name}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
+          ],
+        },
+        caption: `${titleOf()}. Symbols are means, strokes single seeds. ${INTERVALS} ${group().power}`,
+        header: ["method", "rank", measure().title, "low", "high", "gain", "seeds", "values", "standing"],
+        rows: points.map((p) => [p.name, p.rank == null ? "" : [`${p.rank}`, p.rank], exact(p.mean), exact(p.low), exact(p.high), exact(p.gain), [`${p.values.length}`, p.values.length], p.values.map(asText).join(" "), STANDING[p.standing]]),
+      };
+    },
+  });
 }
 
-function curveChart(data) {
-  let view;
-  const again = () => view.redraw();
+function axis() {
+  const which = choice("axis", "Axis", () => (data.sweeps[metric.value] || []).map((sweep, i) => [i, sweep.title]));
+  return figure({
+    id: "axis", title: "Along an axis", controls: [which],
+    draw(width) {
+      const sweep = data.sweeps[metric.value]?.[which.value], names = sweep ? unique(shown(sweep.points)) : [];
+      if (!names.length) return null;
+      const xs = [...new Set(sweep.points.map((p) => p.x))].sort(d3.ascending);
+      // Even steps with the methods of a step side by side, so that intervals stay apart.
+      const dodge = (p) => xs.indexOf(p.x) + (names.indexOf(p.name) - (names.length - 1) / 2) * (0.6 / names.length);
+      const points = shown(sweep.points).map((p) => ({ ...p, at: dodge(p) }));
+      const axisName = sweep.axis.replaceAll("_", " ");
+      return {
+        names,
+        options: {
+          height: Math.max(280, Math.min(440, width * 0.45)),
+          x: { domain: [-0.5, xs.length - 0.5], ticks: xs.map((_, i) => i), tickFormat: (i) => `${xs[i] ?? ""}`, label: axisName, labelAnchor: "center" }, y: GRID(),
+          marks: [
+            Plot.ruleX(xs.slice(1).map((_, i) => i + 0.5), { stroke: "var(--line)" }),
+            Plot.lineY(points, { x: "at", y: "mean", z: "name", stroke: ink, strokeOpacity: 0.45, strokeWidth: 1.2 }),
+            Plot.ruleX(known(points, "low"), { x: "at", y1: "low", y2: "high", stroke: ink, strokeWidth: 2 }),
+            dots(points, "at", "mean"),
+            tips(points, "at", "mean", (p) => `${p.name}, ${axisName} ${p.x}\n${measure().title} ${spread(p)}\n${p.n} seeds`),
+          ],
+        },
+        caption: `${sweep.title}. Means over seeds; methods stand side by side at each value. ${INTERVALS}`,
+        header: ["method", sweep.axis, measure().title, "low", "high", "seeds"],
+        rows: points.map((p) => [p.name, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), [`${p.n}`, p.n]]),
+      };
+    },
+  });
+}
+
+function cost(id, title, x, label) {
+  return figure({
+    id, title,
+    draw(width) {
+      const points = known(known(shown(group()?.points || []), "mean"), x), front = points.filter((p) => p[`front_${x}`]).sort((a, b) => a[x] - b[x]);
+      if (points.length < 2) return null;
+      const [low, high] = d3.extent(points, (p) => p[x]), [worst, top] = d3.extent(points, (p) => p.mean);
+      const apart = (a, b) => Math.abs(a[x] - b[x]) > 0.25 * (high - low) || Math.abs(a.mean - b.mean) > 0.06 * (top - worst);
+      const named = [...front].reverse().reduce((kept, p) => (kept.every((other) => apart(p, other)) ? [...kept, p] : kept), []);
+      return {
+        names: unique(points),
+        options: {
+          height: Math.max(300, Math.min(400, width * 0.6)), marginRight: 24,
+          x: { label, grid: true, type: low > 0 && high / low > 5 ? "log" : "linear", ...(low > 0 && high / low > 5 ? { tickFormat: (v) => v.toLocaleString("en", { notation: "compact" }) } : { zero: low < high * 0.3, nice: true }), insetLeft: 70, insetRight: 10 }, y: GRID(),
+          marks: [
+            Plot.line(front, { x, y: "mean", curve: "step-after", stroke: "currentColor", strokeOpacity: 0.55, strokeDasharray: "5 3" }),
+            Plot.ruleX(known(points, "low"), { x, y1: "low", y2: "high", stroke: ink, strokeOpacity: 0.5, strokeWidth: 1.5 }),
+            dots(points, x, "mean"),
+            Plot.text(named, { x, y: "mean", text: "name", dx: -7, dy: -8, textAnchor: "end", stroke: "var(--back)", strokeWidth: 3, fill: "currentColor" }),
+            tips(points, x, "mean", (p) => `${p.name}\n${label} ${d3.format(".3~r")(p[x])}\n${measure().title} ${spread(p)}`),
+          ],
+        },
+        caption: `${titleOf()}. The dashed line is the Pareto front: no other method is at most as costly and at least as good. ${INTERVALS}`,
+        header: ["method", label, measure().title, "low", "high", "on the front"],
+        rows: points.map((p) => [p.name, [p[x].toPrecision(4), p[x]], exact(p.mean), exact(p.low), exact(p.high), p[`front_${x}`] ? "yes" : ""]),
+      };
+    },
+  });
+}
+
+function difference() {
+  const ranked = () => board().across.filter((each) => each.ranks.length > 1);
+  const which = choice("ranks", "Cells", () => ranked().map((each, i) => [i, each.title]));
+  return figure({
+    id: "ranks", title: "Mean ranks", controls: [which],
+    draw(width) {
+      const found = ranked()[which.value];
+      if (!found) return null;
+      const { ranks, cliques, difference: critical } = found, half = Math.ceil(ranks.length / 2), end = Math.max(2, Math.ceil(ranks.at(-1).rank));
+      const bars = 0.8 + 0.45 * cliques.length, left = leftOf(ranks.map((p) => p.name)) + 34;
+      const points = ranks.map((p, i) => ({ ...p, level: bars + (i < half ? i : ranks.length - 1 - i), side: i < half ? 1 : end }));
+      const of = (side) => points.filter((p) => (p.side === 1) === (side < 0));
+      const label = (side) => Plot.text(of(side), { x: "side", y: "level", dx: side * 8, textAnchor: side < 0 ? "end" : "start", text: (p) => (side < 0 ? `${p.name}  ${p.rank.toFixed(2)}` : `${p.rank.toFixed(2)}  ${p.name}`) });
+      return {
+        options: {
+          height: 70 + 24 * (bars + half), marginLeft: left, marginRight: left, marginTop: 52, marginBottom: 8,
+          x: { domain: [1, end], axis: "top", label: null, ticks: d3.range(1, end + 1), tickFormat: "d" }, y: { domain: [bars + half, 0], axis: null },
+          marks: [
+            Plot.ruleY([0]),
+            Plot.link(points, { x1: "rank", x2: "rank", y1: () => 0, y2: "level", stroke: ink }),
+            Plot.link(points, { x1: "rank", x2: "side", y1: "level", y2: "level", stroke: ink }),
+            Plot.dot(points, { x: "rank", y: () => 0, fill: ink, symbol: shape, r: 5 }),
+            label(-1), label(1),
+            Plot.ruleY(cliques.map(([a, b], i) => ({ a: ranks[a].rank, b: ranks[b].rank, y: 0.5 + 0.45 * i })), { x1: "a", x2: "b", y: "y", strokeWidth: 5, insetLeft: -4, insetRight: -4 }),
+            critical == null ? null : Plot.ruleY([1], { x1: 1, x2: Math.min(end, 1 + critical), y: () => 0, dy: -36, strokeWidth: 2, marker: "tick" }),
+            critical == null ? null : Plot.text([1], { x: () => 1, y: () => 0, dy: -46, textAnchor: "start", text: () => `critical difference ${critical.toFixed(2)}` }),
+          ],
+        },
+        caption: `${found.title}; ${found.footer}. Best on the left. ${critical == null ? "Without a test that rejects, nothing joins or divides the methods." : "A thick bar joins methods whose mean ranks differ by less than the critical difference."}`,
+        header: ["method", "mean rank", "not told from the best"],
+        rows: ranks.map((p) => [p.name, [p.rank.toFixed(2), p.rank], p.best == null ? "" : p.best ? "yes" : "no"]),
+      };
+    },
+  });
+}
+
+function curves() {
   const all = Object.fromEntries(Object.entries(data.curves).map(([id, columns]) => [id, records(columns)]));
-  const ids = Object.keys(all).filter((id) => all[id].some((p) => p.round > 0));
-  ids.sort((a, b) => all[b].length - all[a].length);
-  const cell = choice("Class", ids.map((id) => [id, data.classes[id]]), again);
-  const metric = choice("Metric", [["knn_acc", "k-NN %"], ["linear_acc", "linear %"]], again);
-  const over = choice("Over", [["round", "rounds"], ["gb", "GB sent and received"]], again);
-  view = chart({
-    label: "Accuracy over rounds or bytes", controls: [cell, metric, over],
-    draw() {
-      const points = (all[cell.value] || []).filter((p) => p.metric === metric.value), x = over.value;
-      const title = metric.value === "knn_acc" ? "k-NN %" : "linear %";
-      if (!points.length) return { options: null, caption: "", header: [], rows: [] };
+  const what = choice("curve", "Accuracy", () => [["knn_acc", "k-NN %"], ["linear_acc", "linear %"]]);
+  const over = choice("over", "Over", () => [["round", "rounds"], ["gb", "GB sent and received"]]);
+  return figure({
+    id: "curves", title: "Over rounds and bytes", controls: [what, over],
+    draw(width) {
+      const points = shown(all[cell.value] || []).filter((p) => p.metric === what.value), x = over.value, title = { knn_acc: "k-NN %", linear_acc: "linear %" }[what.value];
+      if (!points.some((p) => p.round > 0)) return null;
+      const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / 210)));
+      const place = (name) => ({ fx: names.indexOf(name) % columns, fy: Math.floor(names.indexOf(name) / columns) });
+      const placed = points.map((p) => ({ ...p, ...place(p.name) })), heads = names.map((name) => ({ name, ...place(name) })), fxy = { fx: "fx", fy: "fy" };
+      const rounds = Math.max(...names.map((name) => new Set(points.filter((p) => p.name === name).map((p) => p.round)).size));
       return {
         options: {
-          ...scales(points.map((p) => p.name)),
-          x: { label: x === "gb" ? "GB, both directions" : "round" },
-          y: { ...PERCENT, label: title },
+          height: 150 * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14,
+          fx: { axis: null, padding: 0.08 }, fy: { axis: null, padding: 0.16 },
+          x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: true, nice: true, label: title, labelAnchor: "center", ticks: 5 },
           marks: [
-            Plot.areaY(points.filter((p) => p.low != null), { x, y1: "low", y2: "high", z: "name", fill: "name", fillOpacity: 0.15 }),
-            Plot.lineY(points, { x, y: "mean", z: "name", stroke: "name" }),
-            Plot.dot(points, { x, y: "mean", stroke: "name", symbol: "name", r: 3 }),
-            Plot.tip(points, Plot.pointer({ x, y: "mean", stroke: "name", channels: { seeds: "n" } })),
+            Plot.frame({ stroke: "var(--line)" }),
+            Plot.lineY(points, { x, y: "mean", z: "name", stroke: "currentColor", strokeOpacity: 0.16 }),
+            Plot.areaY(known(placed, "low"), { x, y1: "low", y2: "high", z: "name", ...fxy, fill: ink, fillOpacity: 0.22 }),
+            Plot.lineY(placed, { x, y: "mean", z: "name", ...fxy, stroke: ink, strokeWidth: 2 }),
+            dots(placed, x, "mean", { ...fxy, r: 3.5 }),
+            Plot.text(heads, { ...fxy, frameAnchor: "top-left", text: "name", dy: -14, fontWeight: 600 }),
+            tips(placed, x, "mean", (p) => `${p.name}, round ${p.round}\n${title} ${percent(p.mean)}${p.low == null ? "" : ` [${percent(p.low)}, ${percent(p.high)}]`}\n${p.gb.toPrecision(3)} GB, ${p.n} seeds`, fxy),
           ],
         },
-        caption: `${data.classes[cell.value]}. Means over seeds with 95 % t-intervals; round 0 is the untrained encoder. evaluation.every adds points in between.`,
+        caption: `${titleOf()}. One panel a method, all others in grey; means over seeds with 95 % t-intervals. Round 0 is the untrained encoder.${rounds < 3 ? " These runs were evaluated before and after training only; evaluation.every adds points in between." : ""}`,
         header: ["method", "round", "GB", title, "low", "high", "seeds"],
-        rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], ...numbers(p, true), [`${p.n}`, p.n]]),
+        rows: points.map((p) => [p.name, [`${p.round}`, p.round], [p.gb.toPrecision(4), p.gb], exact(p.mean, percent), exact(p.low, percent), exact(p.high, percent), [`${p.n}`, p.n]]),
       };
     },
   });
-  return ids.length ? view : null;
 }
 
 function correlationText(c) {
-  const one = (value, low, high) => value == null ? "–" : low == null ? value.toFixed(2) : `${value.toFixed(2)} [${low.toFixed(2)}, ${high.toFixed(2)}]`;
+  const one = (value, low, high) => (value == null ? "–" : low == null ? value.toFixed(2) : `${value.toFixed(2)} [${low.toFixed(2)}, ${high.toFixed(2)}]`);
   return [one(c.pearson, c.pearson_low, c.pearson_high), one(c.spearman, c.spearman_low, c.spearman_high)];
 }
 
-function scatterOptions(points, title) {
-  return {
-    ...scales(points.map((p) => p.name)),
-    x: { label: "objective (label-free)", grid: true, nice: true, inset: 8 },
-    y: { ...PERCENT, label: title, inset: 8 },
-    marks: [
-      Plot.dot(points, { x: "x", y: "y", stroke: "name", symbol: "name", r: 4 }),
-      Plot.tip(points, Plot.pointer({ x: "x", y: "y", stroke: "name" })),
-    ],
-  };
-}
-
-function scatterChart(data) {
-  let view;
-  const again = () => view.redraw();
-  const size = (id) => Math.max(...Object.values(data.scatter).map((classes) => (classes[id] || []).reduce((n, s) => n + s.n, 0)));
-  const ids = Object.keys(data.classes).filter((id) => size(id) > 0).sort((a, b) => size(b) - size(a));
-  const metrics = data.metrics.filter((m) => data.scatter[m.name]);
-  const cell = choice("Class", ids.map((id) => [id, data.classes[id]]), again);
-  const metric = choice("Metric", metrics.map((m) => [m.name, m.title]), again);
-  const names = [...new Set(Object.values(data.scatter).flatMap((c) => Object.values(c).flatMap((s) => s.map((e) => e.name))))].sort();
-  const method = choice("Method", [["", "all"], ...names.map((name) => [name, name])], again);
-  if (!ids.length || !metrics.length) return null;
-  view = chart({
-    label: "Objective against accuracy", controls: [cell, metric, method],
-    draw() {
-      const found = (data.scatter[metric.value][cell.value] || []).filter((s) => !method.value || s.name === method.value);
-      const points = found.flatMap((s) => s.points.map(([x, y]) => ({ name: s.name, x, y })));
-      const title = metrics.find((m) => m.name === metric.value).title;
+function objective() {
+  return figure({
+    id: "objective", title: "Objective against accuracy",
+    draw(width) {
+      const series = shown(data.scatter[metric.value]?.[cell.value] || []), points = series.flatMap((s) => s.points.map(([x, y]) => ({ name: s.name, x, y })));
+      if (points.length < 2) return null;
       return {
-        options: points.length ? scatterOptions(points, title) : null,
-        caption: `${data.classes[cell.value]}. One mark a run; tuning maximises the objective without seeing an accuracy. Below: correlations with 95 % intervals.`,
+        names: unique(points),
+        options: {
+          height: Math.max(300, Math.min(460, width * 0.5)), x: { label: "objective (label-free)", grid: true, nice: true, inset: 8 }, y: { ...GRID(), inset: 8 },
+          marks: [dots(points, "x", "y"), tips(points, "x", "y", (p) => `${p.name}\nobjective ${plain(p.x)}\n${measure().title} ${asText(p.y)}`)],
+        },
+        caption: `${titleOf()}. One symbol a run; tuning maximises the objective without seeing an accuracy. The numbers below are correlations with 95 % intervals.`,
         header: ["method", "runs", "Pearson", "Spearman"],
-        rows: found.map((s) => [s.name, [`${s.n}`, s.n], ...correlationText(s)]),
+        rows: series.map((s) => [s.name, [`${s.n}`, s.n], ...correlationText(s)]),
       };
     },
   });
-  return view;
 }
 
-function angleChart(data) {
-  let view;
-  const again = () => view.redraw();
-  const found = data.geometry;
-  const run = choice("Run", found.map((g, i) => [i, `${g.title} · ${g.setting} · ${g.run_id.slice(0, 8)}`]), again);
-  const kinds = found.length ? Object.keys(found[0].angles).sort() : [];
-  const kind = choice("Angles", kinds.map((name) => [name, name]), again);
-  if (!found.length) return null;
-  view = chart({
-    label: "Angles between classes", controls: [run, kind],
-    draw() {
-      const shown = found[run.value], { edges, counts, median } = shown.angles[kind.value];
-      const bars = counts.map((count, i) => ({ count, from: edges[i], to: edges[i + 1] }));
+function clients() {
+  const which = choice("deal", "Deal", () => data.deals.map((deal, i) => [i, deal.title]));
+  return figure({
+    id: "clients", title: "Labels of clients", controls: [which],
+    draw(width) {
+      const first = data.deals[which.value];
+      if (!first) return null;
+      const names = first.class_names, many = names.length > 40, left = leftOf(many ? ["000"] : names);
+      const alike = data.deals.slice(which.value).filter((deal) => `${deal.class_names}` === `${names}`), most = Math.max(...alike.map((deal) => deal.counts.length));
+      const step = many ? 7 : 20, beside = Math.max(1, Math.min(alike.length, 4, Math.floor((width - left) / 210)));
+      const across = Math.max(7, Math.min(30, (width - left - 20) / ((most + 2) * beside))), deals = alike.slice(0, beside);
+      const parts = deals.map((deal) => deal.title.split(" · ")), head = parts.map((each) => each.filter((part) => !parts.every((other) => other.includes(part))).join(" · "));
+      const points = deals.flatMap((deal, i) => deal.counts.flatMap((row, client) => row.map((count, label) => ({ deal: i, client, label, count, of: d3.sum(row) })))).filter((p) => p.count);
       return {
         options: {
-          x: { label: "angle between mean features of two classes, degrees" }, y: { label: "pairs of classes", grid: true },
-          marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: INKS[0], tip: true }), Plot.ruleX(median == null ? [] : [median], { strokeDasharray: "4 3" }), Plot.ruleY([0])],
+          width: left + 20 + across * (most + 2) * deals.length, height: 84 + step * names.length, marginLeft: left, marginTop: 44, marginBottom: 40,
+          fx: { domain: d3.range(deals.length), axis: null, padding: 0.06 },
+          x: { type: "point", domain: d3.range(most), label: "client", padding: 0.6, tickFormat: (i) => (across > 15 || i % 5 === 0 ? `${i}` : "") },
+          y: { type: "point", domain: d3.range(names.length), label: null, padding: 0.6, tickSize: 0, tickFormat: (i) => (many ? (i % 10 ? "" : `${i}`) : names[i]) },
+          r: { range: [0, Math.min(step, across) * 0.56] },
+          marks: [
+            Plot.frame({ stroke: "var(--line)" }),
+            Plot.dot(points, { fx: "deal", x: "client", y: "label", r: "count", fill: COLOURS[0], fillOpacity: 0.85 }),
+            Plot.text(deals, { fx: (_, i) => i, frameAnchor: "top-left", dy: -4, lineAnchor: "bottom", text: (_, i) => head[i], lineWidth: (across * most) / 12, fontWeight: 600 }),
+            tips(points, "client", "label", (p) => `client ${p.client}: ${p.count} of ${p.of} images\n${names[p.label]}`, { fx: "deal" }),
+          ],
         },
-        caption: `${shown.title}, ${shown.setting}.` + (median == null ? "" : ` The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`),
-        header: ["from", "to", "pairs"],
-        rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => [`${v}`, v])),
+        caption: `${deals.map((deal, i) => `${i ? head[i] : deal.title}: ${deal.classes_per_client.toFixed(1)} classes a client${deal.counts.length < deal.num_clients ? `, the first ${deal.counts.length} of ${deal.num_clients.toLocaleString("en")} clients` : ""}`).join("; ")}. The area of a dot is the number of images; a class counts from 1 % of a client's images on.`,
+        header: ["deal", "client", "class", "images"],
+        rows: points.map((p) => [deals[p.deal].title, [`${p.client}`, p.client], names[p.label], [`${p.count}`, p.count]]),
       };
     },
   });
-  return view;
 }
 
-function mapChart(data) {
-  let view;
-  const found = data.geometry.filter((g) => g.map);
-  const run = choice("Run", found.map((g, i) => [i, `${g.title} · ${g.setting} · ${g.run_id.slice(0, 8)}`]), () => view.redraw());
-  if (!found.length) return null;
-  view = chart({
-    label: "Map of test features", controls: [run],
-    draw() {
-      const shown = found[run.value], { points, labels, class_names: names } = shown.map;
-      const dots = points.map(([x, y], i) => ({ x, y, class: names[labels[i]] }));
+function tuning() {
+  const which = choice("study", "Study", () => d3.sort(data.studies, (s) => -s.trials.length).map((s) => [s.study_id, `${s.study_id} · ${s.spec} · preset ${s.preset} · ${s.sampler} · ${s.trials.length} trials`]));
+  const study = () => data.studies.find((each) => each.study_id === which.value), name = () => ({ name: study().spec });
+  const has = () => study() && data.styles[study().spec];
+  const values = (t) => Object.entries(t.params).map(([k, v]) => `${k}=${typeof v === "number" ? +v.toPrecision(4) : v}`).join("\n");
+  const score = (v) => exact(v, (x) => plain(x, 4));
+  const history = figure({
+    id: "history", title: "Tuning history",
+    draw(width) {
+      const trials = study()?.trials || [], done = known(trials, "objective"), { before } = study() || {};
+      if (!done.length) return null;
+      const floor = Math.min(before ?? Infinity, ...done.map((t) => t.objective));
       return {
         options: {
-          ...scales(dots.map((dot) => dot.class)), x: { axis: null }, y: { axis: null }, height: 460,
-          marks: [Plot.dot(dots, { x: "x", y: "y", stroke: "class", symbol: "class", r: 2.5, tip: true })],
+          height: Math.max(260, Math.min(340, width * 0.55)), x: { label: "trial", nice: true, tickFormat: "d", ticks: d3.ticks(0, trials.at(-1).number, 8).filter(Number.isInteger) }, y: { label: "objective", grid: true, nice: true },
+          marks: [
+            before == null ? null : Plot.ruleY([before], { strokeDasharray: "3 3" }),
+            before == null ? null : Plot.text([before], { y: (v) => v, text: () => "untrained", frameAnchor: "right", textAnchor: "end", dy: -7, fill: "var(--faint)" }),
+            Plot.lineY(known(trials, "best"), { x: "number", y: "best", curve: "step-after", stroke: "currentColor", strokeWidth: 1.5 }),
+            Plot.dot(done, { x: "number", y: "objective", fill: ink(name()), symbol: shape(name()), r: 4.5, fillOpacity: 0.85 }),
+            Plot.dot(trials.filter((t) => t.objective == null), { x: "number", y: () => floor, symbol: "times", stroke: "currentColor" }),
+            tips(done, "number", "objective", (t) => `trial ${t.number}: ${plain(t.objective, 4)}\n${values(t)}`),
+          ],
         },
-        caption: `${shown.title}, ${shown.setting}. t-SNE of features of test images; distances between clusters mean little.`,
-        header: [], rows: [],
+        caption: "One symbol a trial, the line is the best so far, the dashed line the mean of untrained encoders. × marks a trial without an objective.",
+        header: ["trial", "objective", "best so far", "status"],
+        rows: trials.map((t) => [[`${t.number}`, t.number], score(t.objective), score(t.best), t.status]),
       };
     },
   });
-  return view;
+  const importance = figure({
+    id: "importance", title: "Importance of hyperparameters",
+    draw() {
+      const found = Object.entries(study()?.importances || {}).map(([param, value]) => ({ param, value }));
+      if (!found.length) return null;
+      return {
+        options: {
+          height: 34 * found.length + 60, marginLeft: leftOf(found.map((p) => p.param)), marginRight: 40, x: { label: "share of the objective's variation, %", percent: true, domain: [0, 100], grid: true }, y: { label: null, domain: found.map((p) => p.param), tickSize: 0 },
+          marks: [Plot.barX(found, { x: "value", y: "param", fill: ink(name()), insetTop: 3, insetBottom: 3 }), Plot.text(found, { x: "value", y: "param", text: (p) => percent(p.value), dx: 4, textAnchor: "start" })],
+        },
+        caption: `PED-ANOVA over ${known(study().trials, "objective").length} trials: how far the good tenth of the trials is told from all others by each value. Few trials make it rough.`,
+        header: ["hyperparameter", "importance %"], rows: found.map((p) => [p.param, exact(p.value, percent)]),
+      };
+    },
+  });
+  const parallel = figure({
+    id: "parallel", title: "Parallel coordinates of trials",
+    draw(width) {
+      const trials = known(study()?.trials || [], "objective"), space = study()?.space || {};
+      const watched = Object.keys(trials[0]?.watched || {}).filter((key) => key.endsWith("_acc"));
+      const value = (t, key) => t.params[key] ?? t.watched[key] ?? t[key], keys = [...Object.keys(space).filter((key) => trials.every((t) => key in t.params)), "objective", ...watched];
+      if (trials.length < 2 || keys.length < 2) return null;
+      const dimensions = keys.map((key) => {
+        const all = trials.map((t) => value(t, key)), { type, values: options = [], log, low, high } = space[key] || {};
+        const scale = type === "choice" ? d3.scalePoint(options, [0, 1]).padding(options.length > 1 ? 0 : 0.5) : (log ? d3.scaleLog : d3.scaleLinear)(type ? [low, high] : d3.extent(all), [0, 1]);
+        const text = (v) => (typeof v === "number" ? `${+v.toPrecision(3)}` : `${v}`);
+        return { key, at: (t) => (value(t, key) == null ? null : scale(value(t, key))), ticks: (type === "choice" ? options : scale.domain()).map((v) => ({ key, at: scale(v), text: key.endsWith("_acc") ? percent(v) : text(v) })) };
+      });
+      const shade = d3.scaleSequential(d3.extent(trials, (t) => t.objective), (v) => d3.interpolateCividis(0.08 + 0.84 * v));
+      const points = [...trials].sort((a, b) => a.objective - b.objective).flatMap((t) => dimensions.map(({ key, at }) => ({ key, at: at(t), number: t.number, trial: t, best: t.number === study().best })));
+      return {
+        options: {
+          height: 300, marginLeft: 60, marginRight: 60, marginTop: 30, marginBottom: 20, x: { type: "point", domain: keys, padding: 0.2, axis: "top", label: null, tickSize: 0, tickFormat: (key) => key.replace(/^[a-z]+\./, "") }, y: { axis: null, domain: [0, 1] },
+          marks: [
+            Plot.ruleX(keys, { stroke: "var(--line)" }),
+            Plot.line(points, { x: "key", y: "at", z: "number", stroke: (p) => shade(p.trial.objective), strokeWidth: (p) => (p.best ? 4 : 1.6) }),
+            Plot.text(dimensions.flatMap((d) => d.ticks), { x: "key", y: "at", text: "text", dx: 6, textAnchor: "start", stroke: "var(--back)", strokeWidth: 3, fill: "currentColor" }),
+            tips(points, "key", "at", (p) => `trial ${p.number}: ${plain(p.trial.objective, 4)}\n${values(p.trial)}`),
+          ],
+        },
+        caption: "One line a trial, yellow for high objectives, blue for low ones; the thick one is the best.",
+        header: ["trial", ...keys], rows: trials.map((t) => [[`${t.number}`, t.number], ...keys.map((key) => (typeof value(t, key) === "number" ? [`${+value(t, key).toPrecision(4)}`, value(t, key)] : `${value(t, key) ?? ""}`))]),
+      };
+    },
+  });
+  const watched = figure({
+    id: "watched", title: "Objective against accuracy of trials",
+    draw(width) {
+      const series = (study()?.correlations || []).filter((c) => c.n >= 3 && c.metric.endsWith("_acc"));
+      const points = series.flatMap((c) => study().trials.filter((t) => t.objective != null && t.watched[c.metric] != null).map((t) => ({ x: t.objective, y: t.watched[c.metric], number: t.number, metric: c.metric })));
+      if (!points.length) return null;
+      return {
+        options: {
+          height: Math.max(260, Math.min(340, width * 0.55)), x: { label: "objective (label-free)", grid: true, nice: true }, y: { label: series.map((c) => c.metric).join(", ") + " %", percent: true, grid: true, nice: true }, symbol: { legend: series.length > 1 },
+          marks: [Plot.dot(points, { x: "x", y: "y", fill: ink(name()), symbol: series.length > 1 ? "metric" : shape(name()), r: 4.5 }), tips(points, "x", "y", (p) => `trial ${p.number}\nobjective ${plain(p.x)}\n${p.metric} ${percent(p.y)}`)],
+        },
+        caption: `The search never saw this accuracy. ${series.map((c) => { const [pearson, spearman] = correlationText(c); return `${c.metric}: Pearson ${pearson}, Spearman ${spearman} over ${c.n} trials (95 % intervals).`; }).join(" ")}`,
+        header: ["trial", "metric", "objective", "%"], rows: points.map((p) => [[`${p.number}`, p.number], p.metric, score(p.x), exact(p.y, percent)]),
+      };
+    },
+  });
+  return { which, study, figures: [history, importance, parallel, watched] };
+}
+
+function angles() {
+  const title = (g) => `${g.title} · ${g.setting} · ${g.run_id.slice(0, 8)}`;
+  const run = choice("run", "Run", () => data.geometry.map((g, i) => [i, title(g)])), kind = choice("angles", "Angles", () => Object.keys(data.geometry[0]?.angles || {}).sort().map((name) => [name, name]));
+  const mapped = choice("map", "Run", () => data.geometry.filter((g) => g.map).map((g, i) => [i, title(g)]));
+  return [figure({
+    id: "angles", title: "Angles between classes", controls: [run, kind],
+    draw() {
+      const found = data.geometry[run.value];
+      if (!found) return null;
+      const { edges, counts, median } = found.angles[kind.value], bars = counts.map((count, i) => ({ count, from: edges[i], to: edges[i + 1] }));
+      return {
+        options: {
+          height: 320, x: { label: "angle between mean features of two classes, degrees" }, y: { label: "pairs of classes", grid: true },
+          marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: COLOURS[0], tip: true }), Plot.ruleX(median == null ? [] : [median], { strokeDasharray: "4 3" }), Plot.ruleY([0])],
+        },
+        caption: `${found.title}, ${found.setting}.` + (median == null ? "" : ` The dashed line is the median, ${median.toFixed(1)} degrees; 90 is orthogonal.`),
+        header: ["from", "to", "pairs"], rows: bars.filter((bar) => bar.count).map((bar) => [bar.from, bar.to, bar.count].map((v) => [`${v}`, v])),
+      };
+    },
+  }), figure({
+    id: "map", title: "Map of test features", controls: [mapped],
+    draw() {
+      const found = data.geometry.filter((g) => g.map)[mapped.value];
+      if (!found) return null;
+      const { points, labels, class_names: names } = found.map, of = (p) => names.indexOf(p.class);
+      return {
+        options: {
+          height: 420, x: { axis: null }, y: { axis: null },
+          marks: [Plot.dot(points.map(([x, y], i) => ({ x, y, class: names[labels[i]] })), { x: "x", y: "y", fill: (p) => COLOURS[of(p) % COLOURS.length], symbol: (p) => SYMBOLS[of(p) % SYMBOLS.length], r: 3, title: "class", tip: true }), Plot.text(points, Plot.groupZ({ x: "mean", y: "mean", text: "first" }, { x: "0", y: "1", z: (_, i) => labels[i], text: (_, i) => names[labels[i]], stroke: "var(--back)", strokeWidth: 4, fill: "currentColor", fontWeight: 600 }))],
+        },
+        caption: `${found.title}, ${found.setting}. t-SNE of features of test images; distances between clusters mean little.`,
+        header: ["x", "y", "class"], rows: points.map(([x, y], i) => [[plain(x), x], [plain(y), y], names[labels[i]]]),
+      };
+    },
+  })];
 }

@@ -1,19 +1,19 @@
 "use strict";
-// The page: sections in order, each only where there is something to show.
+// The page: choices, pictures, then tables, each only where there is something to show.
 
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
   const main = document.getElementById("main"), nav = document.getElementById("nav");
   const runs = records(data.runs);
-  const views = [];
+  for (const each of Object.values(data.boards)) for (const found of each.groups) found.points = records(found.points);
 
   function section(id, title, ...children) {
     if (children.every((child) => child == null)) return;
-    nav.append(el("a", { href: `#${id}` }, title));
-    main.append(el("section", { "aria-labelledby": id }, el("h2", { id }, title), ...children));
+    nav.append(el("a", { href: `#${id}`, onclick: (event) => { event.preventDefault(); choose("at", id); go(id); } }, title));
+    main.append(el("section", { class: id, "aria-labelledby": id }, el("h2", { id, tabindex: "-1" }, title), ...children));
   }
-  const text = (words) => el("p", { class: "legend" }, words);
-  const drawn = (view) => { if (view) views.push(view); return view && view.figure; };
+  function go(id) { const place = document.getElementById(id); place?.scrollIntoView(); place?.focus({ preventScroll: true }); }
+  const text = (words) => (words ? el("p", { class: "lead" }, words) : null);
+  const pair = (...figures) => el("div", { class: "pair" }, ...figures);
   const WORDS = new Set(["method", "notes", "best"]);
   const asColumns = (header) => header.map((title) => ({ title, num: !WORDS.has(title) }));
 
@@ -24,7 +24,7 @@
     const facts = [
       [runs.length, "run", "runs"],
       [count("method"), "method", "methods"],
-      [data.metrics.length ? data.boards[data.metrics[0].name].groups.length : 0, "comparability class", "comparability classes"],
+      [data.metrics.length ? board().groups.length : 0, "cell", "cells"],
       [data.studies.length, "tuning study", "tuning studies"],
       [(sum("wall_seconds") / 3600).toFixed(2), "hours of runs"],
       [((sum("bytes_up") + sum("bytes_down")) / 1e9).toFixed(2), "GB between clients and servers"],
@@ -35,40 +35,54 @@
     if (!runs.length) main.append(el("p", {}, "The store holds no runs yet."));
   }
 
+  // The bar of choices: metric, cell, methods. Its list of methods is the key to symbols and colours.
+  function bar() {
+    const names = Object.keys(data.styles), summary = el("summary");
+    const boxes = names.map((name) => el("input", { type: "checkbox", value: name, onchange: () => pick() }));
+    const all = (checked) => { for (const box of boxes) box.checked = checked; pick(); };
+    const pick = () => choose("hide", ...boxes.filter((box) => !box.checked).map((box) => box.value));
+    followers.unshift(() => {
+      for (const box of boxes) box.checked = seen(box.value);
+      summary.textContent = `Methods: ${boxes.filter((box) => box.checked).length} of ${names.length}`;
+    });
+    const list = el("details", { class: "methods" }, summary, el("div", { class: "list" },
+      el("div", { class: "controls" }, el("button", { type: "button", onclick: () => all(true) }, "All"), el("button", { type: "button", onclick: () => all(false) }, "None")),
+      ...names.map((name, i) => el("label", {}, boxes[i], legend([name])))));
+    addEventListener("click", (event) => { if (!list.contains(event.target)) list.open = false; });
+    addEventListener("keydown", (event) => { if (event.key === "Escape" && list.open) { list.open = false; summary.focus(); } });
+    const copy = el("button", { type: "button", onclick: async () => {
+      try { await navigator.clipboard.writeText(location.href); copy.textContent = "Copied"; } catch { copy.textContent = "Copy it from the address bar"; }
+      setTimeout(() => { copy.textContent = "Copy link"; }, 2000);
+    } }, "Copy link");
+    main.append(el("div", { class: "bar", role: "group", "aria-label": "What is shown" }, metric.node, cell.node, list, copy));
+  }
+
   function boards() {
     const holder = el("div", {});
-    const metric = choice("Ranked by", data.metrics.map((m) => [m.name, m.title]), fill);
-    function fill() {
-      const board = data.boards[metric.value];
-      const header = [...new Set(board.groups.flatMap((group) => group.header))];
-      const order = data.metrics.find((m) => m.name === metric.value).title;
-      header.sort((a, b) => place(a, order) - place(b, order));
-      const groups = board.groups.map((group) => ({
-        title: group.title, note: group.note,
-        rows: group.rows.map((row, i) => ({ best: group.best[i], cells: header.map((name) => row[group.header.indexOf(name)] ?? "") })),
+    const cells = choice("across", "Cells", () => d3.sort(board().across.map((each, i) => [i, each.title]), ([i]) => -board().across[i].ranks.length));
+    const mark = (standing) => ({ first: "best", alike: "best", unclear: "unclear" })[standing];
+    followers.push(() => {
+      const header = [...new Set(board().groups.flatMap((each) => each.header))];
+      header.sort((a, b) => place(a, measure().title) - place(b, measure().title));
+      const groups = board().groups.map((each) => ({
+        title: each.title, note: [each.power, each.note].filter(Boolean).join(" "),
+        rows: each.rows.map((row, i) => ({ mark: mark(each.standings[i]), name: each.points[i].name, cells: header.map((name) => row[each.header.indexOf(name)] ?? "") })).filter((row) => seen(row.name)),
       }));
-      const below = el("div", {}), several = board.across.length > 1;
-      const cells = choice("Cells", board.across.map((each, i) => [i, each.title]), () => below.replaceChildren(...over(board.across[cells.value], several)));
-      holder.replaceChildren(table({ label: "Leaderboard", columns: asColumns(header), groups }));
-      if (board.across.length) {
-        below.replaceChildren(...over(board.across[0], several));
-        holder.append(el("h3", {}, "Over several cells"), ...(cells.node ? [el("div", { class: "controls" }, cells.node)] : []), below);
-      }
-    }
-    function over(each, several) {
-      const rows = each.rows.map((cells, i) => ({ cells: cells.map(asNumber), best: each.best[i] }));
-      return [el("p", { class: several ? "legend printed" : "legend" }, each.title), table({ label: each.title, columns: asColumns(each.header), groups: [{ rows }] }), text(each.footer)];
-    }
-    if (!data.metrics.length) return [];
-    fill();
+      const over = board().across[cells.value];
+      const rows = over?.rows.map((row, i) => ({ cells: row.map(asNumber), mark: over.best[i] ? "best" : null })).filter((row) => seen(row.cells[0]));
+      holder.replaceChildren(table({ label: "Leaderboard", columns: asColumns(header), groups }), ...(over ? [
+        el("h3", {}, "Over several cells"), el("div", { class: "controls" }, cells.node), text(over.title),
+        table({ label: over.title, columns: asColumns(over.header), groups: [{ rows }] }), text(over.footer),
+      ] : []));
+    });
     return [
-      text("Ranks are within one comparability class only: same data, partition, budget, encoder and probe. ± is half of the 95 % t-interval over seeds; fewer than 3 seeds are only described. Shaded and marked *: the best of its class, and all that a paired t-test over seeds (Holm, 5 %) cannot tell from it. Published numbers stand beside rows of exactly the published setting and are not ranked. The exact value is in the tooltip."),
-      el("div", { class: "controls" }, metric.node), holder,
+      text("Ranks are within one cell only: same data, partition, budget, encoder and probe. ± is half of the 95 % t-interval over seeds; fewer than 3 seeds are only described. Shaded and marked *: the best of its cell, and all that a paired t-test over seeds (Holm, 5 %) cannot tell from it. ?: not told from the best either, but the seeds are too few for the mark to mean anything. Published numbers stand beside rows of exactly the published setting and are not ranked."),
+      holder,
     ];
   }
 
   const ORDER = ["rank", "method", "", "best", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
-  const place = (name, metric) => (name === metric ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
+  const place = (name, first) => (name === first ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
   const asNumber = (cell) => (cell !== "" && !Number.isNaN(Number(cell)) ? [cell, Number(cell)] : cell);
 
   const SHOWN = {
@@ -99,31 +113,25 @@
     return table({ label: "Machines", columns: header.map((title) => ({ title, num: ["runs", "hours", "GB"].includes(title) })), groups: [{ rows }] });
   }
 
-  function study(each) {
-    const watched = [...new Set(each.trials.flatMap((trial) => Object.keys(trial.watched)))];
-    const score = (value) => (value == null ? "" : [value.toFixed(4), value]);
-    const shown = (name, value) => (value == null ? "" : name.endsWith("_acc") ? [percent(value), value] : score(value));
-    const header = ["trial", "objective", ...watched, "seconds", "seeds", "values", "status", "error"];
-    const rows = each.trials.map((trial) => ({
-      best: trial.number === each.best,
-      cells: [[`${trial.number}`, trial.number], score(trial.objective), ...watched.map((name) => shown(name, trial.watched[name])),
-        trial.seconds == null ? "" : [trial.seconds.toFixed(1), trial.seconds], [`${trial.seeds}`, trial.seeds],
-        Object.entries(trial.params).map(([k, v]) => `${k}=${typeof v === "number" ? +v.toPrecision(4) : v}`).join(" "), trial.status, trial.error || ""],
-    }));
-    const cost = `${each.trials.length} trials, ${(each.seconds / 3600).toFixed(2)} hours, ${(each.num_bytes / 1e9).toFixed(2)} GB`;
-    const told = each.correlations.map((c) => {
-      const [pearson, spearman] = correlationText(c);
-      return text(`Objective against ${c.metric}, which the search never saw: Pearson ${pearson}, Spearman ${spearman} over ${c.n} trials (95 % intervals).`);
+  function studies() {
+    if (!data.studies.length) return [];
+    const { which, study, figures } = tuning(), holder = el("div", {}), words = ["values", "status", "error"];
+    followers.push(() => {
+      const each = study(), watched = [...new Set(each.trials.flatMap((trial) => Object.keys(trial.watched)))];
+      const score = (value) => (value == null ? "" : [value.toFixed(4), value]);
+      const value = (name, found) => (found == null ? "" : name.endsWith("_acc") ? [percent(found), found] : score(found));
+      const header = ["trial", "objective", ...watched, "seconds", "seeds", "values", "status", "error"];
+      const rows = each.trials.map((trial) => ({
+        mark: trial.number === each.best ? "best" : null,
+        cells: [[`${trial.number}`, trial.number], score(trial.objective), ...watched.map((name) => value(name, trial.watched[name])),
+          trial.seconds == null ? "" : [trial.seconds.toFixed(1), trial.seconds], [`${trial.seeds}`, trial.seeds],
+          Object.entries(trial.params).map(([k, v]) => `${k}=${typeof v === "number" ? +v.toPrecision(4) : v}`).join(" "), trial.status, trial.error || ""],
+      }));
+      const spent = `${each.study_id}: ${each.trials.length} trials, ${(each.seconds / 3600).toFixed(2)} hours, ${(each.num_bytes / 1e9).toFixed(2)} GB${each.finished_at ? "" : "; not finished"}.`;
+      holder.replaceChildren(text(spent), ...each.cautions.map((caution) => el("p", { class: "warning" }, caution)),
+        el("details", {}, el("summary", {}, "Trials"), table({ label: `Trials of ${each.study_id}`, columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [{ rows }] })));
     });
-    const words = ["values", "status", "error"];
-    return [
-      el("h3", {}, `${each.study_id} · ${each.spec} · preset ${each.preset} · ${each.sampler}`), text(cost + (each.finished_at ? "" : "; not finished")), ...told,
-      ...each.correlations.filter((c) => c.n >= 3).map((c) => {
-        const points = each.trials.filter((t) => t.objective != null && t.watched[c.metric] != null).map((t) => ({ name: each.spec, x: t.objective, y: t.watched[c.metric] }));
-        return drawn(chart({ label: `Trials of ${each.study_id}`, controls: [], draw: () => ({ options: points.length ? scatterOptions(points, c.metric) : null, caption: "One mark a trial.", header: [], rows: [] }) }));
-      }),
-      table({ label: `Trials of ${each.study_id}`, columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [{ rows }] }),
-    ];
+    return [el("div", { class: "controls" }, which.node), pair(...figures), holder];
   }
 
   function papers() {
@@ -138,27 +146,33 @@
     }
     const header = ["rank", "method", "here", "printed", "±", "seeds", "note"], words = ["method", "here", "note"];
     return [
-      text("As printed, in percent but for the partition statistics of Orchestra's table 4. The three papers differ in splits, norms and probes: ranks are within one table and setting, never across papers, and none of these numbers is ranked with those above."),
-      table({ label: "Published numbers", columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [...groups.values()], limit: 100 }),
+      text("As printed, in percent but for the partition statistics of Orchestra's table 4. The papers differ in splits, norms and probes: ranks are within one table and setting, never across papers, and none of these numbers is ranked with those above."),
+      el("details", {}, el("summary", {}, `${cells.length} numbers of ${new Set(cells.map((cell) => cell.table)).size} tables`), table({ label: "Published numbers", columns: header.map((title) => ({ title, num: !words.includes(title) })), groups: [...groups.values()], limit: 100 })),
     ];
   }
 
+  const some = data.metrics.length > 0;
   overview();
-  section("leaderboard", "Leaderboard", ...boards());
-  const swept = data.metrics.some((m) => data.sweeps[m.name].length);
-  section("axes", "Along the axes", swept ? drawn(sweepChart(data)) : null);
-  section("curves", "Over rounds and bytes", drawn(curveChart(data)));
-  section("objective", "Objective against accuracy", drawn(scatterChart(data)));
-  section("geometry", "Angles and maps", drawn(angleChart(data)), drawn(mapChart(data)));
-  section("studies", "Tuning studies", ...data.studies.flatMap(study));
-  section("runs", "What ran", ...(runs.length ? [machines(), el("h3", {}, "Runs"), runTable()] : []));
-  section("papers", "Published tables", ...papers());
+  if (some) bar();
+  section("methods", "Methods", ...(some ? [heatmap(), ranking()] : []));
+  section("axes", "Axes and cost", ...(some ? [axis(), pair(cost("bytes", "Accuracy against bytes", "mb", "MB, both directions"), cost("minutes", "Accuracy against minutes", "minutes", "minutes of a run")), difference()] : []));
+  section("rounds", "Rounds", ...(some ? [curves()] : []));
+  section("objectives", "Objective", ...(some ? [objective()] : []));
+  section("deals", "Clients", ...(runs.length ? [clients(), ...data.without_deal.map((line) => text(`Not shown: ${line}.`))] : []));
+  section("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
+  section("studies", "Tuning", ...studies());
+  section("leaderboard", "Leaderboard", ...(some ? boards() : []));
+  section("runs", "What ran", ...(runs.length ? [machines(), el("details", {}, el("summary", {}, `${runs.length.toLocaleString("en")} runs`), runTable())] : []));
+  section("papers", "Published", ...papers());
 
   const theme = document.getElementById("theme");
-  theme.addEventListener("change", () => {
+  theme.addEventListener("change", () => choose("theme", ...(theme.value ? [theme.value] : [])));
+  followers.unshift(() => {
+    theme.value = link.get("theme") || "";
     if (theme.value) document.documentElement.dataset.theme = theme.value;
     else delete document.documentElement.dataset.theme;
   });
-  for (const view of views) view.redraw();
+  follow();
+  if (link.has("at")) go(link.get("at"));
   document.documentElement.dataset.ready = "";
 })();

@@ -30,7 +30,7 @@ function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b);
 }
 
-// columns: {title, num, code, hint}. groups: {title, note, rows: {cells, best}}, where cells is a list of
+// columns: {title, num, code, hint}. groups: {title, note, rows: {cells, mark}}, where cells is a list of
 // texts or [text, number], or a function that makes it when the row is first needed.
 // Rows are sorted within their group: what one group holds is not compared with another.
 function table({ label, columns, groups, limit = 300 }) {
@@ -51,7 +51,9 @@ function table({ label, columns, groups, limit = 300 }) {
   const status = el("span", { class: "faint", role: "status" });
   const search = el("input", { type: "search", placeholder: "simclr alpha=0.1", "aria-label": `Filter ${label}` });
   const more = el("button", { type: "button", class: "more", onclick: () => { most = Infinity; draw(); } });
+  search.value = link.get(`find-${label}`) || "";
   search.addEventListener("input", () => { most = limit; draw(); });
+  search.addEventListener("change", () => choose(`find-${label}`, ...(search.value ? [search.value] : [])));
 
   function sortBy(i) {
     direction = column === i ? -direction : columns[i].num && columns[i].title !== "rank" ? -1 : 1;
@@ -90,7 +92,7 @@ function table({ label, columns, groups, limit = 300 }) {
   }
 
   function line(row) {
-    return el("tr", { class: row.best ? "best" : null }, ...cells(row).map((cell, i) => {
+    return el("tr", { class: row.mark || null }, ...cells(row).map((cell, i) => {
       const exact = Array.isArray(cell) && typeof cell[1] === "number" ? String(cell[1]) : null;
       const kind = columns[i].num ? "num" : columns[i].code ? "code" : words(cell).length > 28 ? "long" : "text";
       return el("td", { class: kind, title: exact }, words(cell));
