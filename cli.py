@@ -288,10 +288,11 @@ def report(
     dataset: opt.DatasetFilter = None,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
+    data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
-    """Write one web page with tables and charts. It needs no network."""
-    result = fedbench.report(file, store, grid=grid, dataset=dataset)
+    """Write one web page with charts and tables. It needs no network."""
+    result = fedbench.report(file, store, grid=grid, dataset=dataset, data_dir=data_dir)
     warn(*result.problems)
     if result.problems:
         suggest("fedbench verify", store)

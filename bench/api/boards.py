@@ -77,14 +77,16 @@ def report(
     *,
     grid: str | None = None,
     dataset: str | None = None,
+    data_dir: Path | str | None = None,
 ) -> Report:
-    """Write one self-contained HTML page about a store: tables, charts, studies, published numbers.
+    """Write one self-contained HTML page about a store: charts, tables, studies, published numbers.
 
     Args:
         file: ends in .html; replaced if it exists.
         store: see `open_store`.
         grid: only cells of this grid (a name, or a YAML file).
         dataset: only runs on this data set.
+        data_dir: data caches that the labels of clients are read from; see `load_dataset`.
 
     Raises:
         ConfigError: for a file of another ending, or one that cannot be written.
@@ -103,6 +105,7 @@ def report(
         row_ids=None if grid is None else _cells_of(rows, grid),
         dataset=dataset,
         spent=spent(store, {row.study_id for row in rows if row.study_id}),
+        data_dir=None if data_dir is None else Path(data_dir),
     )
 
 

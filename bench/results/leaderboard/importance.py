@@ -62,11 +62,12 @@ def importances(
 def _distribution(dimension: Mapping[str, Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    low, high, log = dimension.get("low"), dimension.get("high"), dimension.get("log", False)
     match dimension["type"]:
         case "float":
-            return FloatDistribution(low, high, log=log)
+            log = dimension.get("log", False)
+            return FloatDistribution(dimension["low"], dimension["high"], log=log)
         case "int":
-            return IntDistribution(low, high, log=log, step=dimension.get("step", 1))
+            step, log = dimension.get("step", 1), dimension.get("log", False)
+            return IntDistribution(dimension["low"], dimension["high"], log=log, step=step)
         case _:
             return CategoricalDistribution(dimension["values"])

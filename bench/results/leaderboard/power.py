@@ -38,7 +38,7 @@ class Power:
         standings: one per line.
         num_tested: lines that were tested against the first.
         num_told: lines that the test tells from it.
-        num_seeds: common seeds of the tests, the fewest.
+        num_seeds: common seeds of a test, the fewest and the most.
         detectable: smallest difference to the first that the test shows, least and most of the
             tested lines.
         note: the same as a sentence.
@@ -47,7 +47,7 @@ class Power:
     standings: tuple[Standing, ...]
     num_tested: int
     num_told: int
-    num_seeds: int | None
+    num_seeds: tuple[int, int] | None
     detectable: tuple[float, float] | None
     note: str
 
@@ -58,12 +58,14 @@ def power(lines: Sequence[Line]) -> Power:
     if not tested:
         note = "" if len(lines) < 2 else "Not tested: fewer than 3 seeds in common with the first."
         return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
-    first, told = lines[0], [line for line in tested if not line.best]
-    limit = min((lines.index(line) for line in told), default=0)
+    first = lines[0]
+    told = [i for i, line in enumerate(lines) if line.p_best is not None and not line.best]
+    limit = min(told, default=0)
     standings = tuple(_standing(first, line, index, limit) for index, line in enumerate(lines))
     pairs = [_pairs(first, line) for line in tested]
     known = [d for x, y in pairs if (d := detectable_difference(x, y, len(tested))) is not None]
-    seeds, detectable = min(len(x) for x, _ in pairs), (min(known), max(known))
+    sizes, detectable = [len(x) for x, _ in pairs], (min(known), max(known))
+    seeds = (min(sizes), max(sizes))
     return Power(
         standings,
         len(tested),
@@ -101,25 +103,26 @@ def _note(
     standings: Sequence[Standing],
     num_tested: int,
     num_told: int,
-    num_seeds: int,
+    num_seeds: tuple[int, int],
     detectable: tuple[float, float],
 ) -> str:
     percent = is_accuracy(first.metric)
     least, most = (f"{d * 100:.1f}" if percent else f"{d:.3f}" for d in detectable)
     size = least if num_tested == 1 else f"{least} to {most}"
+    seeds = " to ".join(map(str, dict.fromkeys(num_seeds)))
     finest = f"a difference shows from {size}{' points' * percent} on, by the spread over seeds"
     if not num_told:
         others = "the other method" if num_tested == 1 else f"any of the other {num_tested}"
         return (
-            f"No best is marked: a paired test over {num_seeds} seeds cannot tell {others} from the"
+            f"No best is marked: a paired test over {seeds} seeds cannot tell {others} from the"
             f" first; {finest}."
         )
     alike, unclear = standings.count(Standing.ALIKE), standings.count(Standing.UNCLEAR)
     note = f"Best: {first.method}"
     if alike:
-        note += f", and {alike} that a paired test over {num_seeds} seeds cannot tell from it"
+        note += f", and {alike} that a paired test over {seeds} seeds cannot tell from it"
     else:
-        note += f", told from {num_told} by a paired test over {num_seeds} seeds"
+        note += f", told from {num_told} by a paired test over {seeds} seeds"
     if unclear:
         note += f"; {unclear} unclear for want of seeds"
     return f"{note}; {finest}."

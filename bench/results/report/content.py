@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -307,8 +308,8 @@ def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("number", "status", "objective", "seconds", "error")
-    scores = [t["objective"] if t["status"] == "ok" else None for t in study.trials]
-    best = accumulate(scores, lambda a, b: b if a is None else a if b is None else max(a, b))
+    done = [t["status"] == "ok" and t["objective"] is not None for t in study.trials]
+    scores = (t["objective"] if ok else -inf for t, ok in zip(study.trials, done, strict=True))
     return {
         **{k: v for k, v in study.as_dict().items() if k not in ("trials", "correlations")},
         "correlations": [asdict(c) for c in study.correlations],
@@ -318,8 +319,8 @@ def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:
         "trials": [
             {key: trial[key] for key in keys}
             | {"watched": trial["watched"], "params": trial["params"], "seeds": len(trial["seeds"])}
-            | {"best": so_far}
-            for trial, so_far in zip(study.trials, best, strict=True)
+            | {"best": best if best > -inf else None}
+            for trial, best in zip(study.trials, accumulate(scores, max), strict=True)
         ],
     }
 

@@ -33,8 +33,9 @@ function heatmap() {
           marks: [
             Plot.dot(names.map((name) => ({ name })), { y: "name", frameAnchor: "left", dx: -10, fill: ink, symbol: shape, r: 4.5 }),
             Plot.axisX({ anchor: "top", tickSize: 0, lineWidth: 9, label: null, tickFormat: (short) => short.replaceAll(" · ", "\n") }),
-            Plot.cell(points, { x: "cell", y: "name", fill: (p) => (value(p) == null ? "var(--raised)" : d3.interpolateCividis(at(p))), title: (p) => `${p.name}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, tip: true }),
+            Plot.cell(points, { x: "cell", y: "name", fill: (p) => (value(p) == null ? "var(--raised)" : d3.interpolateCividis(at(p))) }),
             Plot.text(points, { x: "cell", y: "name", text, fill: (p) => (value(p) == null ? "currentColor" : at(p) > 0.55 ? "#000" : "#fff"), fontWeight: (p) => (best(p) ? 700 : 400), pointerEvents: "none" }),
+            tips(points, "cell", "name", (p) => `${p.name}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, { maxRadius: 120 }),
           ],
         },
         caption: `${measure().title}, mean over seeds; an empty field was not run. * is the best of its cell and what a paired test cannot tell from it; there is none where no test has the power to tell. Only fields of one column are comparable.`,
@@ -324,7 +325,7 @@ function tuning() {
       const trials = known(study()?.trials || [], "objective"), space = study()?.space || {};
       const watched = Object.keys(trials[0]?.watched || {}).filter((key) => key.endsWith("_acc"));
       const value = (t, key) => t.params[key] ?? t.watched[key] ?? t[key], keys = [...Object.keys(space).filter((key) => trials.every((t) => key in t.params)), "objective", ...watched];
-      if (trials.length < 2 || keys.length < 2) return null;
+      if (trials.length < 2 || !(keys[0] in space)) return null;
       const dimensions = keys.map((key) => {
         const all = trials.map((t) => value(t, key)), { type, values: options = [], log, low, high } = space[key] || {};
         const scale = type === "choice" ? d3.scalePoint(options, [0, 1]).padding(options.length > 1 ? 0 : 0.5) : (log ? d3.scaleLog : d3.scaleLinear)(type ? [low, high] : d3.extent(all), [0, 1]);

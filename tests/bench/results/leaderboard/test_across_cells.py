@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,20 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
         *("50.0", "+2.0", "6/6", "1.00", "*"),
     ]
     assert "Friedman p = 0.0025, Nemenyi critical difference 1.35" in table.footer
+
+
+def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) -> None:
+    (comparison,) = leaderboard(grid(make_row)).across()
+    first = comparison.entrants[0]
+
+    def cliques(ranks: list[float], difference: float | None) -> tuple[tuple[int, int], ...]:
+        entrants = tuple(replace(first, mean_rank=rank) for rank in ranks)
+        changed = replace(comparison, entrants=entrants, critical_difference=difference)
+        return changed.cliques
+
+    assert cliques([1.0, 2.0, 2.5, 4.0], 1.2) == ((0, 1), (1, 2))
+    assert cliques([1.0, 1.5, 2.0, 4.0], 1.2) == ((0, 2),)
+    assert cliques([1.0, 3.0], 1.2) == cliques([1.0, 1.5], None) == ()
 
 
 def test_few_cells_are_only_described(make_row: MakeRow) -> None:

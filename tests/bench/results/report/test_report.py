@@ -12,8 +12,14 @@ import pytest
 
 import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.leaderboard.formats import UNEQUAL_BUDGETS
-from fedbench.bench.results.report.series import columns
+from fedbench.bench.results.leaderboard.importance import importances
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.leaderboard.power import power
+from fedbench.bench.results.leaderboard.published import paper_cells
+from fedbench.bench.results.report.deals import deals
+from fedbench.bench.results.report.series import cell_ids, columns, short_titles, styles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -54,7 +60,9 @@ def fill(store: Store, make_row: MakeRow) -> None:
         record = {"status": "ok", "seeds": [0], "params": {"client.lr": 0.1}, "seconds": 2.0}
         watched = {"knn_acc": 0.5 + 0.01 * number**2}
         store.write_trial("study", number, {**record, "objective": number / 10, "watched": watched})
-    store.write_study("study", {"spec": "simclr", "preset": "demo", "sampler": "tpe"})
+    space = {"client.lr": {"type": "float", "low": 0.01, "high": 1.0, "log": True}}
+    study = {"spec": "simclr", "preset": "demo", "sampler": "tpe", "space": space}
+    store.write_study("study", study)
 
 
 def page_of(make_row: MakeRow, root: Path) -> tuple[Store, Path]:
@@ -102,7 +110,10 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
             place = group["header"].index(title[metric])
             cells = [row[place] for row in group["rows"]]
             assert [c[1] for c in cells] == [line.mean for line in expected.lines]
-            assert group["best"] == [bool(line.best) for line in expected.lines]
+            assert group["standings"] == list(power(expected.lines).standings)
+            points = {name: unpack(column) for name, column in group["points"].items()}
+            assert points["mean"] == [line.mean for line in expected.lines]
+            assert points["values"] == [list(line.values) for line in expected.lines]
     (sweep,) = data["sweeps"]["linear_acc"]
     assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
 
@@ -117,7 +128,9 @@ def test_curves_and_studies(written: tuple[Store, Path]) -> None:
     assert (study["best"], study["best_objective"], study["seconds"]) == (4, 0.4, 10.0)
     assert study["correlations"][0]["n"] == 5
     assert study["correlations"][0]["spearman"] == pytest.approx(1.0)
-    assert len(unpack(data["papers"]["printed"])) == 499
+    assert [trial["best"] for trial in study["trials"]] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    assert study["importances"] == {}  # too few trials
+    assert len(unpack(data["papers"]["printed"])) == len(paper_cells())
 
 
 def test_the_page_needs_nothing_else(written: tuple[Store, Path]) -> None:
@@ -192,3 +205,60 @@ def test_wrong_use(store: Store, tmp_path: Path) -> None:
 def test_columns_store_texts_once() -> None:
     encoded = columns([{"a": "x", "b": 1.5}, {"a": "x", "b": None}, {"a": "x", "b": 2}], ["a", "b"])
     assert encoded == {"a": {"d": ["x"], "i": [0, 0, 0]}, "b": [1.5, None, 2]}
+
+
+def test_every_name_has_its_colour_and_symbol() -> None:
+    names = {f"m{i:02}": f"m{i:02}" for i in range(27)}
+    names |= {"m00 (client.lr=0.1)": "m00", "m00 (client.lr=0.3)": "m00"}
+    chosen = styles(names)
+    assert len({*chosen.values()}) == len(names)
+    assert len({chosen[name][0] for name, method in names.items() if method == "m00"}) == 1
+    assert [*styles(dict(reversed(names.items()))).items()] == [*chosen.items()]
+    assert len(styles({f"m{i:02}": f"m{i:02}" for i in range(99)})) == 99
+
+
+def test_cells_have_one_identity_and_short_titles(make_row: MakeRow) -> None:
+    rows = [
+        make_row(RunConfig(data=DataConfig(alpha=alpha)), linear_acc=0.5, knn_acc=0.4)
+        for alpha in (0.1, 1.0)
+    ]
+    linear, knn = (leaderboard(rows, metric=metric).groups for metric in ("linear_acc", "knn_acc"))
+    assert cell_ids(linear) == cell_ids(knn)
+    assert len({*cell_ids(linear)}) == 2
+    assert cell_ids([linear[0], linear[0]]) == [cell_ids(linear)[0], f"{cell_ids(linear)[0]}-2"]
+    assert short_titles(linear) == ["alpha 0.1", "alpha 1"]
+    assert short_titles(linear[:1]) == [linear[0].title.split(" · ")[0]]
+
+
+def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Path) -> None:
+    digits = load_dataset("digits", tmp_path)
+    data = DataConfig(name="digits", alpha=0.1, num_clients=3)
+    row = make_row(RunConfig(data=data, seed=1), dataset_revision=digits.revision)
+    again = make_row(RunConfig(data=data, seed=2), dataset_revision=digits.revision)
+    other = make_row(RunConfig(data=data), dataset="elsewhere", dataset_revision="0" * 64)
+    (record,), (missing,) = deals([again, row, other], tmp_path)
+    settings = {"data.num_clients": 3, "data.alpha": 0.1}
+    expected = fedbench.partition(set=settings, seed=1, data_dir=tmp_path)
+    assert record["counts"] == expected.as_dict()["class_counts"]
+    assert record["title"].endswith("3 clients · seed 1")
+    assert missing.startswith("elsewhere: its labels are not in the data cache")
+
+
+def test_importances_tell_the_parameter_that_matters() -> None:
+    space: dict[str, dict[str, Any]] = {
+        "client.lr": {"type": "float", "low": 0.001, "high": 1.0, "log": True},
+        "method.idle": {"type": "choice", "values": [1, 2, 3]},
+    }
+    trials: list[dict[str, Any]] = [
+        {
+            "status": "ok",
+            "objective": -abs(i - 10) / 10,
+            "params": {"client.lr": 0.001 * 1000 ** (i / 20), "method.idle": 1 + i % 3},
+        }
+        for i in range(21)
+    ]
+    found = importances(space, trials)
+    assert [*found] == ["client.lr", "method.idle"]
+    assert found["client.lr"] > 0.8
+    assert sum(found.values()) == pytest.approx(1)
+    assert importances(space, trials[:9]) == importances({"client.lr": {}}, trials) == {}

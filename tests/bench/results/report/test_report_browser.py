@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -47,6 +48,18 @@ const steps = () => {
   out.marks = all("figure svg path, figure svg circle").length;
   out.focusable = all("th button, input, select, summary").every((n) => n.tabIndex === 0);
   out.wide = document.documentElement.scrollWidth - innerWidth;
+  out.titles = all("figure:not([hidden]) h3").map((head) => head.textContent);
+  const picture = document.querySelector("figure:has(#bytes) .plot > svg:last-child");
+  const parsed = new DOMParser().parseFromString(svgText("a < b", [picture]), "image/svg+xml");
+  const root = parsed.documentElement;
+  out.svg = [root.tagName, root.querySelectorAll("path").length];
+  out.svg.push(root.querySelector("title").textContent, /var\(/.test(root.outerHTML));
+  out.csv = csvText(["a", "linear %"], [["=b,c", ["50.0", 0.5]], ["d", ""]]);
+  choose("hide", "byol"); choose("metric", "knn_acc");
+  out.link = location.hash;
+  out.without = [rowsOf("Leaderboard").length, all(".methods summary")[0].textContent];
+  choose("hide"); choose("metric");
+  out.nolink = location.hash;
   for (const numbers of all("figure details")) numbers.open = true;
   return out;
 };
@@ -106,7 +119,21 @@ def test_in_a_browser(written: tuple[Store, Path], opened: dict[str, Any]) -> No
     assert out["errors"] == []
     assert out["title"].startswith("fedbench")
     assert (out["filtered"], out["nothing"]) == (3, 0)
-    assert out["charts"] >= 6
+    assert out["charts"] >= 12
+    assert out["titles"] == [
+        *("Methods and cells", "Ranking of a cell", "Along an axis"),
+        *("Accuracy against bytes", "Accuracy against minutes", "Mean ranks"),
+        *("Over rounds and bytes", "Objective against accuracy"),
+        *("Angles between classes", "Map of test features", "Tuning history"),
+        *("Parallel coordinates of trials", "Objective against accuracy of trials"),
+    ]
+    assert out["svg"] == ["svg", ANY, "a < b", False]
+    assert out["svg"][1] >= 3
+    assert out["csv"] == 'a,linear\n"\'=b,c",0.5\nd,\n'
+    assert out["link"] == "#hide=byol&metric=knn_acc"
+    assert out["nolink"] in ("", "#")
+    # Three cells: a title each, two methods of three; of the runs that failed, their two lines.
+    assert out["without"] == [len(out["board"]) - 3, "Methods: 4 of 5"]
     assert out["marks"] > 40
     assert out["focusable"]
     assert out["wide"] <= 0
@@ -203,7 +230,7 @@ def test_every_number_in_the_browser_is_the_stores(
             low, high = stats.t.interval(0.95, 2, np.mean(linear), stats.sem(linear))
             shown = [f"{value * 100:.1f}" for value in (float(np.mean(linear)), low, high)]
             means.append([spec, f"{alpha:g}", *shown, "3"])
-    assert numbers("Accuracy along an axis") == sorted(means)
+    assert numbers("Along an axis") == sorted(means)
     for spec in ("simclr", "byol", "supervised"):  # of the first class: untrained, stored, final
         selected = [row for row in rows if (row.method, row.alpha) == (spec, 0.1)]
         knn = [row.knn_acc or 0.0 for row in selected if row.status == "ok"]
@@ -212,7 +239,7 @@ def test_every_number_in_the_browser_is_the_stores(
         curves.append([spec, "5", "1.100e-8", "25.0", "25.0", "25.0", "3"])
         final = [f"{value * 100:.1f}" for value in (float(np.mean(knn)), low, high)]
         curves.append([spec, "10", f"{(1_234_567 + 2_345_678) / 1e9:#.4g}", *final, "3"])
-    assert numbers("Accuracy over rounds or bytes") == sorted(curves)
+    assert numbers("Over rounds and bytes") == sorted(curves)
     assert [entry[:2] for entry in numbers("Objective against accuracy")] == [
         ["byol", "3"],
         ["simclr", "3"],

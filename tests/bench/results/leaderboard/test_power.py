@@ -1,0 +1,73 @@
+"""Standings of lines: best only where the seeds can show that others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.leaderboard.power import Power, power
+from fedbench.bench.results.store.row import Row
+
+MakeRow = Callable[..., Row]
+BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
+FAR = BASE - [0.10, 0.11, 0.09, 0.12, 0.10]
+CLOSE = BASE - [0.01, -0.02, 0.02, -0.01, 0.02]
+
+
+def power_of(make_row: MakeRow, values: Mapping[str, ArrayLike]) -> tuple[dict[str, str], Power]:
+    rows = [
+        make_row(RunConfig(spec=spec, seed=seed), linear_acc=value)
+        for spec, of_spec in values.items()
+        for seed, value in enumerate(np.asarray(of_spec).tolist())
+    ]
+    lines = leaderboard(rows).lines
+    found = power(lines)
+    standings = zip((line.method for line in lines), found.standings, strict=True)
+    return {method: str(standing) for method, standing in standings}, found
+
+
+def test_best_is_marked_where_some_line_is_told_from_the_first(make_row: MakeRow) -> None:
+    values: dict[str, ArrayLike] = {"a": BASE, "b": CLOSE, "c": FAR, "d": [0.2, 0.2]}
+    standings, found = power_of(make_row, values)
+    assert standings == {"a": "first", "b": "alike", "c": "worse", "d": "untested"}
+    assert (found.num_tested, found.num_told, found.num_seeds) == (2, 1, (5, 5))
+    # Of two tests Holm's first step has half of the level, 2.5 %, on two sides.
+    quantile = stats.t.ppf(1 - 0.05 / 4, 4)
+    sizes = sorted(quantile * stats.sem(BASE - other) for other in (CLOSE, FAR))
+    assert found.detectable == pytest.approx(tuple(sizes))
+    least, most = (f"{size * 100:.1f}" for size in sizes)
+    assert f"from {least} to {most} points on" in found.note
+    assert found.note.startswith("Best: a, and 1 that a paired test over 5 seeds cannot tell")
+
+
+def test_no_best_is_marked_where_nothing_is_told_apart(make_row: MakeRow) -> None:
+    noisy = [[0.5, 0.6, 0.4], [0.55, 0.4, 0.45], [0.3, 0.5, 0.35]]
+    standings, found = power_of(make_row, dict(zip("abc", noisy, strict=True)))
+    assert set(standings.values()) == {"unclear"}
+    assert found.note.startswith("No best is marked: a paired test over 3 seeds cannot tell any")
+    standings, found = power_of(make_row, {"a": [0.5, 0.6], "b": [0.1, 0.1]})
+    assert set(standings.values()) == {"untested"}
+    assert found.note.startswith("Not tested")
+
+
+def test_a_wide_spread_far_down_is_unclear_and_not_best(make_row: MakeRow) -> None:
+    wide = BASE - [0.0, 0.5, 0.0, 0.4, 0.1]
+    assert stats.ttest_rel(BASE, wide).pvalue > 0.05
+    standings, _ = power_of(make_row, {"a": BASE, "b": CLOSE, "far": FAR, "wide": wide})
+    assert standings == {"a": "first", "b": "alike", "far": "worse", "wide": "unclear"}
+
+
+def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRow) -> None:
+    hidden = BASE - [0.01, 0.02, 0.03, 0.01, 0.03]
+    p = stats.ttest_rel(BASE, hidden).pvalue
+    assert 0.05 / 5 < p < 0.05
+    others: dict[str, ArrayLike] = {f"close{i}": CLOSE - i * 1e-6 for i in range(4)}
+    standings, _ = power_of(make_row, {"a": BASE, **others, "hidden": hidden, "far": FAR})
+    assert standings["hidden"] == "unclear"
+    assert {standings[name] for name in others} == {"alike"}
