@@ -187,13 +187,13 @@ function curves() {
     draw(width) {
       const points = shown(all[cell.value] || []).filter((p) => p.metric === what.value), x = over.value, title = { knn_acc: "k-NN %", linear_acc: "linear %" }[what.value];
       if (!points.some((p) => p.round > 0)) return null;
-      const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / 210)));
+      const names = unique(points), columns = Math.max(1, Math.min(names.length, Math.floor(width / (width < 750 ? 165 : 210))));
       const place = (name) => ({ fx: names.indexOf(name) % columns, fy: Math.floor(names.indexOf(name) / columns) });
       const placed = points.map((p) => ({ ...p, ...place(p.name) })), heads = names.map((name) => ({ name, ...place(name) })), fxy = { fx: "fx", fy: "fy" };
       const rounds = Math.max(...names.map((name) => new Set(points.filter((p) => p.name === name).map((p) => p.round)).size));
       return {
         options: {
-          height: 150 * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14,
+          height: (width < 750 ? 125 : 150) * Math.ceil(names.length / columns) + 50, marginTop: 20, marginRight: 14,
           fx: { axis: null, padding: 0.08 }, fy: { axis: null, padding: 0.16 },
           x: { label: x === "gb" ? "GB, both directions" : "round", ticks: 4, nice: true }, y: { grid: true, percent: true, nice: true, label: title, labelAnchor: "center", ticks: 5 },
           marks: [
