@@ -1,8 +1,8 @@
 """Standing of each line beside the first of its class, and the differences that its seeds show.
 
 A test that rejects nothing may lack the seeds to reject anything. A line that it does not tell from
-the first counts as unclear, and not as alike, if no line of the class is told from the first, if a
-better placed line is, or if it is itself but for the adjustment to the number of tests.
+the first counts as unclear, and not as alike, if no line of the class is told from the first, or if
+it or a better placed line differs but for the adjustment to the number of tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Standing(StrEnum):
     """Place of a line beside the first of its class."""
 
     FIRST = "first"  # and the test tells some other line from it
-    ALIKE = "alike"  # no sign of a difference from the first, and above every line that is worse
+    ALIKE = "alike"  # no sign of a difference from the first, here or better placed
     UNCLEAR = "unclear"  # not told from the first, for want of seeds
     WORSE = "worse"  # told from the first, or diverged
     UNTESTED = "untested"  # fewer than three common seeds
@@ -54,40 +54,36 @@ class Power:
 
 def power(lines: Sequence[Line]) -> Power:
     """Return the standings of the lines of a class, which are in the order of their ranks."""
-    tested = [line for line in lines if line.p_best is not None]
+    tested = {i: line for i, line in enumerate(lines) if line.p_best is not None}
     if not tested:
         note = "" if len(lines) < 2 else "Not tested: fewer than 3 seeds in common with the first."
         return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
     first = lines[0]
-    told = [i for i, line in enumerate(lines) if line.p_best is not None and not line.best]
-    limit = min(told, default=0)
-    standings = tuple(_standing(first, line, index, limit) for index, line in enumerate(lines))
-    pairs = [_pairs(first, line) for line in tested]
-    known = [d for x, y in pairs if (d := detectable_difference(x, y, len(tested))) is not None]
-    sizes, detectable = [len(x) for x, _ in pairs], (min(known), max(known))
-    seeds = (min(sizes), max(sizes))
-    return Power(
-        standings,
-        len(tested),
-        len(told),
-        seeds,
-        detectable,
-        _note(first, standings, len(tested), len(told), seeds, detectable),
-    )
+    pairs = {i: _pairs(first, line) for i, line in tested.items()}
+    differ = [i for i, (x, y) in pairs.items() if (paired_p(x, y) or 0.0) <= LEVEL]
+    num_told = sum(not line.best for line in tested.values())
+    limit = min(differ) if num_told else 0  # of the lines that are alike
+    standings = tuple(_standing(line, index, limit) for index, line in enumerate(lines))
+    sizes = [detectable_difference(x, y, len(pairs)) or 0.0 for x, y in pairs.values()]
+    detectable = (min(sizes), max(sizes))
+    counts = [len(x) for x, _ in pairs.values()]
+    seeds = (min(counts), max(counts))
+    note = _note(first, standings, len(tested), num_told, seeds, detectable)
+    return Power(standings, len(tested), num_told, seeds, detectable, note)
 
 
 def _untested(line: Line) -> Standing:
     return Standing.WORSE if line.num_diverged else Standing.UNTESTED
 
 
-def _standing(first: Line, line: Line, index: int, limit: int) -> Standing:
+def _standing(line: Line, index: int, limit: int) -> Standing:
     if line.num_diverged:
         return Standing.WORSE
     if index and line.p_best is None:
         return Standing.UNTESTED
     if index and not line.best:
         return Standing.WORSE
-    if index >= limit or (index and (paired_p(*_pairs(first, line)) or 0.0) <= LEVEL):
+    if index >= limit:
         return Standing.UNCLEAR
     return Standing.ALIKE if index else Standing.FIRST
 
@@ -108,7 +104,7 @@ def _note(
 ) -> str:
     percent = is_accuracy(first.metric)
     least, most = (f"{d * 100:.1f}" if percent else f"{d:.3f}" for d in detectable)
-    size = least if num_tested == 1 else f"{least} to {most}"
+    size = least if least == most else f"{least} to {most}"
     seeds = " to ".join(map(str, dict.fromkeys(num_seeds)))
     finest = f"a difference shows from {size}{' points' * percent} on, by the spread over seeds"
     if not num_told:

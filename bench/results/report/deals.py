@@ -39,15 +39,17 @@ def deals(rows: Sequence[Row], data_dir: Path | None) -> tuple[list[dict[str, An
             cached = cached_labels(row.dataset_revision, data_dir)
             if cached is None:
                 missing.append(
-                    f"{row.dataset}: its labels are not in the data cache of this machine, or are"
-                    " of another revision; `fedbench data prepare` fills the cache"
+                    f"Clients of {row.dataset} are not shown: its labels are not in the data cache,"
+                    " or of another revision; fedbench data prepare fills the cache."
                 )
                 continue
             labels, class_names = cached
             config = row.config
             dealt = summary(deal(labels, len(class_names), config.data, config.seed), labels)
         except FedbenchError as error:
-            missing.append(f"{row.dataset}, {row.partition} partition: {error}")
+            missing.append(
+                f"Clients of {row.dataset} are not shown, {row.partition} partition: {error}"
+            )
             continue
         alpha = "" if row.alpha is None else f" · alpha {row.alpha:g}"
         title = f"{row.dataset} · {len(labels):,} images · {row.partition} partition{alpha}"

@@ -23,16 +23,18 @@ function heatmap() {
       const names = board().order.filter(seen), left = leftOf(names) + 12;
       const value = { value: (p) => p.mean, gain: (p) => p.gain, place: (p) => (p.of > 1 && p.rank ? (p.of - p.rank) / (p.of - 1) : null) }[shade.value];
       const [low, high] = d3.extent(points, value), at = (p) => (high > low ? (value(p) - low) / (high - low) : 1);
-      const text = (p) => (p.diverged ? "diverged" : shade.value === "gain" ? (p.gain == null ? "" : `${p.gain >= 0 ? "+" : ""}${asText(p.gain)}`) : asText(p.mean)) + (best(p) ? " *" : "");
-      const above = 14 * Math.max(...groups.map((each) => d3.sum(each.short.split(" · "), (word) => Math.ceil(word.length / 16)))) + 12;
+      const text = (p) => (p.diverged ? "diverged" : p.mean == null ? "failed" : shade.value === "gain" ? (p.gain == null ? "" : `${p.gain >= 0 ? "+" : ""}${asText(p.gain)}`) : asText(p.mean)) + (best(p) ? " *" : "");
+      const pitch = Math.max(74, 12 + 6.7 * Math.max(...groups.flatMap((each) => each.short.split(" ").map((word) => word.length))));
+      const lines = (each) => d3.sum(each.short.split(" · "), (part) => Math.ceil((7.4 * part.length) / pitch));
+      const above = 13 * Math.max(...groups.map(lines)) + 12;
       return {
         options: {
-          width: Math.max(width, left + 118 * groups.length), height: above + 26 * names.length + 10, marginLeft: left, marginTop: above, marginBottom: 10,
+          width: Math.max(width, left + pitch * groups.length), height: above + 26 * names.length + 10, marginLeft: left, marginTop: above, marginBottom: 10,
           x: { axis: null, domain: groups.map((each) => each.short), padding: 0.04 },
           y: { domain: names, label: null, tickSize: 0, tickPadding: 18, padding: 0.08 },
           marks: [
             Plot.dot(names.map((name) => ({ name })), { y: "name", frameAnchor: "left", dx: -10, fill: ink, symbol: shape, r: 4.5 }),
-            Plot.axisX({ anchor: "top", tickSize: 0, lineWidth: 9, label: null, tickFormat: (short) => short.replaceAll(" · ", "\n") }),
+            Plot.axisX({ anchor: "top", tickSize: 0, lineWidth: pitch / 14, label: null, tickFormat: (short) => short.replaceAll(" · ", "\n") }),
             Plot.cell(points, { x: "cell", y: "name", fill: (p) => (value(p) == null ? "var(--raised)" : d3.interpolateCividis(at(p))) }),
             Plot.text(points, { x: "cell", y: "name", text, fill: (p) => (value(p) == null ? "currentColor" : at(p) > 0.55 ? "#000" : "#fff"), fontWeight: (p) => (best(p) ? 700 : 400), pointerEvents: "none" }),
             tips(points, "cell", "name", (p) => `${p.name}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, { maxRadius: 120 }),
@@ -67,7 +69,7 @@ function ranking() {
             Plot.ruleY(known(points, "low"), { x1: "low", x2: "high", y: "name", stroke: ink, strokeWidth: 2.5 }),
             Plot.tickX(seeds, { x: "value", y: "name", stroke: ink, strokeOpacity: 0.55, inset: 6 }),
             dots(points, "mean", "name", { r: 6 }),
-            wide ? Plot.text(points, { y: "name", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
+            wide ? Plot.text(points, { y: "name", frameAnchor: "right", dx: 10, textAnchor: "start", text: (p) => `${spread(p)}${p.diverged ? `, ${p.diverged} diverged` : ""}${p.standing === "unclear" ? "  ?" : best(p) ? "  *" : ""}` }) : null,
             tips(points, "mean", "name", (p) => `${p.name}\n${measure().title} ${spread(p)}\n${p.values.length} seeds: ${p.values.map(asText).join(", ")}\n${STANDING[p.standing]}`),
           ],
         },
@@ -392,11 +394,14 @@ function angles() {
     draw() {
       const found = data.geometry.filter((g) => g.map)[mapped.value];
       if (!found) return null;
-      const { points, labels, class_names: names } = found.map, of = (p) => names.indexOf(p.class);
+      const { points, labels, class_names: names } = found.map;
+      const look = (name) => [COLOURS[names.indexOf(name) % COLOURS.length], SYMBOLS[names.indexOf(name) % SYMBOLS.length]];
+      const places = points.map(([x, y], i) => ({ x, y, class: names[labels[i]] }));
       return {
+        names, look,
         options: {
-          height: 420, x: { axis: null }, y: { axis: null },
-          marks: [Plot.dot(points.map(([x, y], i) => ({ x, y, class: names[labels[i]] })), { x: "x", y: "y", fill: (p) => COLOURS[of(p) % COLOURS.length], symbol: (p) => SYMBOLS[of(p) % SYMBOLS.length], r: 3, title: "class", tip: true }), Plot.text(points, Plot.groupZ({ x: "mean", y: "mean", text: "first" }, { x: "0", y: "1", z: (_, i) => labels[i], text: (_, i) => names[labels[i]], stroke: "var(--back)", strokeWidth: 4, fill: "currentColor", fontWeight: 600 }))],
+          height: 420, x: { axis: null, inset: 12 }, y: { axis: null, inset: 12 },
+          marks: [Plot.dot(places, { x: "x", y: "y", fill: (p) => look(p.class)[0], symbol: (p) => look(p.class)[1], r: 3, title: "class", tip: true })],
         },
         caption: `${found.title}, ${found.setting}. t-SNE of features of test images; distances between clusters mean little.`,
         header: ["x", "y", "class"], rows: points.map(([x, y], i) => [[plain(x), x], [plain(y), y], names[labels[i]]]),

@@ -22,6 +22,7 @@ function choose(key, ...values) {
 addEventListener("hashchange", () => { if (location.hash.includes("=")) { link = fragment(); follow(); } });
 
 // A list whose choice is in the link; options() gives [value, text] pairs, and the first is the default.
+const choices = [];
 function choice(key, label, options) {
   const select = el("select", { onchange: () => choose(key, ...(select.selectedIndex ? [select.value] : [])) });
   const node = el("label", {}, label, select);
@@ -36,6 +37,7 @@ function choice(key, label, options) {
   };
   followers.unshift(fill);
   fill();
+  choices.push({ missing: () => (link.has(key) && link.get(key) !== now() ? `${label} ${link.get(key)}` : "") });
   return { node, get value() { return now(); } };
 }
 
@@ -54,18 +56,20 @@ const asText = (value) => (measure().percent ? percent(value) : plain(value));
 const exact = (value, text = asText) => (value == null ? "" : [text(value), value]);
 
 // The symbol and colour of each name, as a picture of its own: above charts, in lists, in saved files.
-function legend(names, width = 900) {
+const lookOf = (name) => [ink({ name }), shape({ name })];
+function legend(names, width = 900, look = lookOf) {
   let x = 0, y = 12;
   const items = names.map((name) => {
     const wide = 28 + 7.3 * name.length;
     if (x && x + wide > width) { x = 0; y += 20; }
     const at = [x + 8, y];
     x += wide;
-    return { name, at };
+    const [fill, symbol] = look(name);
+    return { name, at, fill, symbol: d3[`symbol${symbol[0].toUpperCase()}${symbol.slice(1)}`] };
   });
   const svg = d3.create("svg").attr("class", "legend").attr("width", Math.min(width, items.length > 1 ? width : x)).attr("height", y + 10).attr("role", "img").attr("aria-label", `Legend: ${names.join(", ")}`).style("font-size", "12px");
   const entry = svg.selectAll("g").data(items).join("g").attr("transform", (d) => `translate(${d.at})`);
-  entry.append("path").attr("d", (d) => d3.symbol(d3[`symbol${shape(d)[0].toUpperCase()}${shape(d).slice(1)}`], 62)()).attr("fill", ink);
+  entry.append("path").attr("d", (d) => d3.symbol(d.symbol, 62)()).attr("fill", (d) => d.fill);
   entry.append("text").attr("x", 10).attr("dy", "0.35em").attr("fill", "currentColor").text((d) => d.name);
   return svg.node();
 }
@@ -107,7 +111,7 @@ let paper = 0;
 addEventListener("beforeprint", () => { paper = 690; views.forEach((each) => each()); });
 addEventListener("afterprint", () => { paper = 0; views.forEach((each) => each()); });
 
-// draw(width) gives {options | node, names, caption, header, rows}, or null where there is nothing to show.
+// draw(width) gives {options, names, look, caption, header, rows}, or null where there is nothing to show.
 const views = [];
 function figure({ id, title, controls = [], draw }) {
   let made = null, before = 0;
@@ -133,11 +137,15 @@ function figure({ id, title, controls = [], draw }) {
     made = draw(width);
     node.hidden = !made;
     if (!made) return;
-    const plot = made.node || Plot.plot({ width, marginLeft: 52, marginBottom: 44, ...made.options, style: { fontSize: "12px", overflow: "visible", ...made.options.style } });
+    const plot = Plot.plot({ width, marginLeft: 52, marginBottom: 44, ...made.options, style: { fontSize: "12px", overflow: "visible", ...made.options.style } });
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", `${title}. ${made.caption}`);
-    holder.replaceChildren(...(made.names?.length > 1 ? [legend(made.names, width)] : []), plot);
-    holder.tabIndex = plot.width.baseVal.value > width + 1 ? 0 : -1;
+    holder.replaceChildren(...(made.names?.length > 1 ? [legend(made.names, width, made.look)] : []), plot);
+    const wide = plot.width.baseVal.value > width + 1;
+    for (const [key, value] of Object.entries({ tabindex: 0, role: "region", "aria-label": `${title}, scrolls sideways` })) {
+      if (wide) holder.setAttribute(key, value);
+      else holder.removeAttribute(key);
+    }
     caption.textContent = made.caption;
     numbers.hidden = !made.rows.length;
     if (numbers.open) list();

@@ -20,14 +20,15 @@
   function overview() {
     const count = (name) => new Set(runs.map((run) => run[name])).size;
     const sum = (name) => runs.reduce((total, run) => total + (run[name] || 0), 0);
+    const short = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 2 : 0 });
     const bad = runs.filter((run) => run.status !== "ok");
     const facts = [
       [runs.length, "run", "runs"],
       [count("method"), "method", "methods"],
       [data.metrics.length ? board().groups.length : 0, "cell", "cells"],
       [data.studies.length, "tuning study", "tuning studies"],
-      [(sum("wall_seconds") / 3600).toFixed(2), "hours of runs"],
-      [((sum("bytes_up") + sum("bytes_down")) / 1e9).toFixed(2), "GB between clients and servers"],
+      [short(sum("wall_seconds") / 3600), "hours of runs"],
+      [short((sum("bytes_up") + sum("bytes_down")) / 1e9), "GB between clients and servers"],
       [bad.length, "run diverged or failed", "runs diverged or failed"],
     ];
     main.append(el("ul", { class: "facts" }, ...facts.map(([value, one, many]) => el("li", {}, el("b", {}, value.toLocaleString("en")), many && value !== 1 ? many : one))));
@@ -54,7 +55,13 @@
       try { await navigator.clipboard.writeText(location.href); copy.textContent = "Copied"; } catch { copy.textContent = "Copy it from the address bar"; }
       setTimeout(() => { copy.textContent = "Copy link"; }, 2000);
     } }, "Copy link");
-    main.append(el("div", { class: "bar", role: "group", "aria-label": "What is shown" }, metric.node, cell.node, list, copy));
+    const missing = el("p", { class: "warning", role: "status" });
+    followers.push(() => {
+      const gone = choices.map((each) => each.missing()).filter(Boolean);
+      missing.hidden = !gone.length;
+      missing.textContent = `Not on this page, so that the first of the list is shown: ${gone.join("; ")}.`;
+    });
+    main.append(missing, el("div", { class: "bar", role: "group", "aria-label": "What is shown" }, metric.node, cell.node, list, copy));
   }
 
   function boards() {
@@ -158,7 +165,7 @@
   section("axes", "Axes and cost", ...(some ? [axis(), pair(cost("bytes", "Accuracy against bytes", "mb", "MB, both directions"), cost("minutes", "Accuracy against minutes", "minutes", "minutes of a run")), difference()] : []));
   section("rounds", "Rounds", ...(some ? [curves()] : []));
   section("objectives", "Objective", ...(some ? [objective()] : []));
-  section("deals", "Clients", ...(runs.length ? [clients(), ...data.without_deal.map((line) => text(`Not shown: ${line}.`))] : []));
+  section("deals", "Clients", ...(runs.length ? [clients(), ...data.without_deal.map(text)] : []));
   section("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
   section("studies", "Tuning", ...studies());
   section("leaderboard", "Leaderboard", ...(some ? boards() : []));

@@ -241,7 +241,7 @@ def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Pa
     expected = fedbench.partition(set=settings, seed=1, data_dir=tmp_path)
     assert record["counts"] == expected.as_dict()["class_counts"]
     assert record["title"].endswith("3 clients · seed 1")
-    assert missing.startswith("elsewhere: its labels are not in the data cache")
+    assert missing.startswith("Clients of elsewhere are not shown: its labels are not in the data")
 
 
 def test_importances_tell_the_parameter_that_matters() -> None:

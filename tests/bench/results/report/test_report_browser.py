@@ -58,7 +58,9 @@ const steps = () => {
   choose("hide", "byol"); choose("metric", "knn_acc");
   out.link = location.hash;
   out.without = [rowsOf("Leaderboard").length, all(".methods summary")[0].textContent];
-  choose("hide"); choose("metric");
+  const warned = () => all("p.warning:not([hidden])").map((each) => each.textContent);
+  out.unwarned = warned(); choose("cell", "foo"); out.warned = warned();
+  choose("hide"); choose("metric"); choose("cell");
   out.nolink = location.hash;
   for (const numbers of all("figure details")) numbers.open = true;
   return out;
@@ -132,6 +134,8 @@ def test_in_a_browser(written: tuple[Store, Path], opened: dict[str, Any]) -> No
     assert out["csv"] == 'a,linear\n"\'=b,c",0.5\nd,\n'
     assert out["link"] == "#hide=byol&metric=knn_acc"
     assert out["nolink"] in ("", "#")
+    assert out["unwarned"] == []
+    assert out["warned"] == ["Not on this page, so that the first of the list is shown: Cell foo."]
     # Three cells: a title each, two methods of three; of the runs that failed, their two lines.
     assert out["without"] == [len(out["board"]) - 3, "Methods: 4 of 5"]
     assert out["marks"] > 40
