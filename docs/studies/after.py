@@ -1,0 +1,54 @@
+"""Print the outcome of the study `after`, from the rows in leaderboards/results.
+
+Usage: `python docs/studies/after.py`; after.md says what is asked and how it is decided.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedbench import open_store
+from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
+from fedbench.bench.terminal.console import plain_table
+
+STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+SEEDS = range(5)
+PAIRS = (
+    *((f"simclr+{addon}", "simclr") for addon in ("l-dawa", "feddecorr", "fedu2", "fedprox")),
+    ("simclr+scaffold", "simclr"),
+    ("fedx", "simclr"),
+    ("byol+l-dawa", "byol"),
+    ("fedsc", "spectral"),
+    ("ssd", "aligned"),
+    ("orchestra+l-dawa", "orchestra"),
+)
+HEADER = ["pair", "linear", "difference", "p (Holm)", "k-NN", "difference", "verdict"]
+
+
+def outcome(store: Path = STORE) -> list[list[str]]:
+    """Return the table: a line for each pair of which all seeds have run, in points."""
+    rows = {(row.method, row.seed): row for row in open_store(store).rows() if row.grid == "after"}
+
+    def scores(method: str, metric: str) -> list[float]:
+        return [100 * getattr(rows[method, seed], metric) for seed in SEEDS]
+
+    pairs = [p for p in PAIRS if all((m, seed) in rows for m in p for seed in SEEDS)]
+    p_values = [paired_p(*(scores(method, "linear_acc") for method in pair)) or 0 for pair in pairs]
+    lines = []
+    for pair, p in zip(pairs, holm(p_values), strict=True):
+        line = [", ".join(pair)]
+        for metric in ("linear_acc", "knn_acc"):
+            new, old = (scores(method, metric) for method in pair)
+            differences = [a - b for a, b in zip(new, old, strict=True)]
+            low, high = t_interval(differences) or (0.0, 0.0)
+            line.append(f"{mean(new):.1f}, {mean(old):.1f}")
+            line.append(f"{mean(differences):+.2f} ± {(high - low) / 2:.2f}".replace("-", "−"))
+            if metric == "linear_acc":
+                line.append(f"{p:.2g}")
+                verdict = "not settled" if p >= 0.05 else "above" if low > 0 else "below"
+        lines.append([*line, verdict])
+    return lines
+
+
+if __name__ == "__main__":
+    print(plain_table(HEADER, outcome()))
