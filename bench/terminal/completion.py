@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from importlib import resources
-from importlib.metadata import entry_points
 
 import typer
 
-_PLUGINS = "fedbench.methods"
-_ADDON = re.compile(r'@register\("([^"]+)".*\)\nclass \w+\(AddOn\)')
+from fedbench.bench.terminal import declared
 
 
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
@@ -20,7 +16,7 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
 def specs(incomplete: str) -> list[str]:
     """Methods; after a plus, the add-on is completed."""
     done, plus, last = incomplete.rpartition("+")
-    names = _addons() if plus else _methods() - _addons()
+    names = declared.names(addons=bool(plus))
     return [f"{done}{plus}{name}" for name in _matching(names, last)]
 
 
@@ -40,14 +36,48 @@ def grids(incomplete: str) -> list[str]:
     return _matching(_shipped("grids"), incomplete)
 
 
-def keys(incomplete: str) -> list[str]:
-    """Keys of a configuration; those of methods need the method and are not offered."""
-    return _matching(_keys(), incomplete)
+def keys(context: typer.Context, incomplete: str) -> list[str]:
+    """Keys of a configuration: those of the method on the line, or of every method."""
+    # An option without its value, which is what is typed, leaves the arguments unread.
+    given = [context.params.get("spec"), context.params.get("method"), *context.args]
+    known = declared.names(addons=False) | declared.names(addons=True)
+    named = [spec for spec in given if spec and known.issuperset(spec.split("+"))]
+    methods = {key for spec in named or known for key in declared.method_keys(spec)}
+    return _matching({*_keys(), *methods}, incomplete)
 
 
-def settings(incomplete: str) -> list[str]:
+def settings(context: typer.Context, incomplete: str) -> list[str]:
     """Keys of a configuration with an equals sign."""
-    return [f"{key}=" for key in keys(incomplete)]
+    return [f"{key}=" for key in keys(context, incomplete)]
+
+
+def datasets(incomplete: str) -> list[str]:
+    """Names of data sets, and the beginnings of those with a path."""
+    from fedbench.bench.data.datasets import known_names
+
+    return _matching((name.removesuffix("PATH") for name in known_names()), incomplete)
+
+
+def kinds(incomplete: str) -> list[str]:
+    """Kinds of YAML files that have a schema."""
+    return _matching(("grid", "space", "preset"), incomplete)
+
+
+def samplers(incomplete: str) -> list[str]:
+    """Search algorithms of `tune`."""
+    return _matching(("tpe", "random", "grid", "gp"), incomplete)
+
+
+def statuses(incomplete: str) -> list[str]:
+    """Ways in which a run ends."""
+    return _matching(("ok", "error", "diverged"), incomplete)
+
+
+def studies(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of the studies in the store that `--store` names on the line, or in the default one."""
+    from fedbench.bench.results.store.store import open_store
+
+    return _matching(open_store(context.params.get("store")).studies(), incomplete)
 
 
 def run_ids(context: typer.Context, incomplete: str) -> list[str]:
@@ -64,20 +94,6 @@ def _shipped(folder: str = "") -> Iterable[str]:
     from fedbench.bench.config.yaml_files import installed
 
     return installed(folder)
-
-
-def _methods() -> set[str]:
-    """Names of shipped methods, each of which has a search space, and of plugins."""
-    plugins = {point.name for point in entry_points(group=_PLUGINS)} - {"fedbench"}
-    return {*_shipped(), *plugins}
-
-
-def _addons() -> set[str]:
-    """Names of shipped add-ons, read from their files without importing them."""
-    files = (resources.files("fedbench") / "methods").iterdir()
-    texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".py")]
-    names = [_ADDON.search(text) for text in texts]
-    return {match[1] for match in names if match}
 
 
 def _keys() -> Iterable[str]:

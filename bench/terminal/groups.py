@@ -20,10 +20,16 @@ class GroupedCommand(TyperCommand):
         sections: dict[str, list[tuple[str, str]]] = {
             name: [] for name in ("Arguments", "Options", *_HEADINGS.values())
         }
+        params = self.get_params(ctx)
+        names = {param.name for param in params}
         heading_of = {
-            field.name: heading for kind, heading in _HEADINGS.items() for field in fields(kind)
+            field.name: heading
+            for kind, heading in _HEADINGS.items()
+            for field in fields(kind)
+            # An option of one of these names may mean something else where the others are missing.
+            if kind is Places or names.issuperset(other.name for other in fields(kind))
         }
-        for param in self.get_params(ctx):
+        for param in params:
             if (record := param.get_help_record(ctx)) is None:
                 continue
             if param.param_type_name == "argument":

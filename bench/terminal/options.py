@@ -156,7 +156,12 @@ Batch = Annotated[
         max=_RUNS,
     ),
 ]
-Sampler = Annotated[str, _option("NAME", "Search algorithm: tpe, random, grid or gp.")]
+Sampler = Annotated[
+    str,
+    _option(
+        "NAME", "Search algorithm: tpe, random, grid or gp.", autocompletion=completion.samplers
+    ),
+]
 Space = Annotated[
     Path | None, _option("FILE", "Search space file to use instead of the method's own.")
 ]
@@ -238,7 +243,9 @@ Key = Annotated[
     str,
     _argument("KEY", "Dotted name of a value, such as client.lr.", autocompletion=completion.keys),
 ]
-FileKind = Annotated[str, _argument("KIND", "Kind of file: grid, space or preset.")]
+FileKind = Annotated[
+    str, _argument("KIND", "Kind of file: grid, space or preset.", autocompletion=completion.kinds)
+]
 MethodFilter = Annotated[
     str | None,
     _option("SPEC", "Only runs of this method.", "--method", autocompletion=completion.specs),
@@ -253,7 +260,13 @@ PresetFilter = Annotated[
     ),
 ]
 StatusFilter = Annotated[
-    str | None, _option("WORD", "Only runs that ended so: ok, error or diverged.", "--status")
+    str | None,
+    _option(
+        "WORD",
+        "Only runs that ended so: ok, error or diverged.",
+        "--status",
+        autocompletion=completion.statuses,
+    ),
 ]
 Where = Annotated[
     list[str] | None,
@@ -268,7 +281,9 @@ Limit = Annotated[int, _option("N", "Show at most so many; 0 = all.", min=0)]
 GridFilter = Annotated[
     str | None, _option("NAME", "Only cells of this grid.", autocompletion=completion.grids)
 ]
-DatasetFilter = Annotated[str | None, _option("NAME", "Only runs on this data set.")]
+DatasetFilter = Annotated[
+    str | None, _option("NAME", "Only runs on this data set.", autocompletion=completion.datasets)
+]
 Metric = Annotated[
     str,
     _option(
@@ -289,8 +304,16 @@ Strict = Annotated[
 ]
 Ids = Annotated[bool, _choice("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
 ReportFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .html.")]
-ShownStudy = Annotated[str | None, _argument("STUDY", "Study to show in full; default: list all.")]
-MirroredStudy = Annotated[str | None, _argument("STUDY", "Study to show; default: all.")]
+ShownStudy = Annotated[
+    str | None,
+    _argument(
+        "STUDY", "Study to show in full; default: list all.", autocompletion=completion.studies
+    ),
+]
+MirroredStudy = Annotated[
+    str | None,
+    _argument("STUDY", "Study to show; default: all.", autocompletion=completion.studies),
+]
 Port = Annotated[int, _option("N", "Port of the web server.", min=1, max=65535)]
 MirrorOnly = Annotated[
     bool, _choice("Write Optuna's journal, but start no server.", "--mirror-only")
@@ -335,7 +358,12 @@ Labels = Annotated[
         "Deal N examples in C equal classes instead of the data set; needs no images.",
     ),
 ]
-DatasetName = Annotated[str, _argument("NAME", "Name of a data set, hub:PATH or folder:PATH.")]
+DatasetName = Annotated[
+    str,
+    _argument(
+        "NAME", "Name of a data set, hub:PATH or folder:PATH.", autocompletion=completion.datasets
+    ),
+]
 
 
 def parse_format(form: Format | None, as_json: bool) -> Format:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fedbench.bench.method import registry
 from fedbench.bench.runs.presets import preset_names
-from fedbench.bench.terminal import completion
+from fedbench.bench.terminal import completion, declared
 
 Call = Callable[..., Any]
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
@@ -26,9 +27,19 @@ def test_offered_methods_are_the_registered_ones() -> None:
     assert completion.spec_list("byol,simclr+u") == ["byol,simclr+uv"]
 
 
+def test_offered_hyperparameters_are_those_of_the_classes() -> None:
+    for name, entry in registry.entries().items():
+        fields = {key.rpartition(".")[2] for key in declared.method_keys(name)}
+        assert fields == {*entry.cls.model_fields} - {"base"}, name
+
+
 def test_offered_keys_and_presets() -> None:
-    assert completion.keys("client.l") == ["client.local_epochs", "client.lr"]
-    assert completion.settings("seed") == ["seed="]
+    line: Any = SimpleNamespace(params={}, args=["simclr+uv"])
+    empty: Any = SimpleNamespace(params={}, args=[])
+    assert completion.keys(line, "client.l") == ["client.local_epochs", "client.lr"]
+    assert completion.settings(line, "method.uv.t") == ["method.uv.temperature="]
+    assert "method.ema_decay=" not in completion.settings(line, "")
+    assert "method.ema_decay=" in completion.settings(empty, "method.")
     assert completion.presets("") == sorted(preset_names())
     assert completion.grids("het") == ["heterogeneity"]
 
@@ -36,22 +47,25 @@ def test_offered_keys_and_presets() -> None:
 def test_the_shell_gets_them_without_torch() -> None:
     code = "import sys, fedbench.cli as c\ntry: c.main([])\nexcept SystemExit: pass\n"
     code += "print('torch' in sys.modules, file=sys.stderr)"
-    typed = f"fedbench show --store {STORE} "
     row = next((STORE / "rows").glob("*.parquet")).stem
-    given = {
-        "COMP_WORDS": typed + row[:10],
-        "COMP_CWORD": "4",
-        "_FEDBENCH_COMPLETE": "complete_bash",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **given},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == [row]
-    assert done.stderr.splitlines()[-1] == "False"
+    for typed, offered in (
+        (f"fedbench show --store {STORE} {row[:10]}", [row]),
+        ("fedbench run simclr+uv --set method.uv.c", ["method.uv.code_dim="]),
+    ):
+        given = {
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            "_FEDBENCH_COMPLETE": "complete_bash",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **given},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == offered
+        assert done.stderr.splitlines()[-1] == "False"
 
 
 def test_help_is_grouped(call: Call) -> None:
@@ -61,3 +75,5 @@ def test_help_is_grouped(call: Call) -> None:
     assert headings[-1] == "Output:"
     assert text.index("Configuration:") < text.index("--preset") < text.index("Places:")
     assert "<str>" not in text
+    assert text.index("--lanes") < text.index("Configuration:")  # one run has no runs at a time
+    assert "Configuration:" not in call("runs", "--help").out  # its --preset is a filter
