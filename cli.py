@@ -17,6 +17,7 @@ import typer
 import fedbench
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.terminal import (
+    declared,
     groups,
     show_lists,
     show_results,
@@ -482,7 +483,9 @@ def _add_list(kind: str, summary: str) -> None:
 @command("fedbench methods simclr+uv")
 def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
     """List methods and add-ons, or show one with its hyperparameters."""
-    if spec is None:
+    if spec is None and not output.json and (plain := declared.records()) is not None:
+        show_lists.show_list("methods", plain)  # as the registry has them, but without torch
+    elif spec is None:
         _show_list("methods", output)
     else:
         record = show_lists.spec_record(spec)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from fedbench.bench.config.aliases import ALIASES
 from fedbench.bench.method.base import AddOn, Method
 from fedbench.bench.system.errors import (
     ConfigError,
@@ -28,7 +29,6 @@ from fedbench.bench.system.plugins import leave_out, load_error, origin
 M = TypeVar("M", bound=Method)
 
 GROUP = "fedbench.methods"
-ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv"}
 
 
 @dataclass(frozen=True)

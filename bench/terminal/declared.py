@@ -1,28 +1,44 @@
 """Methods and add-ons as their source files declare them, read without importing any.
 
-Importing a method imports torch, for which nobody waits who presses the tab key. A declaration that
-is not plain, such as a name that is computed, is not found here; the registry has it all the same.
+Importing a method imports torch, which takes seconds: too long for completion and for a list. A
+declaration that is not plain, such as a computed name, is not found here but is in the registry.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config.aliases import aliases_of
+
+_GROUP = SHIPPED = "fedbench.methods"
 
 
 @dataclass(frozen=True)
 class Declared:
-    """One class: its registered name, or "" for a base class, its bases and its own fields."""
+    """One class of a plugin.
+
+    Attributes:
+        name: its registered name, or "" for a base class.
+        bases: names of the classes that it extends.
+        fields: its own hyperparameters.
+        summary: first line of its docstring.
+        goes_with: for an add-on, the methods that it may wrap; None = any.
+    """
 
     name: str
     bases: tuple[str, ...]
     fields: tuple[str, ...]
+    summary: str
+    goes_with: tuple[str, ...] | None
 
 
 @cache
@@ -39,7 +55,7 @@ def _classes() -> dict[str, Declared]:
 
 def _files() -> Iterator[Path]:
     """Yield the source files of the modules that entry points name; of a package, all in it."""
-    for point in entry_points(group="fedbench.methods"):
+    for point in entry_points(group=_GROUP):
         try:
             spec: ModuleSpec | None = find_spec(point.module)
         except ImportError:  # the registry says so when it is used
@@ -51,14 +67,12 @@ def _files() -> Iterator[Path]:
 
 
 def _declared(node: ast.ClassDef) -> Declared:
-    names = [
-        decorator.args[0].value
-        for decorator in node.decorator_list
-        if isinstance(decorator, ast.Call)
-        and getattr(decorator.func, "id", getattr(decorator.func, "attr", "")) == "register"
-        and decorator.args
-        and isinstance(decorator.args[0], ast.Constant)
-    ]
+    name, goes_with = "", None
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "register":
+            with suppress(ValueError):  # of an argument that is computed
+                name = ast.literal_eval(decorator.args[0])
+                goes_with = next((ast.literal_eval(k.value) for k in decorator.keywords), None)
     fields = [
         line.target.id
         for line in node.body
@@ -67,7 +81,29 @@ def _declared(node: ast.ClassDef) -> Declared:
         and not ast.unparse(line.annotation).startswith("ClassVar")
     ]
     bases = (getattr(base, "id", getattr(base, "attr", "")) for base in node.bases)
-    return Declared(str(names[0]) if names else "", tuple(bases), tuple(fields))
+    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+    return Declared(name, tuple(bases), tuple(fields), summary, goes_with)
+
+
+def records() -> list[dict[str, Any]] | None:
+    """Return what a list of methods shows of each, sorted by name.
+
+    Returns:
+        None if there are methods of other packages: only importing them tells whether they work.
+    """
+    if [point.value for point in entry_points(group=_GROUP)] != [SHIPPED]:
+        return None
+    registered = {c.name: c for c in _classes().values() if c.name}
+    return [
+        {
+            "name": name,
+            "kind": "add-on" if _is_addon(declared) else "method",
+            "summary": declared.summary,
+            "goes_with": None if declared.goes_with is None else sorted(declared.goes_with),
+            "aliases": aliases_of(name),
+        }
+        for name, declared in sorted(registered.items())
+    ]
 
 
 def names(*, addons: bool) -> set[str]:

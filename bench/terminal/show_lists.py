@@ -47,6 +47,7 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
 
 def method_records() -> list[dict[str, Any]]:
     """Return a record for each registered method and add-on, with its fields."""
+    from fedbench.bench.config.aliases import aliases_of
     from fedbench.bench.config.kinds import kind_text
     from fedbench.bench.method import registry
     from fedbench.bench.runs.guarantees import declared
@@ -59,11 +60,7 @@ def method_records() -> list[dict[str, Any]]:
             "kind": "add-on" if entry.is_addon else "method",
             "summary": entry.summary,
             "goes_with": None if entry.bases is None else entry.fits(methods),
-            "aliases": [
-                alias
-                for alias, spec in registry.ALIASES.items()
-                if spec.split("+")[-1] == entry.name
-            ],
+            "aliases": aliases_of(entry.name),
             "fields": {
                 name: {
                     "default": info.get_default(call_default_factory=True),
@@ -201,7 +198,7 @@ def show_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _method_row(record: Mapping[str, Any]) -> list[str]:
-    from fedbench.bench.method.registry import ALIASES
+    from fedbench.bench.config.aliases import ALIASES
 
     summary = record["summary"]
     if record["kind"] == "add-on":

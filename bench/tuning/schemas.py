@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from fedbench.bench.config.aliases import ALIASES
 from fedbench.bench.config.kinds import default_text, kind_text
 from fedbench.bench.method import registry
 from fedbench.bench.runs.presets import Preset, preset_names
@@ -144,7 +145,7 @@ def _preset(keys: Mapping[str, Schema]) -> Schema:
 
 def _spec() -> Schema:
     """Return the schema of a method spec: any text, with the installed ones to complete."""
-    names = [*registry.entries(), *registry.specs(), *registry.ALIASES]
+    names = [*registry.entries(), *registry.specs(), *ALIASES]
     return {"anyOf": [{"enum": list(dict.fromkeys(names))}, {"type": "string"}]}
 
 

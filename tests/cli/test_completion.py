@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from fedbench.bench.method import registry
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.terminal import completion, declared
+from fedbench.bench.terminal.show_lists import method_records
 
 Call = Callable[..., Any]
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
@@ -31,6 +35,20 @@ def test_offered_hyperparameters_are_those_of_the_classes() -> None:
     for name, entry in registry.entries().items():
         fields = {key.rpartition(".")[2] for key in declared.method_keys(name)}
         assert fields == {*entry.cls.model_fields} - {"base"}, name
+
+
+def test_the_quick_list_of_methods_is_that_of_the_registry(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = declared.records()
+    assert quick
+    assert quick == [{key: record[key] for key in quick[0]} for record in method_records()]
+    text = call("methods").out
+    others = [EntryPoint("other", "other.package", "fedbench.methods")]
+    points = [*entry_points(group="fedbench.methods"), *others]
+    monkeypatch.setattr(declared, "entry_points", lambda group: points)
+    assert declared.records() is None
+    assert call("methods").out == text
 
 
 def test_offered_keys_and_presets() -> None:
