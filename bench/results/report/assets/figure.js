@@ -67,7 +67,8 @@ function legend(names, width = 900, look = lookOf) {
     const [fill, symbol] = look(name);
     return { name, at, fill, symbol: d3[`symbol${symbol[0].toUpperCase()}${symbol.slice(1)}`] };
   });
-  const svg = d3.create("svg").attr("class", "legend").attr("width", Math.min(width, items.length > 1 ? width : x)).attr("height", y + 10).attr("role", "img").attr("aria-label", `Legend: ${names.join(", ")}`).style("font-size", "12px");
+  const wide = items.length > 1 ? width : Math.min(width, x);
+  const svg = d3.create("svg").attr("class", "legend").attr("width", wide).attr("height", y + 10).attr("viewBox", [0, 0, wide, y + 10]).attr("role", "img").attr("aria-label", `Legend: ${names.join(", ")}`).style("font-size", "12px");
   const entry = svg.selectAll("g").data(items).join("g").attr("transform", (d) => `translate(${d.at})`);
   entry.append("path").attr("d", (d) => d3.symbol(d.symbol, 62)()).attr("fill", (d) => d.fill);
   entry.append("text").attr("x", 10).attr("dy", "0.35em").attr("fill", "currentColor").text((d) => d.name);
@@ -106,9 +107,9 @@ function csvText(header, rows) {
   return [header.map((name) => name.replace(/ %$/, "")), ...rows].map((row) => row.map(one).join(",")).join("\n") + "\n";
 }
 
-// On paper charts are drawn anew, so that their letters keep their size.
+// On paper charts are drawn anew, so that their letters are a little smaller than its text.
 let paper = 0;
-addEventListener("beforeprint", () => { paper = 690; views.forEach((each) => each()); });
+addEventListener("beforeprint", () => { paper = 880; views.forEach((each) => each()); });
 addEventListener("afterprint", () => { paper = 0; views.forEach((each) => each()); });
 
 // draw(width) gives {options, names, look, caption, header, rows}, or null where there is nothing to show.
