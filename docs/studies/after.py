@@ -10,6 +10,7 @@ from pathlib import Path
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
 from fedbench.bench.terminal.console import plain_table
+from fedbench.bench.tuning.grid import cells_of
 
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 SEEDS = range(5)
@@ -27,12 +28,15 @@ HEADER = ["pair", "linear", "difference", "p (Holm)", "k-NN", "difference", "ver
 
 def outcome(store: Path = STORE) -> list[list[str]]:
     """Return the table: a line for each pair of which all seeds have run, in points."""
-    rows = {(row.method, row.seed): row for row in open_store(store).rows() if row.grid == "after"}
+    rows = open_store(store).rows()
+    ids = cells_of(rows, "after")  # a cell may have been run before the study
+    of_grid = sorted((r for r in rows if r.row_id in ids), key=lambda row: row.grid == "after")
+    by_seed = {(row.method, row.seed): row for row in of_grid}  # those of the study win
 
     def scores(method: str, metric: str) -> list[float]:
-        return [100 * getattr(rows[method, seed], metric) for seed in SEEDS]
+        return [100 * getattr(by_seed[method, seed], metric) for seed in SEEDS]
 
-    pairs = [p for p in PAIRS if all((m, seed) in rows for m in p for seed in SEEDS)]
+    pairs = [p for p in PAIRS if all((m, seed) in by_seed for m in p for seed in SEEDS)]
     p_values = [paired_p(*(scores(method, "linear_acc") for method in pair)) or 0 for pair in pairs]
     lines = []
     for pair, p in zip(pairs, holm(p_values), strict=True):
