@@ -17,8 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config.aliases import aliases_of
-
 _GROUP = SHIPPED = "fedbench.methods"
 
 
@@ -91,6 +89,8 @@ def records() -> list[dict[str, Any]] | None:
     Returns:
         None if there are methods of other packages: only importing them tells whether they work.
     """
+    from fedbench.bench.config.aliases import aliases_of  # which brings pydantic
+
     if [point.value for point in entry_points(group=_GROUP)] != [SHIPPED]:
         return None
     registered = {c.name: c for c in _classes().values() if c.name}
