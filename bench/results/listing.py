@@ -72,6 +72,8 @@ def runs(
     """
     store = open_store(store).require()
     rows = store.rows()
+    if not rows:
+        return Listing((), (), 0, tuple(store.problems()))
     found = sorted(rows, key=lambda row: row.finished_at, reverse=True)
     given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
     for column, value in given.items():
