@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 SCRIPT = Path(__file__).parent / "torture" / "flips.py"
-NUMBER = 10
+NUMBER = 20
 SLOW = ("checkpoints", "clients", "rounds", "data cache", "untrained", "leaderboard")
 """Kinds whose files are made again, or of which 70 are read, every time."""
 
@@ -31,11 +31,12 @@ def flips() -> ModuleType:
 
 
 @pytest.mark.slow
+@pytest.mark.extended  # each kind of file has tests of its own beside the code that reads it
 def test_no_damaged_byte_is_used_silently(flips: ModuleType, tmp_path: Path) -> None:
     bad = []
     noticed = {}
     for name, kind in flips.kinds(tmp_path).items():
-        number = NUMBER // 2 if name.startswith(SLOW) else NUMBER
+        number = NUMBER // 4 if name.startswith(SLOW) else NUMBER
         outcomes, lines = flips.attack(kind, number, random.Random(name), tmp_path)
         bad += [f"{name}: {line}" for line in lines]
         noticed[name] = outcomes["redone"] + outcomes["refused"]

@@ -50,7 +50,7 @@ def test_python_callers_get_the_same_limits() -> None:
 @pytest.mark.parametrize(
     "locale",
     [
-        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        pytest.param({"LC_ALL": "C", "PYTHONUTF8": "0"}, marks=pytest.mark.extended),
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
     ],
 )

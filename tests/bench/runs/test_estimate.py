@@ -21,9 +21,10 @@ from fedbench.bench.training.setup import Setup
     ("spec", "keep_last", "fields"),
     [
         ("simclr+uv", True, {}), ("simclr+uv", False, {}), ("orchestra", True, {}),
-        ("pfedae", True, {}), ("pfedae", False, {}), ("central-ae", True, {}),
+        pytest.param("pfedae", True, {}, marks=pytest.mark.extended),
+        ("pfedae", False, {}), ("central-ae", True, {}),
         ("pfedae", True, {"method__gradient": "ship"}),
-        ("pfedae", True, {"method__gradient": "ste"}),
+        pytest.param("pfedae", True, {"method__gradient": "ste"}, marks=pytest.mark.extended),
     ],
 )  # fmt: skip
 def test_bytes_and_steps_are_those_of_the_run(

@@ -41,7 +41,8 @@ def on_nodes(store: Path, *resources: dict[str, float], **given: Any) -> dict[st
     return result
 
 
-@pytest.mark.slow  # starts a Ray cluster
+@pytest.mark.slow  # starts a Ray cluster; test_cluster.py has the comparison by itself
+@pytest.mark.extended
 def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path) -> None:
     result = on_nodes(tmp_path, {"num_cpus": 1, "num_gpus": 1}, gpus=1)
     assert result["code"] == 3
