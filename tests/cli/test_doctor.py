@@ -54,7 +54,7 @@ def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
 def test_what_is_missing_is_a_problem(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "PACKAGES", ("fedbench", "no-such-package"))
+    monkeypatch.setattr(nodes, "PACKAGES", ("ray", "no-such-package"))
     answer = call("doctor", "--store", tmp_path)
     assert answer.code == 3
     assert "problem  packages" in answer.out

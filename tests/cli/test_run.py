@@ -162,12 +162,12 @@ def test_bug_is_exit_code_1_and_named(call: Call, monkeypatch: pytest.MonkeyPatc
         raise ValueError("two\nlines")
 
     monkeypatch.setattr("fedbench.bench.terminal.show_lists.records", broken)
-    answer = call("methods")
+    answer = call("datasets")
     assert answer.code == 1
     assert answer.err == (
         "error: ValueError: two lines\nthis is a bug; --debug shows the traceback\n"
     )
-    assert "Traceback (most recent call last)" in call("methods", "--debug").err
+    assert "Traceback (most recent call last)" in call("datasets", "--debug").err
 
 
 def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_interrupt_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedbench.bench.terminal.show_lists.records", interrupted)
-    answer = call("methods")
+    answer = call("datasets")
     assert (answer.code, answer.out) == (130, "")
     assert answer.err == "interrupted\n"  # a listing has nothing to continue
     monkeypatch.setattr("fedbench.cli.fedbench.run", interrupted)

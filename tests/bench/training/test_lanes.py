@@ -31,7 +31,7 @@ ENDS = itertools.accumulate(SIZES)
 SHARES = [list(range(end - size, end)) for size, end in zip(SIZES, ENDS, strict=True)]
 LABELLED = {"semifed", "cbafed"}
 EAGER = {"pfedae", "single-ae", "central-ae", "semifed", "semifed+uv"}
-EAGER |= {"simclr+fedu2"}
+EAGER |= {"simclr+fedu2", "mim"}
 
 
 def setup_of(spec: str, **values: Any) -> Setup:

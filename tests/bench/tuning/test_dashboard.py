@@ -72,7 +72,7 @@ def test_what_cannot_be_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
         mirror(Store(store.root / "trials"))
     mirrored = mirror(store)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"is written, .*fedbench\[dashboard\]"):
+    with pytest.raises(ResourceError, match=r"is written, .*fedbench-ssl\[dashboard\]"):
         check_installed(mirrored)
 
 
