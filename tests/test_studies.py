@@ -1,21 +1,107 @@
-"""Published outcomes of studies are those of the committed rows."""
+"""Published outcomes of studies are those of the committed rows, and are decided as announced."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench import open_store
+from fedbench.bench.config import row_id
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.tuning.grid import Grid, load_grid, plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
-def test_the_log_has_what_the_rows_give() -> None:
-    spec = importlib.util.spec_from_file_location("after", DOCS / "studies" / "after.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that imports a study's module."""
+    monkeypatch.syspath_prepend(str(DOCS / "studies"))
+    return importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def row() -> Row:
+    """Return any row on the studies' data."""
+    return open_store(DOCS.parent / "leaderboards" / "results").rows()[0]
+
+
+def _rows(row: Row, grid: Grid, score: Any, **settings: Any) -> list[Row]:
+    """Return a made-up row for each cell, with what `score(config)` gives."""
+    rows = []
+    for cell in plan(grid, preset="laptop", environ={}, **settings):
+        config = cell.config
+        update = {
+            "row_id": row_id(config, row.dataset_revision),
+            "config_json": config.model_dump_json(),
+            "method": config.spec,
+            "seed": config.seed,
+            "status": "ok",
+            **score(config),
+        }
+        rows.append(row.model_copy(update=update))
+    return rows
+
+
+def test_the_log_has_what_the_rows_give(study: Any) -> None:
+    module = study("after")
     lines = module.outcome()
     assert len(lines) == len(module.PAIRS)
     log = (DOCS / "log.md").read_text(encoding="utf-8")
     missing = [line for line in lines if f"| {' | '.join(line)} |" not in log]
     assert not missing
+
+
+def test_heterogeneity_is_decided_at_the_rate_with_the_highest_sep(study: Any, row: Row) -> None:
+    module = study("heterogeneity")
+    methods = ["orchestra", "simclr", "byol"]
+
+    def trial(config: Any) -> dict[str, Any]:
+        rate = config.client.lr
+        diverged = rate == 0.1  # the highest SEP, of a run that diverged
+        sep = {0.001: 0.1, 0.003: 0.2, 0.01: 0.6, 0.03: 0.5, 0.1: 0.9}[rate]
+        return {
+            "status": "diverged" if diverged else "ok",
+            "metrics_json": f'{{"sep": {sep}}}',
+            "objective": -rate,
+            "linear_acc": rate,
+        }
+
+    def compared(config: Any) -> dict[str, Any]:
+        lost = {"orchestra": 0.01, "simclr": 0.06, "byol": 0.02}[config.spec]
+        noise = 0.001 * config.seed * (1 if config.spec == "simclr" else -3)
+        return {"linear_acc": 0.5 + noise - (lost if config.data.alpha == 0.1 else 0)}
+
+    rows = _rows(row, module.RATES, trial, methods=methods)
+    assert module.chosen_rates(rows[:-3]) == {}  # a rate of each is missing
+    assert module.chosen_rates(rows)["byol"] == {"sep": 0.01, "objective": 0.001, "linear": 0.03}
+    settings = {"methods": methods, "set": {"client.lr": 0.01}}
+    rows += _rows(row, module.COMPARISON, compared, **settings)
+    table = {line[0]: line[1:] for line in module.outcome(rows)}
+    assert table["orchestra"][:5] == ["0.01", "48.7", "49.7", "49.7", "+1.00 ± 0.00"]
+    assert table["simclr"][4:9] == ["+6.00 ± 0.00", "refuted", "+5.00 ± 0.00", "0", "supported"]
+    assert table["simclr"][-1] == "supported"  # orchestra is 5 points ahead at 0.1, less noise
+
+
+def test_participation_compares_what_is_lost_from_end_to_end(study: Any, row: Row) -> None:
+    module = study("participation")
+
+    def score(config: Any) -> dict[str, Any]:
+        share = {0.5: 0.0, 0.2: 0.5, 0.1: 1.0}[config.federation.participation]
+        lost = {"orchestra": 0.01, "simclr": 0.04, "byol": 0.01}[config.spec]
+        noise = 0.002 * config.seed * (config.spec == "byol") * (share - 0.5)
+        return {"linear_acc": 0.5 - share * lost + noise}
+
+    rows = _rows(row, load_grid("participation"), score)
+    table = {(line[0], line[1]): line[2:] for line in module.outcome(rows)}
+    assert set(table) == {("clients a round", method) for method in module.METHODS}
+    assert table["clients a round", "simclr"][1:] == [
+        "+4.00 ± 0.00",
+        "+3.00 ± 0.00",
+        "0",
+        "supported",
+    ]
+    assert table["clients a round", "byol"][-1] == "not settled"

@@ -1,0 +1,54 @@
+"""Find the rows of a study's planned cells by their ids, and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import row_id
+from fedbench.bench.results.leaderboard.statistics import mean, t_interval
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.tuning.grid import Grid, plan
+
+STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+
+
+def ran(rows: Sequence[Row], grid: Grid, **settings: Any) -> dict[tuple[Any, ...], Row]:
+    """Return the rows of a grid's cells under `laptop` that have run.
+
+    Args:
+        rows: rows of a store, all on one data set.
+        grid: the grid.
+        **settings: those of `plan`: methods, seeds, set, tuned.
+
+    Returns:
+        (method, value of each axis in the grid's order, seed) -> row.
+    """
+    by_id = {row.row_id: row for row in rows}
+    found = {}
+    for revision in {row.dataset_revision for row in rows}:
+        for cell in plan(grid, preset="laptop", environ={}, **settings):
+            row = by_id.get(row_id(cell.config, revision))
+            if row is not None:
+                found[row.method, *cell.axes.values(), row.seed] = row
+    return found
+
+
+def linear(row: Row) -> float:
+    """Return a row's linear accuracy in points; of a run that diverged, its untrained encoder's."""
+    value = row.linear_acc if row.status == "ok" else row.untrained_linear_acc
+    if value is None:
+        raise ValueError(f"row {row.row_id} has no linear accuracy")
+    return 100 * value
+
+
+def minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Return the differences of values paired by seed."""
+    return [a - b for a, b in zip(first, second, strict=True)]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean ± half of the 95 % interval of Student's t."""
+    low, high = t_interval(values) or (0.0, 0.0)
+    return f"{mean(values):+.2f} ± {(high - low) / 2:.2f}".replace("-", "−")
