@@ -114,7 +114,13 @@ def test_the_configuration_reference_is_that_of_the_fields() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # a machine may be busy
-@pytest.mark.parametrize("line", commands())
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=[pytest.mark.extended] if "--watch-labels" in line else [])
+        for line in commands()
+    ],
+)
 def test_command(
     line: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

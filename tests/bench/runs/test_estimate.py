@@ -64,8 +64,13 @@ def test_incomplete_batches_are_measured_even_if_they_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["supervised", "simclr+uv", "semifed+uv", "central-ae", "cbafed+uv"]
-)
+    "spec",
+    [
+        "simclr+uv", "semifed+uv", "central-ae",
+        pytest.param("supervised", marks=pytest.mark.extended),
+        pytest.param("cbafed+uv", marks=pytest.mark.extended),
+    ],
+)  # fmt: skip
 def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -> None:
     """The estimate is an upper bound: only some rounds, or none, train on unlabelled images.
 

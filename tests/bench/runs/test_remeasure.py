@@ -114,7 +114,14 @@ def test_evaluations_between_rounds_need_the_training(tmp_path: Path) -> None:
     assert curve(later, plain.row) == curve(store, first.row)
 
 
-@pytest.mark.parametrize("damage", ["checkpoint", "personal", "history", "gone"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "checkpoint", "personal",
+        pytest.param("history", marks=pytest.mark.extended),
+        pytest.param("gone", marks=pytest.mark.extended),
+    ],
+)  # fmt: skip
 def test_damaged_weights_are_trained_again(tmp_path: Path, damage: str) -> None:
     config, store = tiny_config("pfedae"), Store(tmp_path / "store")
     first, _ = execute(config, store)
