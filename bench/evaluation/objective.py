@@ -46,6 +46,7 @@ from fedbench.bench.evaluation.features import (
     encode_batch,
     take_images,
 )
+from fedbench.bench.evaluation.objectives.tally import Tally
 from fedbench.bench.system import seeding
 
 
@@ -176,6 +177,7 @@ def client_statistics(
     temperature: float = 0.2,
     max_examples: int = 2000,
     batch_size: int = 500,
+    tally: Tally | None = None,
 ) -> list[ClientObjective]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
@@ -190,6 +192,7 @@ def client_statistics(
         temperature: positive.
         max_examples: images per client, at most; drawn without replacement where there are more.
         batch_size: images per forward pass; several small clients share one.
+        tally: is given the projections of every client.
 
     Raises:
         EvaluationError: for settings out of range.
@@ -211,10 +214,10 @@ def client_statistics(
             ).split(sizes)
             for part in zip(*pairs, strict=True)
         )
-        statistics += [
-            client_align_unif(anchor, other, temperature=temperature)
-            for anchor, other in zip(anchors, views, strict=True)
-        ]
+        for anchor, other in zip(anchors, views, strict=True):
+            statistics.append(client_align_unif(anchor, other, temperature=temperature))
+            if tally is not None:
+                tally.add(anchor, other)
     return statistics
 
 

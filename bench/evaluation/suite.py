@@ -18,6 +18,8 @@ from fedbench.bench.evaluation.finetune import finetune_accuracies
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import client_statistics, objective, separation
+from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.evaluation.objectives.tally import Tally
 from fedbench.bench.evaluation.probes import probe_accuracies
 from fedbench.bench.system.compute import all_finite, resident
 from fedbench.bench.system.seeding import numpy_generator, single_thread
@@ -95,6 +97,7 @@ def _objective(
     """Objective of the net over some clients' data, and its parts."""
     config, net, method = setup.config.evaluation, binding.net, setup.method
     embed = method.embed if config.objective_on == "projector" else method.encode
+    tally = Tally(objectives().values(), len(clients))
     statistics = client_statistics(
         lambda x: embed(net, x),
         ((k, setup.dealt.client(k).astype(np.int64)) for k in clients),
@@ -104,6 +107,7 @@ def _objective(
         device=device,
         temperature=config.objective_temperature,
         max_examples=config.objective_max_examples,
+        tally=tally,
     )
     score = objective(statistics, config.objective_weight)
     metrics = {
@@ -114,6 +118,7 @@ def _objective(
         "rho": score.rho,
         "delta_views": score.delta,
         "sep": score.sep,
+        **tally.values(),
     }
     return {name: value for name, value in metrics.items() if value is not None}
 

@@ -28,7 +28,20 @@ UNTRAINED_METRICS = tuple(name for name in METRICS if name.startswith("untrained
 FINAL_METRICS = tuple(name for name in METRICS if name not in UNTRAINED_METRICS)
 """Columns measured after the last round: null unless the run's status is `ok`."""
 
-LOWER_IS_BETTER = frozenset({"final_loss", "collapsed", "idle_clients", "delta_views"})
+LOWER_IS_BETTER = frozenset(
+    {
+        "final_loss",
+        "collapsed",
+        "idle_clients",
+        "delta_views",
+        "self_clustering",
+        "sigreg",
+        "objective_bytes",
+    }
+)
+
+_TARGETS = {"alpha_req": 1.0}
+"""Values that are best of metrics of which neither more nor less is better."""
 
 _HEADINGS = {
     "knn": "k-NN %",
@@ -59,7 +72,9 @@ def is_accuracy(metric: str) -> bool:
 
 
 def score(metric: str, value: float) -> float:
-    """Return the value with its sign turned where lower is better."""
+    """Return a number of which more is better: the sign turned, or minus the distance to best."""
+    if metric in _TARGETS:
+        return -abs(value - _TARGETS[metric])
     return -value if metric in LOWER_IS_BETTER else value
 
 
@@ -100,8 +115,14 @@ _SHARE = r"(_[\w.+-]+pct)?(_local|_train)?"
 _READS = {
     r"final_loss|relative_movement|idle_clients": (),
     r"(projection_)?std_ratio|effective_rank|collapsed|angle\w*": _ENCODERS,
-    r"rho": ("objective_on", "objective_max_examples", *_ENCODERS),
-    r"align|delta_views|sep": (
+    r"objective_bytes": _ENCODERS,
+    r"rho|global_rho|global_unif|rankme\w*|stable_rank|nesum|participation_ratio|alpha_req"
+    r"|self_clustering|sigreg|clusterability": (
+        "objective_on",
+        "objective_max_examples",
+        *_ENCODERS,
+    ),
+    r"align|delta_views|sep|global_align|global_sep|lidar": (
         "objective_on",
         "objective_view",
         "objective_max_examples",

@@ -1,0 +1,1 @@
+"""Label-free scores of an encoder from sums that clients may send."""

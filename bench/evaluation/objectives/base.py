@@ -1,0 +1,139 @@
+"""Interface of label-free objectives: sums over a client's images, and a score of the global sums.
+
+A client sends sums over its images and nothing else, so that the server may add them under secure
+aggregation. `Statistic.of` is that sum; `Objective.combine` sees sums over all clients only, hence
+its value is that of the pooled images.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Sums = Mapping[str, Tensor]
+"""Statistic's name -> float64 sum over all images, of its shape."""
+
+BYTES = 8
+"""Bytes of a number: sums travel in double precision, since centring cancels digits."""
+
+
+class Projections:
+    """Projections of some images and of one augmented view of each.
+
+    Args:
+        clean: (n, d), n >= 1, finite.
+        view: (n, d), finite.
+    """
+
+    def __init__(self, clean: Tensor, view: Tensor) -> None:
+        self.clean, self.view = clean.double(), view.double()
+
+    @cached_property
+    def unit(self) -> Tensor:
+        """Rows of `clean` at length 1; a row of zeros stays."""
+        return F.normalize(self.clean, dim=1)
+
+    @cached_property
+    def unit_view(self) -> Tensor:
+        """Rows of `view` at length 1."""
+        return F.normalize(self.view, dim=1)
+
+
+class Statistic(ABC):
+    """A sum over images.
+
+    Attributes:
+        name: in messages and listings.
+        meaning: one line.
+        sensitivity: largest Euclidean change when one image is added; None = unbounded.
+        repeated: whether it is sent in every exchange but the first, and not in the first.
+    """
+
+    name: ClassVar[str]
+    meaning: ClassVar[str]
+    sensitivity: ClassVar[float | None] = None
+    repeated: ClassVar[bool] = False
+
+    @abstractmethod
+    def shape(self, dim: int) -> tuple[int, ...]:
+        """Return the shape of the sum for projections of `dim` numbers."""
+
+    @abstractmethod
+    def of(self, projections: Projections, shared: Sums) -> Tensor:
+        """Return the sum over a client's images.
+
+        Args:
+            projections: the client's.
+            shared: what the server has sent; empty unless an objective has several exchanges.
+        """
+
+    def numbers(self, dim: int) -> int:
+        """Return how many numbers a client sends."""
+        return math.prod(self.shape(dim))
+
+
+class Objective(ABC):
+    """A label-free score; its docstring's first line is shown in listings.
+
+    Attributes:
+        name: on the command line.
+        metric: name of the value in rows.
+        formula: one line of plain text.
+        source: where it is from; `ours` for our own.
+        higher_is_better: False where lower values are better.
+        statistics: what clients send.
+        exchanges: times that clients send; beyond one the server answers between them.
+        sees_contraction: whether shrinking all projections towards their mean changes the value.
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    formula: ClassVar[str]
+    source: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+    statistics: ClassVar[tuple[Statistic, ...]]
+    exchanges: ClassVar[int] = 1
+    sees_contraction: ClassVar[bool] = False
+
+    @abstractmethod
+    def combine(self, sums: Sums) -> float | None:
+        """Return the value; None where it is undefined, as for collapsed projections."""
+
+    def answer(self, sums: Sums, shared: Sums) -> Sums:
+        """Return what the server sends before the next exchange.
+
+        Args:
+            sums: of the exchange that has ended, over all clients.
+            shared: what it sent before that one; empty before the first.
+        """
+        raise NotImplementedError(f"objective {self.name!r} has one exchange")
+
+    def score(self, value: float) -> float:
+        """Return what a search maximises."""
+        return value if self.higher_is_better else -value
+
+    def numbers(self, dim: int) -> int:
+        """Return how many numbers a client sends in one scoring, all exchanges together."""
+        times = {False: 1, True: self.exchanges - 1}
+        return sum(times[s.repeated] * s.numbers(dim) for s in self.statistics)
+
+
+def triangle(matrix: Tensor) -> Tensor:
+    """Return the upper triangle of a symmetric matrix (d, d) as a vector of d (d + 1) / 2."""
+    rows, columns = torch.triu_indices(len(matrix), len(matrix), device=matrix.device)
+    return matrix[rows, columns]
+
+
+def symmetric(vector: Tensor, dim: int) -> Tensor:
+    """Return the symmetric matrix (dim, dim) of an upper triangle."""
+    matrix = vector.new_zeros(dim, dim)
+    rows, columns = torch.triu_indices(dim, dim, device=vector.device)
+    matrix[rows, columns] = vector
+    return matrix + matrix.T - matrix.diag().diag()

@@ -1,0 +1,310 @@
+"""Objectives from sums, against closed forms, slow loops and the properties that they claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.bench.evaluation.objective import client_align_unif
+from fedbench.bench.evaluation.objectives import registry, spectrum
+from fedbench.bench.evaluation.objectives.base import BYTES, Objective, Projections
+from fedbench.bench.evaluation.objectives.statistics import Frequencies, Pairs, Slices
+from fedbench.bench.evaluation.objectives.tally import KEPT, Tally
+from fedbench.bench.system.errors import PluginWarning
+from fedbench.bench.system.seeding import generator
+
+_I, _J = torch.meshgrid(torch.arange(12), torch.arange(4), indexing="ij")
+Z = (((7 * _I + 3 * _J + _I * _J) % 11) - 5).double()
+V = Z + 0.25 * (((5 * _I + 2 * _J) % 3) - 1)
+CLIENTS = [slice(0, 5), slice(5, 9), slice(9, 12)]
+OBJECTIVES = registry.objectives()
+SPLIT_INVARIANT = [name for name in OBJECTIVES if name != "clusterability"]
+
+
+def gaussian(*shape: int, name: str = "z") -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(0, name))
+
+
+def values(z: Tensor, v: Tensor, clients: Sequence[slice] = (slice(None),)) -> dict[str, float]:
+    tally = Tally(OBJECTIVES.values(), len(clients))
+    for client in clients:
+        tally.add(z[client], v[client])
+    return tally.values()
+
+
+def mixture(n: int = 60, d: int = 12) -> tuple[Tensor, Tensor]:
+    z = gaussian(n, d) + 3 * gaussian(4, d, name="centres").repeat(n // 4, 1)
+    return z, z + 0.5 * gaussian(n, d, name="views")
+
+
+# Worked by hand or with NumPy from the definitions, on the 12 x 4 integers above.
+KNOWN = {
+    "global_align": 0.997748, "global_rho": 0.994174, "global_sep": 0.997734,
+    "rankme": 3.927530, "rankme_centred": 3.930110, "stable_rank": 2.550884, "nesum": 2.577006,
+    "self_clustering": -0.053083,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", KNOWN)
+def test_known_values(metric: str) -> None:
+    assert values(Z, V)[metric] == pytest.approx(KNOWN[metric], abs=1e-6)
+
+
+def test_sums_of_clients_are_those_of_the_pooled_images() -> None:
+    z, v = mixture()
+    parts = [slice(0, 1), slice(1, 40), slice(40, 60)]
+    for pooled, split in ((Z, CLIENTS), (z, parts)):
+        view = V if pooled is Z else v
+        one, many = values(pooled, view), values(pooled, view, split)
+        assert one.keys() == many.keys()
+        for metric in one.keys() - {"objective_bytes"}:
+            assert many[metric] == pytest.approx(one[metric], rel=1e-9), metric
+
+
+def test_slow_loops() -> None:
+    z, v = mixture(24, 5)
+    unit = z / z.norm(dim=1, keepdim=True)
+    n, d = z.shape
+    cosines = [[float(x @ y) for y in unit] for x in unit]
+    found = values(z, v)
+    pairs = sum(sum(row) for row in cosines) / n**2
+    assert found["global_rho"] == pytest.approx(1 - pairs)
+    align = sum(float(torch.cosine_similarity(x, y, dim=0)) for x, y in zip(z, v, strict=True)) / n
+    assert found["global_align"] == pytest.approx(align)
+    assert found["global_sep"] == pytest.approx(1 - (1 - align) / (1 - pairs))
+    square, expected = sum(s * s for row in cosines for s in row), n + n * (n - 1) / d
+    assert found["self_clustering"] == pytest.approx((square - expected) / (n**2 - expected))
+    variance = torch.linalg.eigvalsh(torch.cov(unit.T))
+    ratio = float(variance.sum() ** 2 / variance.square().sum())
+    assert found["participation_ratio"] == pytest.approx(ratio)
+    singular = torch.linalg.svdvals(z)
+    share = singular / singular.sum()
+    assert found["rankme"] == pytest.approx(float((-(share * share.log()).sum()).exp()))
+    assert found["stable_rank"] == pytest.approx(float(singular.square().sum() / singular[0] ** 2))
+
+
+def test_global_uniformity_approaches_all_pairs() -> None:
+    z = gaussian(500, 32)
+    unit = z / z.norm(dim=1, keepdim=True)
+    exact = -math.log(float((unit @ unit.T / 0.2).exp().mean()))
+    # 1,024 frequencies: errors of 0.003 to 0.02 over sets of images and draws.
+    assert values(z, z)["global_unif"] == pytest.approx(exact, abs=0.04)
+
+
+def test_lidar_with_the_papers_constant() -> None:
+    mean, half = (Z + V) / 2, (Z - V) / 2
+    between = torch.cov(mean.T)
+    within = 2 * half.T @ half / 12
+    assert spectrum.lidar(between, within, 0.0, 1e-4) == pytest.approx(1.984059, abs=1e-6)
+    assert spectrum.lidar(between, within, 0.0, 1e-6) == pytest.approx(1.963143, abs=1e-6)
+    assert spectrum.lidar(between, torch.zeros(4, 4)) is None
+    assert spectrum.lidar(torch.zeros(4, 4), within) == 1.0
+    relative = values(Z, V)["lidar"]
+    assert relative == pytest.approx(spectrum.lidar(between, within) or 0, rel=1e-9)
+    assert relative == pytest.approx(values(1e-3 * Z, 1e-3 * V)["lidar"], rel=1e-6)
+
+
+def test_the_decay_of_a_power_law_and_of_a_bent_one() -> None:
+    index = torch.arange(1, 257, dtype=torch.float64)
+    assert spectrum.decay(1 / index, 10, 100) == pytest.approx((1.0, 1.0))
+    bent = torch.where(index <= 100, index**-0.8, 100**2.2 * index**-3)
+    assert spectrum.decay(bent, 10, 100)[0] == pytest.approx(0.8)
+    assert spectrum.decay(bent, 10, 230)[0] == pytest.approx(1.195678, abs=1e-6)
+
+
+def test_sigreg_of_a_constant_and_of_normals() -> None:
+    zeros = torch.zeros(20, 8)
+    assert values(zeros, zeros)["sigreg"] == pytest.approx(0.408921, abs=1e-6)
+    # A statistic of n normals has mean 1.059 / n; unit length changes little at 512 dimensions.
+    z = gaussian(1000, 512)
+    assert values(z, z)["sigreg"] == pytest.approx(1.0594 / 1000, rel=0.2)
+
+
+def test_slices_are_those_of_cosine_and_sine() -> None:
+    projections = Projections(Z, V)
+    sums = Slices().of(projections, {})
+    drawn = torch.randn(4, 256, dtype=torch.float64, generator=generator(0, "objective-slices", 4))
+    along = 2 * projections.unit @ (drawn / drawn.norm(dim=0))
+    for index, knot in enumerate(Slices.knots):
+        assert torch.allclose(sums[0, index], (knot * along).cos().sum(dim=0), atol=1e-10)
+        assert torch.allclose(sums[1, index], (knot * along).sin().sum(dim=0), atol=1e-10)
+
+
+def test_clusters_explain_separate_groups_and_little_of_none() -> None:
+    centres = 10 * gaussian(8, 16, name="centres")
+    grouped = centres.repeat(40, 1) + 0.1 * gaussian(320, 16)
+    none = gaussian(320, 16)
+    found = [values(z, z)["clusterability"] for z in (grouped, none)]
+    assert found[0] > 0.95
+    # 32 clusters of 320 directions in 16 dimensions fit some of the noise.
+    assert 0.1 < found[1] < 0.5
+
+
+def test_contraction() -> None:
+    z, v = mixture(60, 16)
+    mean = z.mean(dim=0)
+    near, far = (values(mean + c * (z - mean), mean + c * (v - mean)) for c in (0.01, 0.1))
+    for objective in OBJECTIVES.values():
+        one, other = near.get(objective.metric), far.get(objective.metric)
+        if one is None or other is None:
+            continue
+        moved = abs(one - other) > 0.05 * max(abs(one), abs(other))
+        assert moved == objective.sees_contraction or objective.name == "global-align"
+    assert near["global_rho"] < 0.05 * far["global_rho"]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_invariances(name: str) -> None:
+    objective = OBJECTIVES[name]
+    z, v = mixture(60, 16)
+    slope = torch.arange(1, 17, dtype=torch.float64) ** -1.0  # alpha-req needs a power law
+    z, v = slope * z, slope * v
+
+    def value(first: Tensor, second: Tensor) -> float:
+        return values(first, second)[objective.metric]
+
+    plain = value(z, v)
+    order = torch.randperm(60, generator=generator(0, "order"))
+    # k-means of 60 images in 16 dimensions may end elsewhere when the last bits differ.
+    assert value(z[order], v[order]) == pytest.approx(plain, rel=1e-9)
+    assert value(7 * z, 7 * v) == pytest.approx(plain, rel=1e-9)
+    if name not in ("global-unif", "sigreg", "clusterability"):  # these draw directions
+        rotation = torch.linalg.qr(gaussian(16, 16, name="rotation"))[0]
+        assert value(z @ rotation, v @ rotation) == pytest.approx(plain, rel=1e-8)
+
+
+@pytest.mark.parametrize("dim", [1, 4])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_images_and_dimensions_give_finite_values(count: int, dim: int) -> None:
+    for z in (gaussian(count, dim), torch.zeros(count, dim), torch.ones(count, dim)):
+        found = values(z, z + 0.1)
+        assert all(math.isfinite(value) for value in found.values())
+
+
+def test_collapsed_projections() -> None:
+    constant = torch.ones(50, 8)
+    found = values(constant, constant)
+    assert found["global_rho"] == pytest.approx(0, abs=1e-12)
+    assert found["global_align"] == pytest.approx(1)
+    assert found["global_unif"] == pytest.approx(-1 / 0.2)
+    ranks = ("rankme", "rankme_centred", "stable_rank", "nesum", "participation_ratio", "lidar")
+    assert all(found[metric] == pytest.approx(1) for metric in ranks)
+    assert found["self_clustering"] == pytest.approx(1)
+    undefined = {"global_sep", "alpha_req", "clusterability"}
+    assert undefined.isdisjoint(found)
+
+
+def test_large_and_small_scales_in_single_precision() -> None:
+    z, v = mixture()
+    plain = values(z, v)
+    for scale in (1e18, 1e-9):
+        found = values((scale * z).float(), (scale * v).float())
+        assert found == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_message_has_the_declared_size(name: str) -> None:
+    objective, projections = OBJECTIVES[name], Projections(Z, V)
+    shared = {"centroids": Z[:3]}
+    for statistic in objective.statistics:
+        if not statistic.repeated:
+            assert statistic.of(projections, shared).shape == statistic.shape(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("global-align", 2), ("global-sep", 2 + 128), ("rankme", 2 + 128 + 8256),
+        ("lidar", 2 + 128 + 2 * 8256), ("global-unif", 2 + 2048), ("sigreg", 2 + 4096),
+        ("clusterability", 2 + 128 + 8256 + 6 * 32 * 129),
+    ],
+)  # fmt: skip
+def test_numbers_that_a_client_sends(name: str, numbers: int) -> None:
+    assert OBJECTIVES[name].numbers(128) == numbers
+
+
+def test_bytes_count_every_statistic_once_and_every_client() -> None:
+    once = {s.name: s for o in OBJECTIVES.values() if o.exchanges == 1 for s in o.statistics}
+    numbers = sum(s.numbers(4) for s in once.values()) + OBJECTIVES["clusterability"].numbers(4)
+    assert values(Z, V, CLIENTS)["objective_bytes"] == BYTES * 3 * numbers
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_sensitivity_is_what_one_image_changes_at_most(name: str) -> None:
+    for statistic in OBJECTIVES[name].statistics:
+        if statistic.sensitivity is not None:
+            for row in gaussian(20, 6, name="rows"):
+                projections = Projections(row[None], -row[None])
+                change = statistic.of(projections, {})
+                if statistic.name == "direction-products":
+                    rows, columns = torch.triu_indices(6, 6)
+                    change = torch.where(rows == columns, change, math.sqrt(2) * change)
+                assert float(change.norm()) <= statistic.sensitivity * (1 + 1e-12)
+
+
+def test_kept_images_are_an_equal_share_of_every_client() -> None:
+    tally = Tally([OBJECTIVES["clusterability"]], 3)
+    for size in (5000, 10, 4000):
+        tally.add(gaussian(size, 2), gaussian(size, 2))
+    assert [len(clean) for clean, _ in tally._kept] == [KEPT // 3, 10, KEPT // 3]
+
+
+def test_pooled_and_client_values_agree_for_one_client() -> None:
+    found, one = values(Z, V), client_align_unif(Z, V)
+    assert found["global_align"] == pytest.approx(one.align)
+    assert found["global_rho"] == pytest.approx(one.rho)
+
+
+class _Foreign(Objective):
+    """Number of images."""
+
+    name, metric, formula, source = "count", "count", "n", "a test"
+    statistics = (Pairs(),)
+
+    def combine(self, sums: Any) -> float:
+        return float(sums["pairs"][0])
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("Foreign", ""),
+        ("dict", "is no class of Objective"),
+        ("Taken", "'rankme' is taken"),
+        ("missing", "cannot be loaded"),
+    ],
+)
+def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, message: str) -> None:
+    kinds = {"Foreign": _Foreign, "dict": dict, "Taken": spectrum.RankMe}
+
+    class Point(EntryPoint):
+        def load(self) -> Any:
+            return kinds[target]
+
+    points = [Point("count", "elsewhere:Objective", registry.GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    registry.objectives.cache_clear()
+    try:
+        if message:
+            with pytest.warns(PluginWarning, match=message):
+                assert registry.objectives().keys() == OBJECTIVES.keys()
+        else:
+            found = registry.objectives()["count"]
+            tally = Tally([found], 3)
+            for client in CLIENTS:
+                tally.add(Z[client], V[client])
+            assert tally.values()["count"] == 12
+    finally:
+        registry.objectives.cache_clear()
+
+
+def test_frequencies_of_coinciding_images_give_the_top() -> None:
+    same = gaussian(1, 6).expand(9, 6)
+    sums = Frequencies().of(Projections(same, same), {})
+    assert float((sums / 9).square().sum(dim=0).mean()) == pytest.approx(1)
