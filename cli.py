@@ -148,6 +148,7 @@ def tune(
     watch_labels: opt.WatchLabels = False,
     stop_hopeless: opt.StopHopeless = False,
     study: opt.StudyName = None,
+    objective: opt.Objective = "align-unif",
     dry_run: opt.DryRun = False,
     settings: groups.StudySettings,
     cluster: groups.Cluster,
@@ -166,6 +167,7 @@ def tune(
             watch_labels=watch_labels,
             stop_hopeless=stop_hopeless,
             study_name=study,
+            objective=objective,
             on_progress=progress,
             dry_run=dry_run,
             **settings.values(),
@@ -495,6 +497,17 @@ def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
 _add_list("presets", "List presets: named, complete configurations.")
 _add_list("grids", "List grids that can be swept.")
 _add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")
+
+
+@command("fedbench objectives lidar")
+def objectives(name: opt.ShownObjective = None, *, output: groups.Output) -> None:
+    """List the scores that need no label, or show one; bytes are a client's at 128 dimensions."""
+    records = show_lists.records("objectives")
+    if name is None:
+        emit_json(records) if output.json else show_lists.show_list("objectives", records)
+        return
+    record = show_lists.objective_named(records, name)
+    emit_json(record) if output.json else show_lists.show_objective(record)
 
 
 @command("fedbench schema grid > grid.schema.json")

@@ -22,7 +22,8 @@ from fedbench.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("usage", "data", "tuning", "leaderboards")  # with commands for a machine without a cluster
+# Pages with commands for a machine without a cluster.
+PAGES = ("usage", "data", "tuning", "objectives", "leaderboards")
 CHEAP = {
     "FEDBENCH__FEDERATION__NUM_ROUNDS": "1",
     "FEDBENCH__DATA__TRAIN_SUBSET": "160",

@@ -68,6 +68,11 @@ def samplers(incomplete: str) -> list[str]:
     return _matching(("tpe", "random", "grid", "gp"), incomplete)
 
 
+def objectives(incomplete: str) -> list[str]:
+    """Scores that `tune` maximises."""
+    return _matching(declared.objectives(), incomplete)
+
+
 def statuses(incomplete: str) -> list[str]:
     """Ways in which a run ends."""
     return _matching(("ok", "error", "diverged"), incomplete)

@@ -30,7 +30,7 @@ WORDS = frozenset(
         *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
         *("preset", "cells", "status", "how to get it", "largest classes"),
         *("id", "run ids", "data", "setting", "metric", "what", "note", "default"),
-        *("range", "meaning", "origin", "when"),
+        *("range", "meaning", "origin", "when", "formula", "better", "over", "contraction"),
     }
 )
 """Headings of columns that are aligned to the left; all other columns hold numbers."""
@@ -38,7 +38,7 @@ WORDS = frozenset(
 _FOLDED = frozenset(
     {
         *("notes", "note", "value", "source", "summary", "cells", "how to get it", "meaning"),
-        *("largest classes", "setting", "range", "when", "run ids"),
+        *("largest classes", "setting", "range", "when", "run ids", "formula"),
     }
 )
 """Headings of columns whose text may take several lines on a terminal."""

@@ -91,7 +91,7 @@ def records() -> list[dict[str, Any]] | None:
     """
     from fedbench.bench.config.aliases import aliases_of  # which brings pydantic
 
-    if [point.value for point in entry_points(group=_GROUP)] != [SHIPPED]:
+    if {point.value for point in entry_points(group=_GROUP)} != {SHIPPED}:
         return None
     registered = {c.name: c for c in _classes().values() if c.name}
     return [
@@ -104,6 +104,23 @@ def records() -> list[dict[str, Any]] | None:
         }
         for name, declared in sorted(registered.items())
     ]
+
+
+def objectives() -> set[str]:
+    """Return the names of the label-free objectives that ship with fedbench."""
+    from fedbench.bench.evaluation.objectives import of_clients
+
+    found = set(of_clients.OF_CLIENTS)
+    for file in sorted(Path(of_clients.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            bases = node.bases if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.ClassDef) and [ast.unparse(b) for b in bases] == ["Objective"]:
+                found |= {
+                    ast.literal_eval(line.value)
+                    for line in node.body
+                    if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "name"
+                }
+    return found
 
 
 def names(*, addons: bool) -> set[str]:

@@ -162,6 +162,15 @@ Sampler = Annotated[
         "NAME", "Search algorithm: tpe, random, grid or gp.", autocompletion=completion.samplers
     ),
 ]
+Objective = Annotated[
+    str,
+    _option(
+        "NAME",
+        "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
+        " learnt nothing.",
+        autocompletion=completion.objectives,
+    ),
+]
 Space = Annotated[
     Path | None, _option("FILE", "Search space file to use instead of the method's own.")
 ]
@@ -238,6 +247,10 @@ ShownSpec = Annotated[
         "Method with optional add-ons; default: all methods.",
         autocompletion=completion.specs,
     ),
+]
+ShownObjective = Annotated[
+    str | None,
+    _argument("NAME", "Objective; default: all objectives.", autocompletion=completion.objectives),
 ]
 Key = Annotated[
     str,

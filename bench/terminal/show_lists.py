@@ -23,7 +23,7 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
     """Return one record for each entry of a list.
 
     Args:
-        kind: `methods`, `presets`, `grids`, `spaces` or `datasets`.
+        kind: `methods`, `presets`, `grids`, `spaces`, `objectives` or `datasets`.
         data_dir: cache of data sets, for `datasets`.
     """
     if kind == "methods":
@@ -40,6 +40,10 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
         from fedbench.bench.tuning.space import space_records
 
         return [{"name": record["spec"], **record} for record in space_records()]
+    if kind == "objectives":
+        from fedbench.bench.tuning.scoring import objective_records
+
+        return objective_records()
     from fedbench.bench.data.datasets import dataset_records
 
     return dataset_records(data_dir)
@@ -197,6 +201,40 @@ def show_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> None:
     show_table(header, [row for record in entries for row in rows(record)])
 
 
+def objective_named(records: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """Return the record of an objective.
+
+    Raises:
+        UnknownNameError: if there is none.
+    """
+    from fedbench.bench.system.errors import UnknownNameError
+
+    known = {record["name"]: record for record in records}
+    if name not in known:
+        raise UnknownNameError("objective", name, known)
+    return known[name]
+
+
+def show_objective(record: Mapping[str, Any]) -> None:
+    """Print everything that is known of an objective."""
+    head = [record["name"], record.get("summary", "")]
+    noise = "unbounded" if record["sensitivity"] is None else f"{record['sensitivity']:.4g}"
+    times = record["exchanges"]
+    seen = "changes" if record["sees_contraction"] else "does not change"
+    emit(
+        f"{': '.join(filter(None, head))}\n"
+        f"  formula  {record['formula']}\n"
+        f"  source   {record['source']}\n"
+        f"  better   {record['better']}; {seen} when projections shrink\n"
+        f"  in rows  {record['metric']}, untrained_{record['metric']}\n"
+        f"  sends    {'; '.join(record['sends'])}"
+        f"{f' in {times} exchanges' if times > 1 else ''}, {record['bytes']:,} bytes of each client"
+        f" at 128 dimensions\n"
+        f"  noise    largest change by one more image: {noise}\n"
+        f"tune by it: fedbench tune SPEC --objective {record['name']}"
+    )
+
+
 def _method_row(record: Mapping[str, Any]) -> list[str]:
     from fedbench.bench.config.aliases import ALIASES
 
@@ -261,11 +299,21 @@ def _dataset_row(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _objective_row(record: Mapping[str, Any]) -> list[str]:
+    seen = "seen" if record["sees_contraction"] else "not seen"
+    number = f"{record['bytes']:,}"
+    return [record["name"], record["better"], record["over"], number, seen, record["formula"]]
+
+
 _TABLES: dict[str, tuple[list[str], Callable[[Mapping[str, Any]], Iterable[list[str]]]]] = {
     "methods": (["name", "summary"], lambda record: [_method_row(record)]),
     "presets": (["name", "summary"], lambda record: [[record["name"], record["description"]]]),
     "grids": (["name", "preset", "cells", "summary"], _grid_rows),
     "spaces": (["name", "summary"], lambda rec: [[rec["name"], ", ".join(rec["dimensions"])]]),
+    "objectives": (
+        ["name", "better", "over", "bytes", "contraction", "formula"],
+        lambda record: [_objective_row(record)],
+    ),
     "datasets": (
         ["name", "train", "test", "classes", "shape", "how to get it"],
         lambda record: [_dataset_row(record)],

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit, note, show_table
 from fedbench.bench.terminal.show_lists import describe_cells
@@ -42,13 +43,15 @@ def show_study(result: StudyResult) -> None:
         return
     show_trials(result.trials, result.untrained)
     emit(head)
-    _show_untrained(result.untrained)
+    _show_untrained(result.untrained, result.objective)
     if result.best is not None:
         trial, objective = result.best["trial"], result.best["objective"]
         emit(f"  best     trial {trial}, objective {objective:.4f}")
         emit(f"           {parameters(result.best['params'])}")
         for text in result.cautions:
             emit(f"  caution  {text}")
+    elif any(trial["status"] == "refused" for trial in result.trials):
+        emit("  best     none: the gate refused every trial; no configuration beat not training")
     else:
         emit("  best     none: no trial gave an objective; narrow the space with --space")
     if result.kept_errors:
@@ -117,11 +120,17 @@ def show_trials(
     show_table(header, rows, bold=[index == 0 for index in range(len(rows))])
 
 
-def _show_untrained(untrained: Sequence[Mapping[str, float]]) -> None:
+def _show_untrained(untrained: Sequence[Mapping[str, float]], objective: str) -> None:
     """Print the objective of encoders without training, beside which trials are judged."""
     from fedbench.bench.tuning.untrained import noise_limit
 
-    objectives = [figures["objective"] for figures in untrained if "objective" in figures]
+    if objective == DEFAULT:  # without torch
+        objectives = [figures["objective"] for figures in untrained if "objective" in figures]
+    else:
+        from fedbench.bench.tuning.scoring import Scoring
+
+        emit(f"  by       {objective}")
+        objectives = Scoring(objective).scores(untrained)
     if objectives:
         limit = noise_limit(objectives)
         further = "" if limit is None else f", of a further one up to {limit:.4f}"
@@ -341,7 +350,7 @@ def show_stored_study(view: StudyView) -> None:
     show_trials(view.trials, view.untrained)
     state = "" if view.finished_at else " · not finished"
     emit(f"study {view.study_id} · {view.spec} · preset {view.preset} · {view.sampler}{state}")
-    _show_untrained(view.untrained)
+    _show_untrained(view.untrained, view.objective or DEFAULT)
     for text in view.cautions:
         emit(f"  caution  {text}")
     for correlation in view.correlations:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.results.leaderboard.statistics import pearson, spearman
 from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.runs.arguments import Places, Settings, as_path
@@ -26,6 +27,7 @@ from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
 from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.trials import StudyPlan, TrialSource, failed_trials, told_trials
@@ -54,6 +56,7 @@ class StudyResult:
         config_file: YAML with the best values; None without them, or before the study has finished.
         untrained: figures of encoders without training, one per `seed`.
         cautions: reasons not to trust the best values.
+        objective: name of the score that was maximised.
         correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
         kept_errors: trials that failed and are not run again, since later ones were suggested
             after them.
@@ -72,6 +75,7 @@ class StudyResult:
     untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)
     cautions: tuple[str, ...] = ()
     correlation: Mapping[str, float | int | None] | None = None
+    objective: str = DEFAULT
     kept_errors: tuple[int, ...] = ()
     seconds: float = 0.0
     estimate: Cost | None = None
@@ -100,6 +104,7 @@ def tune(
     watch_labels: bool = False,
     stop_hopeless: bool = False,
     study_name: str | None = None,
+    objective: str = DEFAULT,
     places: Places,
     cluster: Cluster,
     on_progress: OnProgress | None = None,
@@ -132,6 +137,8 @@ def tune(
         watch_labels: measure k-NN accuracy as well; the search never sees it.
         stop_hopeless: end collapsed runs and bad trials early, as described above.
         study_name: name of a separate study with the same arguments.
+        objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` trials
+            that contracted, became narrow or learnt nothing beside untrained encoders have none.
         places: store, data and device.
         cluster: runs at a time, and their shares.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
@@ -156,6 +163,7 @@ def tune(
             f" {_MAX_RUNS:,} runs; give a smaller number"
         )
     check_sampler(sampler)
+    scoring = Scoring(objective)
     share = cluster.share(places.device)
     fixed = {
         **flatten(settings.set or {}, keep=field_infos(spec)),
@@ -194,6 +202,7 @@ def tune(
         checkpoints=cluster.checkpoints,
         workers=share.cpus,
         lanes=cluster.lanes,
+        scoring=scoring,
     )
     if batch_size is None:
         study = _with_batch(study, cluster, share, may_ask=not dry_run)
@@ -221,7 +230,8 @@ def tune(
             "params": dict(best["params"]),
         },
         untrained=tuple(_records(untrained)),
-        cautions=() if best is None else cautions(best, list(untrained.values())),
+        cautions=() if best is None else cautions(best, list(untrained.values()), scoring),
+        objective=scoring.name,
         trials=tuple(stored),
         to_run=to_run,
         config_file=file,
@@ -330,7 +340,7 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
     earlier = store.study(study_id) or {}
     untrained = _untrained(earlier)
-    texts = cautions(best, list(untrained.values()))
+    texts = cautions(best, list(untrained.values()), study.scoring)
     description = {
         **study.description(),
         "trials": len(trials),

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.store import Store
@@ -26,6 +27,7 @@ from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.scoring import Scoring, metrics
 from fedbench.bench.tuning.space import SearchSpace
 from fedbench.bench.tuning.suggester import INDEPENDENT, Params, Suggester, ToldTrial
 from fedbench.bench.tuning.untrained import NUM_SEEDS, SPREAD
@@ -54,6 +56,7 @@ class StudyPlan:
         checkpoints: root of another folder for runs; None = the store.
         workers: processes that train the clients of one run on CPUs.
         lanes: clients at a time in the process of a run; None = no lanes.
+        scoring: the objective by which trials are ranked.
     """
 
     name: str | None
@@ -72,6 +75,7 @@ class StudyPlan:
     checkpoints: Path | None
     workers: int
     lanes: int | None = None
+    scoring: Scoring = field(default_factory=Scoring)
 
     @cached_property
     def study_id(self) -> str:
@@ -121,6 +125,7 @@ class StudyPlan:
             "seeds_per_trial": self.seeds_per_trial,
             "stop_hopeless": self.stop_hopeless,
             "name": self.name,
+            **({} if self.scoring.name == DEFAULT else {"objective": self.scoring.name}),
         }
 
     def description(self) -> dict[str, Any]:
@@ -244,6 +249,8 @@ class TrialSource:
             config = self._plan.configure({}, seed).config
             job = self._job(cell, config, f"untrained encoder seed={seed}")
             return replace(job, untrained=True)
+        if self._plan.scoring.gated and self._before:  # no trial is judged before they are known
+            return None
         while True:
             for trial in self._open.values():
                 if trial.left and not (self._by_seed and trial.running):
@@ -320,7 +327,8 @@ class TrialSource:
         first = trial.outcomes.get(self._plan.seeds[0])
         if first is None:
             return False
-        if first.objective is None or first.status == "stopped":
+        score = self._score(first)
+        if score is None or first.status == "stopped":
             return True
         batch_start = number // self._plan.batch_size * self._plan.batch_size
         earlier = [
@@ -328,15 +336,23 @@ class TrialSource:
             for other, record in self._records.items()
             if other < batch_start and record["seed_objectives"][:1] not in ([], [None])
         ]
-        return bool(earlier) and first.objective < statistics.median(earlier)
+        return bool(earlier) and score < statistics.median(earlier)
 
     def _close(self, number: int, trial: _Open) -> None:
         plan = self._plan
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
-        objectives = [outcome.objective for outcome in outcomes]
+        objectives = [self._score(outcome) for outcome in outcomes]
         known = [value for value in objectives if value is not None]
         status = _status(trial, outcomes)
         objective = mean(known) if status in ("ok", "stopped") else None
+        spread, error = _means(outcomes, SPREAD), trial.error
+        scores = _means(outcomes, metrics())
+        if status == "ok":
+            refusal = plan.scoring.refusal({**scores, **spread}, [*self._untrained.values()])
+            if refusal is not None:
+                status, objective, error = "refused", None, f"{refusal}: refused by the gate"
+            elif objective is None:
+                status, error = "refused", f"{plan.scoring.metric} is undefined"
         record: dict[str, Any] = {
             "status": status,
             "seeds": [seed for seed in plan.seeds if seed in trial.outcomes],
@@ -344,16 +360,24 @@ class TrialSource:
             "objective": objective,
             "watched": self._watched(outcomes),
             "seconds": sum(outcome.seconds for outcome in outcomes),
-            "error": trial.error or next((o.error for o in outcomes if o.error), None),
+            "error": error or next((o.error for o in outcomes if o.error), None),
             "seed_objectives": objectives,
             "bytes": sum(outcome.bytes for outcome in outcomes),
-            "spread": _spread(outcomes),
+            "spread": spread,
+            "scores": scores,
         }
         plan.store.write_trial(plan.study_id, number, record)
         self._records[number] = {**record, "number": number}
         del self._open[number]
         plan.forget_runs(number)
         self._suggester.tell(number, _told(record))
+
+    def _score(self, outcome: Outcome) -> float | None:
+        """Return the score of a run; None if it has none."""
+        scoring = self._plan.scoring
+        if scoring.name == DEFAULT or outcome.row is None:
+            return outcome.objective if scoring.name == DEFAULT else None
+        return scoring.of({scoring.metric: metric_value(outcome.row, scoring.metric)})
 
     def _watched(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
         name = self._plan.watched
@@ -365,11 +389,11 @@ class TrialSource:
         return {} if average is None else {name: average}
 
 
-def _spread(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Return the means over seeds of the figures that tell contraction from learning."""
+def _means(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, float]:
+    """Return the means over seeds of the metrics that runs have."""
     rows = [outcome.row for outcome in outcomes if outcome.row is not None]
     means = {}
-    for name in SPREAD:
+    for name in names:
         values = [value for row in rows if (value := metric_value(row, name)) is not None]
         if (average := mean(values)) is not None:
             means[name] = average
@@ -408,4 +432,5 @@ def told_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, ToldTrial]:
 
 def _told(record: Mapping[str, Any]) -> float | None:
     value: float | None = record["objective"]
-    return math.nan if record["status"] == "diverged" else value
+    unranked = value is None and record["status"] in ("diverged", "refused", "stopped")
+    return math.nan if unranked else value

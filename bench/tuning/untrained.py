@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.statistics import mean, sample_std
@@ -18,6 +18,9 @@ from fedbench.bench.results.metrics import (
     SPREAD_OF_PROJECTIONS,
     contraction,
 )
+
+if TYPE_CHECKING:
+    from fedbench.bench.tuning.scoring import Scoring
 
 NUM_SEEDS = 5
 """Untrained encoders that are measured, of consecutive seeds."""
@@ -59,14 +62,19 @@ def contraction_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, fl
     return contraction(trial.get("spread") or {}, before)
 
 
-def cautions(best: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+def cautions(
+    best: Mapping[str, Any],
+    untrained: Sequence[Mapping[str, float]],
+    scoring: Scoring,
+) -> tuple[str, ...]:
     """List the reasons not to trust the best trial of a study; empty if there are none.
 
     Args:
         best: the record of the trial.
         untrained: figures of untrained encoders.
+        scoring: of the study.
     """
-    objectives = [figures["objective"] for figures in untrained if "objective" in figures]
+    objectives = scoring.scores(untrained)
     limit, texts = noise_limit(objectives), list[str]()
     if limit is None:
         texts.append(

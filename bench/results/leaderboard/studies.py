@@ -46,6 +46,7 @@ class StudyView:
         finished_at: when its best values were written; None before.
         best: the trial number of the highest objective; None without one.
         best_objective: of that trial.
+        objective: name of the score that was maximised; None = align + 0.2 unif.
         untrained: figures of encoders without training, one per `seed`.
         cautions: what speaks against its best values.
         trials: by number, as `Store.trials` gives them.
@@ -59,6 +60,7 @@ class StudyView:
     preset: str
     sampler: str
     finished_at: str | None
+    objective: str | None
     best: int | None
     best_objective: float | None
     untrained: tuple[Mapping[str, float], ...] = field(repr=False)
@@ -124,6 +126,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         preset=str(meta.get("preset", "")),
         sampler=str(meta.get("sampler", "")),
         finished_at=meta.get("finished_at"),
+        objective=meta.get("objective"),
         best=None if best is None else best["number"],
         best_objective=None if best is None else best["objective"],
         untrained=tuple(meta.get("untrained") or ()),

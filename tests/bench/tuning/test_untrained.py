@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.untrained import cautions, contraction_of, noise_limit
 
 UNTRAINED = [
@@ -29,7 +30,7 @@ def test_noise_limit_is_the_end_of_the_prediction_interval() -> None:
 def test_cautions(objective: float, spread: float, expected: list[str]) -> None:
     figures = {"projection_std_ratio": spread, "effective_rank": 12.0}
     best = {"number": 3, "objective": objective, "spread": figures}
-    found = cautions(best, UNTRAINED)
+    found = cautions(best, UNTRAINED, Scoring())
     assert len(found) == len(expected)
     assert all(part in text for part, text in zip(expected, found, strict=True))
     assert bool(contraction_of(best, UNTRAINED)) == (spread < 0.4)
@@ -45,7 +46,7 @@ def test_a_rank_that_is_gone_is_contraction_too() -> None:
 def test_too_few_untrained_encoders_are_a_caution() -> None:
     lacking: tuple[list[dict[str, float]], ...] = ([], UNTRAINED[:2], [{}])
     for figures in lacking:
-        (text,) = cautions({"objective": 1.0, "spread": {}}, figures)
+        (text,) = cautions({"objective": 1.0, "spread": {}}, figures, Scoring())
         measured = sum("objective" in each for each in figures)
         assert text.startswith(f"only {measured} of 5 untrained encoders were measured")
 
@@ -53,6 +54,6 @@ def test_too_few_untrained_encoders_are_a_caution() -> None:
 def test_an_objective_that_rises_by_contraction_alone_is_a_caution() -> None:
     figures = [{"objective": -0.3, "sep": value} for value in (0.10, 0.11, 0.09, 0.10, 0.10)]
     best = {"objective": -0.05, "spread": {"sep": 0.1214}}  # the limit is 0.1215, as above
-    (text,) = cautions(best, figures)
+    (text,) = cautions(best, figures, Scoring())
     assert "SEP 0.121, 5 of those have 0.100 on average and a further one up to 0.122" in text
-    assert not cautions({**best, "spread": {"sep": 0.1216}}, figures)
+    assert not cautions({**best, "spread": {"sep": 0.1216}}, figures, Scoring())
