@@ -35,7 +35,8 @@ class FedSC(Method):
     A round begins with a survey: every client of the cohort sends the correlation matrix of its
     projections, the server returns their sum, and a client takes its own out of it. Deviations: the
     release keeps the last matrix of clients that do not take part, here the cohort counts; its
-    encoder has no norm layers (Fixup), and it cuts gradients at length 3.
+    encoder has no norm layers (Fixup), and it cuts gradients at length 3. A client that is alone in
+    a round has the plain loss.
 
     The noise is the release's: one draw per number and round, 0.00104 there, which protects an
     image nominally at best; no budget is claimed.
@@ -109,7 +110,9 @@ class FedSC(Method):
             rest = net.tensor("correlations") - client.answers["correlation"]
             net.tensor("others.correlation").copy_(rest / others)
             done = min(1.0, client.round / self.anneal_rounds)
-            net.tensor("others.own_share").fill_(1 - (1 - self.least_own) * done)
+            own = 1 - (1 - self.least_own) * done
+            alone = net.tensor("correlation_count") < 2  # nobody else repels: the plain loss
+            net.tensor("others.own_share").fill_(own).masked_fill_(alone, 1.0)
         return data
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedbench import open_store
@@ -132,3 +134,62 @@ def test_verdicts_on_a_claim(
     module = study("claims")
     test = module.Test("", module.SIMCLR, module.SIMCLR, None, sign, margin)
     assert module._verdict(test, differences, p) == verdict
+
+
+def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> None:
+    module = study("selection")
+    assert module.GRID.read_text(encoding="utf-8") == module.grid_text()
+    cells = plan(load_grid(module.GRID), preset="laptop", environ={})
+    assert len(cells) == len(module.OWN) * module.COUNT * len(module.ALPHAS) * len(module.SEEDS)
+
+
+def test_regret_and_tau_by_hand(study: Any) -> None:
+    module = study("selection")
+    accuracy = np.zeros(24)
+    for rank, (one, four, sixteen) in enumerate(
+        [(0.041667, 0.166667, 0.666667), (0.041667, 0.144928, 0.231884)]
+    ):
+        worse = accuracy.copy()
+        worse[rank] = -1.0  # the probability that this rank is taken is what is lost
+        order = -np.arange(24.0)
+        found = [module.regret(order, worse, budget) for budget in (1, 4, 16)]
+        assert found == pytest.approx([one, four, sixteen], abs=1e-6)
+    x, y = np.array([1.0, 2, 2, 3, 4, 5]), np.array([1.0, 3, 2, 2, 5, 4])
+    assert module.tau(x, y) == pytest.approx(0.642857, abs=1e-6)
+    assert module.tau(x, x) == 1.0
+    assert module.tau(np.full(6, -np.inf), y) == 0.0
+    ranked = np.array([-np.inf, 1.0, 2.0])
+    assert module.tau(ranked, np.array([1.0, 2.0, 3.0])) == 1.0
+    # Copies of one configuration say nothing about an order.
+    counts = np.array([[2.0, 1, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0]])
+    assert module.taus(x, -x, counts).tolist() == [-1.0, 0.0]
+    assert module.regret(accuracy, accuracy, 24) == 0
+
+
+def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
+    module = study("selection")
+    rng = np.random.default_rng(0)
+    grid = load_grid(module.GRID).model_copy(update={"axes": {"data.alpha": (0.1,)}})
+    quality: dict[str, float] = {}
+
+    def score(config: Any) -> dict[str, Any]:
+        name = config.model_copy(update={"seed": 0}).model_dump_json()
+        true = quality.setdefault(name, rng.uniform(0.2, 0.5))
+        metrics = {"sep": true, "rankme": -true, "sigreg": -true}
+        return {"linear_acc": true, "objective": 0.3, "metrics_json": json.dumps(metrics)}
+
+    rows = _rows(row, grid, score)
+
+    class Curves:
+        def curve(self, row_id: str) -> list[dict[str, Any]]:
+            return [{"metrics.sep": 0.0, "loss": 1.0}] * 12
+
+    lines, said = module.outcome(Curves(), rows)
+    table = {line[0]: line[1:] for line in lines}
+    assert said.startswith("ceiling 1.00; cells: simclr α = 0.1, byol α = 0.1")
+    assert table["sep"][:2] == ["1.00", "1.00 to 1.00"]
+    assert table["rankme"][0] == "-1.00"
+    assert table["sigreg"][0] == "1.00"  # lower is better
+    assert table["objective"][0] == "0.00"  # all tied
+    assert float(table["sep"][-1]) == 0.0
+    assert "spectral" not in module.outcome(Curves(), rows[:-1])[1]  # one run is missing

@@ -69,3 +69,17 @@ def test_its_bytes_are_a_matrix_each_way(tmp_path: Path) -> None:
     assert up["correlation"] + up["count"] == 4 * clients * (dim**2 + 1)
     assert down["correlations"] == 2 * 4 * clients * dim**2
     assert down["correlation_count"] == 2 * 4 * clients
+
+
+@pytest.mark.parametrize(("clients", "share"), [(1, 1.0), (2, 0.2)])
+def test_a_client_that_is_alone_in_a_round_has_the_plain_loss(clients: int, share: float) -> None:
+    setup = tiny_setup(tiny_config("fedsc"))
+    net, method = setup.make_net(), setup.method
+    matrix = torch.eye(*net.tensor("correlations").shape)
+    sums = {"correlation": clients * matrix, "count": torch.tensor([float(clients)])}
+    method.server_survey(net, sums, None)  # type: ignore[arg-type]
+    late = Client(0, 10**6, torch.Generator(), answers={"correlation": matrix})
+    method.before_local(net, setup.client_data(0, "cpu"), late)
+    assert float(net.tensor("others.own_share")) == pytest.approx(share)
+    left = matrix if clients == 2 else torch.zeros_like(matrix)
+    torch.testing.assert_close(net.tensor("others.correlation"), left)

@@ -1,0 +1,244 @@
+"""Print the outcome of the study `selection`, from rows and curves in leaderboards/results.
+
+Usage: `python docs/studies/selection.py [--store DIR] [--grid]`; selection.md says what is asked
+and how each number is defined. With --grid: the grid of its runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from cells import STORE, linear  # the module beside this one
+from numpy.typing import NDArray
+
+from fedbench import open_store
+from fedbench.bench.config import row_id
+from fedbench.bench.results.leaderboard.comparability import metric_value
+from fedbench.bench.results.leaderboard.statistics import holm
+from fedbench.bench.results.metrics import score
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.terminal.console import plain_table
+from fedbench.bench.tuning.grid import load_grid, plan
+
+FOLDER = Path(__file__).resolve().parent
+GRID = FOLDER / "selection.yaml"
+OWN = {  # field, lowest, highest, what is drawn -> value
+    "simclr": ("method.temperature", 0.05, 1.0, lambda x: _round(x)),
+    "byol": ("method.ema_decay", 0.001, 0.1, lambda x: 1 - _round(x)),
+    "orchestra": ("method.temperature", 0.05, 1.0, lambda x: _round(x)),
+    "spectral": ("method.num_outputs", 8, 128, round),
+}
+COUNT, SOBOL_SEED = 24, 20261123
+ALPHAS, SEEDS, ROUNDS = (0.1, 100.0), (0, 1), (3, 6, 9, 12)
+PRIMARY = ("objective", "sep", "rankme", "lidar", "alpha_req", "participation_ratio")
+PRIMARY += ("global_unif", "final_loss")
+OTHERS = ("align", "unif", "rho", "global_sep", "global_rho", "rankme_centred", "stable_rank")
+OTHERS += ("nesum", "self_clustering", "sigreg", "clusterability", "std_ratio", "knn_acc")
+BUDGETS = (1, 4, 16, 24)
+DRAWS = 2000
+HEADER = ["score", "tau", "95 %", "p (Holm)", *(f"at round {r}" for r in ROUNDS[:-1])]
+HEADER += [f"regret {b}" for b in BUDGETS]
+
+Array = NDArray[np.float64]
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def configurations(method: str) -> list[dict[str, Any]]:
+    """Return a method's configurations: the preset's, which is empty, and the Sobol points."""
+    from scipy.stats import qmc
+
+    key, low, high, convert = OWN[method]
+    sampler = qmc.Sobol(4, seed=SOBOL_SEED + list(OWN).index(method))
+    points = sampler.random(32)[: COUNT - 1]
+    found: list[dict[str, Any]] = [{}]
+    for rate, decay, epochs, own in points:
+        found.append(
+            {
+                "client.lr": _round(0.001 * 300**rate),
+                "client.weight_decay": _round(1e-5 * 1000**decay),
+                "client.local_epochs": (1, 2, 4)[int(3 * epochs)],
+                key: convert(low * (high / low) ** own),
+            }
+        )
+    return found
+
+
+def grid_text() -> str:
+    """Return the grid of the study's runs."""
+    points = [
+        {"method": method, "evaluation.every": 3, **values}
+        for index in range(COUNT)
+        for method in OWN
+        for values in [configurations(method)[index]]
+    ]
+    grid = {
+        "grid": "selection",
+        "description": "Sobol configurations of four methods, for the study of label-free scores",
+        "source": "ours; written by docs/studies/selection.py",
+        "axes": {"data.alpha": list(ALPHAS)},
+        "points": points,
+        "methods": list(OWN),
+        "seeds": list(SEEDS),
+    }
+    return yaml.safe_dump(grid, sort_keys=False, width=100)
+
+
+def cells(rows: Sequence[Row]) -> dict[tuple[str, float], list[list[Row]]]:
+    """Return (method, alpha) -> configuration -> its rows by seed, of the complete cells."""
+    by_id = {row.row_id: row for row in rows}
+    tables: dict[tuple[str, float], dict[int, list[list[Row]]]] = {}
+    revision = next(iter(rows)).dataset_revision
+    for cell in plan(load_grid(GRID), preset="laptop", environ={}):  # seed by seed, in order
+        config = cell.config
+        table = tables.setdefault((config.spec, config.data.alpha), {}).setdefault(config.seed, [])
+        row = by_id.get(row_id(config, revision))
+        table.append([] if row is None else [row])
+    found = {}
+    for key, by_seed in tables.items():
+        entries = zip(*(by_seed[seed] for seed in SEEDS), strict=True)
+        table = [[row for have in entry for row in have] for entry in entries]
+        if all(len(entry) == len(SEEDS) for entry in table):
+            found[key] = table
+    return found
+
+
+def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -> Array:
+    """Return (configurations, seeds): a score, more is better; -inf where it is undefined.
+
+    Args:
+        store: store of the curves.
+        table: rows of a cell.
+        metric: name of the score.
+        at: rounds done.
+    """
+
+    def value(row: Row) -> float:
+        if row.status != "ok":
+            return -math.inf
+        if at == ROUNDS[-1]:
+            found = metric_value(row, metric)
+        else:
+            point = store.curve(row.row_id)[at - 1]
+            found = point.get("loss" if metric == "final_loss" else f"metrics.{metric}")
+            found = point.get(metric) if found is None else found
+        return -math.inf if found is None or math.isnan(found) else score(metric, found)
+
+    return np.array([[value(row) for row in entry] for entry in table])
+
+
+def taus(x: Array, y: Array, counts: Array) -> Array:
+    """Return Kendall's tau-b of samples with copies; pairs of copies of one entry do not count.
+
+    Args:
+        x: (n,), may have -inf.
+        y: (n,).
+        counts: (samples, n), how often each entry is in a sample.
+    """
+    above = [(v[:, None] > v).astype(float) - (v[:, None] < v) for v in (x, y)]  # (n, n)
+
+    def pairs(matrix: Array) -> Array:
+        return np.einsum("sn,nm,sm->s", counts, matrix, counts)
+
+    untied = np.sqrt(pairs(np.abs(above[0])) * pairs(np.abs(above[1])))
+    agree = pairs(above[0] * above[1])
+    return np.divide(agree, untied, out=np.zeros_like(agree), where=untied > 0)
+
+
+def tau(x: Array, y: Array) -> float:
+    """Return Kendall's tau-b of two vectors."""
+    return float(taus(x, y, np.ones((1, len(x))))[0])
+
+
+def regret(chosen_by: Array, accuracy: Array, budget: int) -> float:
+    """Return the expected loss against the best when the best of `budget` random ones is taken.
+
+    Args:
+        chosen_by: (n,), more is better; ties in their order.
+        accuracy: (n,).
+        budget: from 1 to n.
+    """
+    size = len(accuracy)
+    order = np.argsort(-chosen_by, kind="stable")
+    picked = [
+        math.comb(size - 1 - rank, budget - 1) / math.comb(size, budget) for rank in range(size)
+    ]
+    return float(accuracy.max() - np.dot(picked, accuracy[order]))
+
+
+def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
+    """Return the table and a line on what it is made from; no lines without a complete cell."""
+    found = cells(rows)
+    if not found:
+        return [], "no cell has all its runs yet"
+    accuracy = {
+        cell: np.array([[linear(row) for row in entry] for entry in table])
+        for cell, table in found.items()
+    }
+    rng = np.random.default_rng(SOBOL_SEED)
+    equal = np.full(COUNT, 1 / COUNT)
+    drawn = {method: rng.multinomial(COUNT, equal, DRAWS).astype(float) for method in OWN}
+    ceiling = np.mean([tau(by[:, 0], by[:, 1]) for by in accuracy.values()])
+    lines, ps = [], []
+    for metric in (*PRIMARY, *OTHERS):
+        by_round = {
+            at: {cell: scores(store, table, metric, at) for cell, table in found.items()}
+            for at in ROUNDS
+        }
+        final = by_round[ROUNDS[-1]]
+        at_rounds = {
+            at: np.mean([tau(by[cell].mean(1), accuracy[cell].mean(1)) for cell in found])
+            for at, by in by_round.items()
+        }
+        draws = np.mean(
+            [taus(final[cell].mean(1), accuracy[cell].mean(1), drawn[cell[0]]) for cell in found],
+            axis=0,
+        )
+        low, high = np.quantile(draws, (0.025, 0.975))
+        lost = [
+            np.mean(
+                [
+                    regret(final[cell][:, seed], accuracy[cell][:, 1 - seed], budget)
+                    for cell in found
+                    for seed in range(len(SEEDS))
+                ]
+            )
+            for budget in BUDGETS
+        ]
+        ps.append(float(np.mean(draws <= 0)))
+        line = [metric, f"{at_rounds[ROUNDS[-1]]:.2f}", f"{low:.2f} to {high:.2f}", ""]
+        line += [f"{at_rounds[at]:.2f}" for at in ROUNDS[:-1]]
+        lines.append([*line, *(f"{value:.1f}" for value in lost)])
+    for line, p in zip(lines, holm(ps[: len(PRIMARY)]), strict=False):
+        line[3] = f"{p:.2g}"
+    cells_text = ", ".join(f"{method} α = {alpha:g}" for method, alpha in found)
+    return lines, f"ceiling {ceiling:.2f}; cells: {cells_text}"
+
+
+def main() -> None:
+    """Print what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--grid", action="store_true", help="print the grid of the runs")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
+    arguments = parser.parse_args()
+    if arguments.grid:
+        print(grid_text(), end="")
+        return
+    store = open_store(arguments.store)
+    lines, said = outcome(store, store.rows())
+    if lines:
+        print(plain_table(HEADER, lines))
+    print(said)
+
+
+if __name__ == "__main__":
+    main()
