@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
@@ -56,6 +57,8 @@ _WARM_UP, _MEASURED = 2, 6
 _ENOUGH_SECONDS, _LONG_STEP_SECONDS = 4.0, 10.0
 _LONG = 5.0
 """Seconds of an evaluation beside which its imports and allocations hardly count."""
+_ALIKE = 3
+"""Configurations that are measured of those which differ in a method's real numbers alone."""
 _EVALUATED = (2000, 1000)
 """Training and test images of the evaluation that is measured; more take time in proportion."""
 
@@ -120,6 +123,9 @@ class _Costs:
 class Estimator:
     """Estimates costs; measures once per distinct (method, model, batch size, data, evaluation).
 
+    Of configurations that differ in a method's real numbers alone, as those of a search do, three
+    are measured; the slowest of these stands for all further ones.
+
     Args:
         data_dir: cache of data sets; None = the default one.
         device: `auto`, `cpu` or `cuda`.
@@ -132,7 +138,7 @@ class Estimator:
         self._data_dir = data_dir
         devices = choose_devices(device, workers)
         self._device, self._workers = torch.device(devices[0]), len(devices)
-        self._known: dict[str, _Costs] = {}
+        self._known: dict[str, dict[str, _Costs]] = {}
 
     def __call__(self, config: RunConfig) -> Estimate:
         """Estimate the cost of one configuration.
@@ -209,14 +215,20 @@ class Estimator:
         client = config.client
         # Without the number of clients: a step and an evaluation cost the same for all of them, but
         # for clients that never fill a batch, whose steps are then overestimated.
-        key = (
-            f"{config.spec}/{config.method}/{config.model}/{client.batch_size}/{client.optimizer}"
+        rest = (
+            f"{config.spec}/{config.model}/{client.batch_size}/{client.optimizer}"
             f"/{client.precision}/{replace(setup.spec, num_clients=1)}/{config.data.label_fraction}"
             f"/{protocols}/{clients}/{images}"
         )
-        if key not in self._known:
-            self._known[key] = self._measure(setup)
-        return self._known[key]
+        values = flatten(config.method).items()
+        shape = {k: v != 0 if isinstance(v, float) else v for k, v in values}  # 0 may drop a term
+        alike = self._known.setdefault(f"{shape}/{rest}", {})
+        key = str(config.method)
+        if key not in alike:
+            if len(alike) >= _ALIKE:
+                return max(alike.values(), key=lambda costs: costs.step)
+            alike[key] = self._measure(setup)
+        return alike[key]
 
     def _measure(self, setup: Setup) -> _Costs:
         """Train the biggest client for a few steps of the last round, and evaluate."""

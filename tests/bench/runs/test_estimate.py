@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.runs import estimate
 from fedbench.bench.runs.estimate import Estimator, estimates
 from fedbench.bench.system.errors import ConfigError, ResourceError
@@ -99,6 +101,15 @@ def test_pseudo_labels_may_be_given_to_every_image() -> None:
     assert Estimator()(config).num_steps == Estimator()(tiny_config("simclr")).num_steps
 
 
+def _costs(estimator: Estimator) -> list[Any]:
+    return [costs for alike in estimator._known.values() for costs in alike.values()]
+
+
+def _after(estimator: Estimator, config: RunConfig) -> Estimator:
+    estimator(config)
+    return estimator
+
+
 def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = Estimator()
     first = estimator(tiny_config("simclr", federation__num_rounds=2))
@@ -106,6 +117,25 @@ def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> No
     doubled = estimator(tiny_config("simclr", federation__num_rounds=4, seed=3))
     assert doubled.bytes_up == 2 * first.bytes_up
     assert doubled.num_steps == 2 * first.num_steps
+
+
+def test_three_of_many_real_numbers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator, measured = Estimator(), []
+    costs = next(iter(_costs(_after(estimator, tiny_config("simclr")))))
+
+    def measure(_: Estimator, setup: Setup) -> Any:
+        measured.append(setup.config.method["temperature"])
+        return replace(costs, step=float(len(measured)))
+
+    monkeypatch.setattr(Estimator, "_measure", measure)
+    found = [
+        estimator(tiny_config("simclr", method__temperature=t)).step_seconds
+        for t in (0.1, 0.2, 0.3, 0.4, 0.1, 0.3)
+    ]
+    assert len(measured) == 2  # and the one of before
+    assert found[2] == found[3] == max(found)
+    estimator(tiny_config("simclr", method__hidden_dim=10))
+    assert len(measured) == 3
 
 
 def test_a_bad_device_is_refused() -> None:
@@ -119,7 +149,7 @@ def test_workers_share_the_clients_and_start_once_more() -> None:
     alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
     alone(config)
     shared._known = alone._known
-    for seconds in alone._known.values():
+    for seconds in _costs(alone):
         seconds.round = seconds.checkpoint = 0.0
     one, four = alone(config), shared(config)
     assert (one.workers, four.workers) == (1, 4)
@@ -134,7 +164,7 @@ def test_checkpoints_of_long_runs_count_by_their_time() -> None:
     config = tiny_config("supervised", data__num_clients=1, federation__num_rounds=1000)
     longer = tiny_config("supervised", data__num_clients=1, federation__num_rounds=2000)
     estimator(config)
-    for costs in estimator._known.values():
+    for costs in _costs(estimator):
         costs.step, costs.client, costs.round, costs.checkpoint = 0.0, 0.0, 0.25, 1.0
     assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
     assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
