@@ -34,7 +34,12 @@ from fedbench.bench.terminal.exit_codes import (
     in_utf8_mode,
     run_command,
 )
-from fedbench.bench.terminal.progress import CellProgress, DecodingProgress, RunProgress
+from fedbench.bench.terminal.progress import (
+    CellProgress,
+    DecodingProgress,
+    RunProgress,
+    StudyProgress,
+)
 from fedbench.bench.training import fork_server
 
 _SETTINGS: dict[str, Any] = {
@@ -126,6 +131,7 @@ def run(
             on_start=progress.start,
             on_resume=progress.resume,
             on_round=progress,
+            on_client=progress.client,
             **common,
         )
     if result.stored_before:
@@ -156,7 +162,7 @@ def tune(
     output: groups.Output,
 ) -> None:
     """Search for good hyperparameters without using labels."""
-    with CellProgress(f"tune {spec}", **output.verbosity) as progress:
+    with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
         result = fedbench.tune(
             spec,
             trials=trials,

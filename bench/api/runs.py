@@ -16,6 +16,7 @@ from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.run import RunPlan, RunResult
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.training.trainer import OnClient
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
@@ -38,6 +39,7 @@ def run(
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
     on_round: OnRound | None = None,
+    on_client: OnClient | None = None,
 ) -> RunResult:
     """Run one configuration and evaluate it, unless the store has its row; resume a begun run.
 
@@ -55,6 +57,7 @@ def run(
         on_start: called before a run is executed, with its configuration and each worker's device.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
+        on_client: called whenever a client has ended its part of a round.
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
@@ -76,6 +79,7 @@ def run(
         on_start=on_start,
         on_resume=on_resume,
         on_round=on_round,
+        on_client=on_client,
     )
     tracking(result.run_id)
     return result

@@ -52,7 +52,7 @@ from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import dealt, local_steps
-from fedbench.bench.training.trainer import Diverged, Trainer
+from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
 from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
 OnRound = Callable[[RoundRecord, int], None]
@@ -137,6 +137,7 @@ def execute(
     place: Place,
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
+    on_client: OnClient | None = None,
 ) -> Row:
     """Train and evaluate; resumes from the last checkpoint in the run's folder.
 
@@ -172,7 +173,7 @@ def execute(
         if on_resume is not None and done and not taken_over:
             on_resume(done, total)
         earlier_seconds = run.trainer.train_seconds
-        outcome = run.finish(partition_path, on_round)
+        outcome = run.finish(partition_path, on_round, on_client)
         task_columns["env_json"] = canonical_json(
             {**json.loads(task_columns["env_json"]), **run.lanes, **run.gpu_memory}
         )
@@ -211,12 +212,15 @@ class _Run:
             setup, folder, identity, self._device, monitor, place.checkpoint_seconds
         )
 
-    def finish(self, partition: Path, on_round: OnRound | None) -> dict[str, Any]:
+    def finish(
+        self, partition: Path, on_round: OnRound | None, on_client: OnClient | None = None
+    ) -> dict[str, Any]:
         """Do the rounds that are left and evaluate; return the columns that follow from it.
 
         Args:
             partition: file of the partition, for worker processes.
             on_round: called after every round.
+            on_client: called after every client's part of a round.
         """
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
@@ -230,7 +234,7 @@ class _Run:
             if trainer.rounds_done < total:
                 with closing(self._executor(partition)) as executor:
                     audit(self.setup)  # while the workers get ready
-                    for record in trainer.rounds(executor, watch):
+                    for record in trainer.rounds(executor, watch, on_client):
                         if on_round is not None:
                             on_round(record, total)
             untrained = self._untrained()

@@ -39,6 +39,7 @@ from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
 
 if TYPE_CHECKING:
     from fedbench.bench.runs.estimate import Estimate
+from fedbench.bench.training.trainer import OnClient
 
 _log = logging.getLogger(__name__)
 _COST = (
@@ -196,6 +197,7 @@ def run(
     on_round: OnRound | None = None,
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
+    on_client: OnClient | None = None,
 ) -> RunResult:
     """Execute a configuration unless the store has its row; an interrupted run is resumed.
 
@@ -215,6 +217,7 @@ def run(
         on_round: called after every round.
         on_start: called before anything is executed.
         on_resume: called if an earlier attempt is continued.
+        on_client: called after every client's part of a round.
 
     Raises:
         StoreError: if the store cannot be written, or another process executes this run.
@@ -262,7 +265,7 @@ def run(
                     origin, trained = begin(store, store.rows(), config, origin, place)
                 else:
                     drop_taken(place.folder)
-                row = execute(config, origin, place, on_round, on_resume)
+                row = execute(config, origin, place, on_round, on_resume, on_client)
                 if trained is not None:
                     row = with_training_of(row, trained)
                 store_run(store, row)

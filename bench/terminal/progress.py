@@ -6,12 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedbench.bench.system.text import visible
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from fedbench.bench.config import RunConfig
-    from fedbench.bench.training.history import RoundRecord
+    from fedbench.bench.training.history import ClientDone, RoundRecord
     from fedbench.bench.tuning.events import Began, CellDone, Event
 
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
@@ -22,7 +25,7 @@ _SHOWN_CELLS = 8  # running cells shown at the same time
 
 
 class RunProgress(Status):
-    """Rounds of a run: one line that is replaced on a terminal, plain lines in a pipe.
+    """Rounds of a run, and clients within a round: bars on a terminal, plain lines in a pipe.
 
     With `verbose`, every round gets a plain line with all terms of the loss.
     """
@@ -34,10 +37,17 @@ class RunProgress(Status):
         self._rounds = 0
         self._seconds = 0.0
         self._bytes = 0
+        self._clock: float | None = None
+        self._images = 0
+        self._total = 0
+        self._says = self._pace = ""  # beside rounds and clients
+        self._head = title
+        self._bars: Progress | None = None
 
     def start(self, config: RunConfig, devices: Sequence[str]) -> None:
         """Announce a run before its first round."""
         data, federation = config.data, config.federation
+        self._total = federation.num_rounds
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
         self.title += f" · {data.public_name}{subset}"
         rounds = count(federation.num_rounds, "round", comma=False)
@@ -46,6 +56,7 @@ class RunProgress(Status):
             f"{self.title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
             f" {rounds} · {workers}"
         )
+        self._head = text
         self.update(text)
         if not (self.live or self.quiet):
             note(text)
@@ -58,6 +69,18 @@ class RunProgress(Status):
         if not self.quiet:
             note(text)
 
+    def client(self, event: ClientDone) -> None:
+        """Show that a client has ended its part of a round."""
+        now = time.monotonic()
+        if self._clock is None:  # from the first client on, without the start of workers
+            self._clock = now
+        else:
+            self._images += event.num_images
+        passed = now - self._clock
+        if self._images and passed:
+            self._pace = f"{self._images / passed:,.0f} images/s"
+        self._draw(event.round_index, event.done, event.cohort_size)
+
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Show a finished round."""
         traffic = record.bytes_up + record.bytes_down
@@ -66,13 +89,52 @@ class RunProgress(Status):
         self._rounds += 1
         self._seconds += record.seconds
         self._bytes += traffic
+        self._total = total  # with those that only prepare
         now = time.monotonic()
         line = self._line(record, total)
         if self.live:
-            self.update(f"{self.title} · {line}")
+            self._says = line.split(" · ", 1)[1].replace(" left", " left + evaluation")
+            self._draw(record.round_index + 1, record.cohort_size, record.cohort_size)
         elif not self.quiet and self._due(record, total, now):
             self._last_line = now
             note(line)
+
+    def update(self, *lines: str) -> None:
+        """Replace the lines on the terminal; bars stay below them."""
+        if self._drawn is None or self._bars is None:
+            super().update(*lines)
+            return
+        from rich.console import Group
+        from rich.text import Text
+
+        text = "\n".join(map(visible, lines))
+        self._drawn.update(Group(Text(text, overflow="ellipsis", no_wrap=True), self._bars))
+
+    def _draw(self, rounds: int, clients: int, cohort: int) -> None:
+        """Draw the bars.
+
+        Args:
+            rounds: that have ended.
+            clients: of the round that have ended.
+            cohort: clients of the round.
+        """
+        if not self.live:
+            return
+        if self._bars is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            self._bars = Progress(
+                TextColumn("  {task.description}"),
+                BarColumn(20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[says]}"),
+            )
+            for name in ("rounds", "clients"):
+                self._bars.add_task(name, total=1, says="")
+        first, second = self._bars.task_ids
+        self._bars.update(first, completed=rounds, total=self._total, says=self._says)
+        self._bars.update(second, completed=clients, total=cohort, says=self._pace)
+        self.update(self._head)
 
     def _due(self, record: RoundRecord, total: int, now: float) -> bool:
         last = record.round_index + 1 == total
@@ -156,6 +218,30 @@ class CellProgress(Status):
             f"{event.done}/{event.total} · {event.label} · {event.status}{objective}"
             f" · {duration(event.seconds)}{error}{'' if event.done == event.total else left}"
         )
+
+
+class StudyProgress(CellProgress):
+    """Trials of a study, and the best of them so far."""
+
+    def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
+        super().__init__(title, quiet=quiet, verbose=verbose)
+        self._best: tuple[float, str] | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        from fedbench.bench.tuning import events
+
+        if isinstance(event, events.CellDone) and event.label.startswith("trial"):
+            score, best = event.objective, self._best
+            if event.status == "ok" and score is not None and (best is None or score > best[0]):
+                self._best = score, event.label
+        super().__call__(event)
+
+    def update(self, *lines: str) -> None:
+        """Replace the lines on the terminal; the best trial stays above the running ones."""
+        if self._best is not None:
+            lines = (lines[0], f"  best so far {self._best[0]:.4f} · {self._best[1]}", *lines[1:])
+        super().update(*lines)
 
 
 class DecodingProgress(Status):

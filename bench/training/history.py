@@ -56,6 +56,23 @@ class RoundRecord:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class ClientDone:
+    """A client has ended its part of a round.
+
+    Attributes:
+        round_index: from 0.
+        done: clients of the round that have ended, this one included.
+        cohort_size: clients of the round.
+        num_images: images that it trained on, each as often as it was seen.
+    """
+
+    round_index: int
+    done: int
+    cohort_size: int
+    num_images: int
+
+
 class History:
     """File `history.jsonl`: a checked line per round; may be ahead of the last checkpoint."""
 

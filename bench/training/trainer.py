@@ -24,7 +24,7 @@ from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.aggregate import Aggregate, Protection, Weigh, optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from fedbench.bench.training.client import Task, Trained
-from fedbench.bench.training.history import History, RoundRecord
+from fedbench.bench.training.history import ClientDone, History, RoundRecord
 from fedbench.bench.training.layout import Binding, Layout
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
@@ -40,6 +40,8 @@ Monitor = Callable[[Binding], tuple[float, float, float, bool] | None]
 Returns `std_ratio`, `effective_rank`, `projection_std_ratio` and `collapsed` as `RoundRecord` has
 them, or None if the features are not finite.
 """
+
+OnClient = Callable[[ClientDone], None]
 
 
 class Executor(Protocol):
@@ -124,6 +126,7 @@ class Trainer:
         self,
         executor: Executor,
         evaluate: Callable[[int], Mapping[str, float]] | None = None,
+        on_client: OnClient | None = None,
     ) -> Iterator[RoundRecord]:
         """Run the remaining rounds, with a checkpoint after the last and, as due, after others.
 
@@ -131,12 +134,13 @@ class Trainer:
             executor: trains the clients.
             evaluate: called after a round with the number of rounds done; returns the metrics of
                 the round's record.
+            on_client: called whenever a client has ended its part.
 
         Raises:
             Diverged: when a loss or a weight is no longer finite.
         """
         while self.rounds_done < self.total_rounds:
-            record = self._round(self.rounds_done, executor, evaluate)
+            record = self._round(self.rounds_done, executor, evaluate, on_client)
             due = time.monotonic() - self._saved >= self._between
             due = due or self.rounds_done == self.total_rounds
             self._history.append(record, sync=due)  # a checkpoint needs the rounds before it
@@ -151,6 +155,7 @@ class Trainer:
         index: int,
         executor: Executor,
         evaluate: Callable[[int], Mapping[str, float]] | None,
+        on_client: OnClient | None,
     ) -> RoundRecord:
         began = time.perf_counter()
         config, method = self.setup.config, self.setup.method
@@ -183,6 +188,9 @@ class Trainer:
                     results.append(trained)
                     if trained.stored_personal:
                         self._replace_personal(trained.client_id, index)
+                    if on_client is not None:
+                        images = trained.num_steps * config.client.batch_size
+                        on_client(ClientDone(index, len(results), len(cohort), images))
         finally:  # messages count even if the run ends here
             self.ledger.merge(exchanged)
         with single_thread(), torch.no_grad():

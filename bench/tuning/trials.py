@@ -21,7 +21,7 @@ from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
-from fedbench.bench.runs.fields import flat_config
+from fedbench.bench.runs.fields import flat_config, show
 from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError
@@ -295,7 +295,9 @@ class TrialSource:
                 config = plan.configure(params, seed).config
                 cell = plan.cell(number, seed)
                 self._trial_of[cell] = (number, seed)
-                label = f"trial {number}" + (f" seed={seed}" if plan.seeds_per_trial > 1 else "")
+                given = " ".join(f"{key}={show(value)}" for key, value in params.items())
+                named = f"trial {number}" + (f" seed={seed}" if plan.seeds_per_trial > 1 else "")
+                label = f"{named} · {given}" if given else named
                 trial.left.append(self._job(cell, config, label))
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
