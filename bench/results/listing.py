@@ -12,6 +12,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
+from fedbench.bench.system.notebooks import Shown
 
 _LEAST = 8
 _SHOWN = {
@@ -21,8 +22,8 @@ _SHOWN = {
 }
 
 
-@dataclass(frozen=True)
-class Listing:
+@dataclass(frozen=True, repr=False)
+class Listing(Shown):
     """Some rows of a store, newest first.
 
     Attributes:
@@ -37,6 +38,18 @@ class Listing:
     short_ids: tuple[str, ...]
     total: int
     problems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} of {self.total} runs>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return the rows."""
+        fields = ("method", "preset", "alpha", "seed", "status", "linear_acc", "knn_acc")
+        lines = [
+            [short, *(getattr(row, name) for name in fields)]
+            for short, row in zip(self.short_ids, self.rows, strict=True)
+        ]
+        return ("id", *fields), lines
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""

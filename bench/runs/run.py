@@ -31,15 +31,16 @@ from fedbench.bench.runs.remeasure import begin, drop_taken, with_training_of
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
+from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.regime import check_precision
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
+from fedbench.bench.training.trainer import OnClient
 
 if TYPE_CHECKING:
     from fedbench.bench.runs.estimate import Estimate
-from fedbench.bench.training.trainer import OnClient
 
 _log = logging.getLogger(__name__)
 _COST = (
@@ -55,8 +56,8 @@ _COST = (
 _PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
 
 
-@dataclass(frozen=True)
-class RunResult:
+@dataclass(frozen=True, repr=False)
+class RunResult(Shown):
     """A finished run.
 
     Attributes:
@@ -129,6 +130,28 @@ class RunResult:
             measured_from=row.measured_from,
             row=row,
         )
+
+    def __repr__(self) -> str:
+        measured = ("linear_acc", "knn_acc", "objective")
+        shown = [
+            (name, value) for name in measured if (value := self.metrics.get(name)) is not None
+        ]
+        figures = "".join(f", {name} {value:.4f}" for name, value in shown)
+        return (
+            f"<run {self.run_id[:8]}: {self.method}, preset {self.preset}, seed {self.seed},"
+            f" {self.status}{figures}>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return metrics before and after training, and costs."""
+        before = {name: self.metrics.get(f"untrained_{name}") for name in self.metrics}
+        lines: list[list[Any]] = [
+            [name, value, before[name]]
+            for name, value in self.metrics.items()
+            if value is not None and not name.startswith("untrained_")
+        ]
+        costs = [[name, value, None] for name, value in self.cost.items() if value is not None]
+        return ("figure", "value", "before training"), lines + costs
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench run --json`: every field but the row."""

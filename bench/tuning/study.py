@@ -21,6 +21,7 @@ from fedbench.bench.runs.fields import field_infos
 from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost
@@ -40,8 +41,8 @@ _MAX_RUNS = 100_000
 _LEAST_BATCHES = 4
 
 
-@dataclass(frozen=True)
-class StudyResult:
+@dataclass(frozen=True, repr=False)
+class StudyResult(Shown):
     """The outcome of a study.
 
     Attributes:
@@ -79,6 +80,17 @@ class StudyResult:
     kept_errors: tuple[int, ...] = ()
     seconds: float = 0.0
     estimate: Cost | None = None
+
+    def __repr__(self) -> str:
+        best = (
+            "" if self.best is None else f", best trial {self.best['trial']}: {self.best['params']}"
+        )
+        return f"<study {self.study_id}: {len(self.trials)} trials, {self.status}{best}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return the trials."""
+        keys = ("number", "objective", "params", "watched", "status", "seconds", "error")
+        return keys, [[trial[key] for key in keys] for trial in self.trials]
 
     @property
     def failed(self) -> int:

@@ -25,6 +25,7 @@ from fedbench.bench.runs.remeasure import measured_from, trained_before, without
 from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
@@ -37,8 +38,8 @@ from fedbench.bench.tuning.ray.executor import estimate_device, remove_leftovers
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SweepResult:
+@dataclass(frozen=True, repr=False)
+class SweepResult(Shown):
     """The outcome of a sweep; cells are in the order of the grid.
 
     Attributes:
@@ -73,6 +74,22 @@ class SweepResult:
     seconds: float = 0.0
     estimate: Cost | None = None
     predicted: Cost | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<sweep {self.grid}: {self.planned} cells, {self.skipped} in the store already,"
+            f" {self.done} done, {self.failed} failed>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return the cells."""
+        header = ("id", "method", "seed", "axes", "status", "linear_acc", "knn_acc", "objective")
+        lines = [
+            [cell["row_id"][:8], cell["method"], cell["seed"], cell["axes"], cell["status"]]
+            + [cell["metrics"].get(name) for name in header[5:]]
+            for cell in self.cells
+        ]
+        return header, lines
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench sweep --json`."""
