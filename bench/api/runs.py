@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import RunConfig, config_id, row_id
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.data.partition.deal import Deal
 from fedbench.bench.runs import run as runs
@@ -16,6 +17,7 @@ from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.run import RunPlan, RunResult
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.trainer import OnClient
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def run(
             graphs on a GPU; None = no lanes.
         checkpoint_seconds: least time between two checkpoints; None = one after every round of up
             to 1,000, and 10 s in longer runs.
-        track: viewers that get the row: `tensorboard`, `wandb`.
+        track: viewers that get every round and the row: `tensorboard`, `wandb`.
         on_start: called before a run is executed, with its configuration and each worker's device.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
@@ -62,25 +64,44 @@ def run(
     Raises:
         FedbenchError: for configuration, data, device or store problems.
     """
-    from fedbench.bench.results.trackers import Tracking
+    from fedbench.bench.results.trackers import Begun, Tracking
 
     config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
     tracking = Tracking(track, store)
-    result = runs.run(
-        config,
-        store=store,
-        origin=origin,
-        data_dir=places.data_dir,
-        workers=workers,
-        lanes=lanes,
-        checkpoint_seconds=checkpoint_seconds,
-        device=places.device,
-        on_start=on_start,
-        on_resume=on_resume,
-        on_round=on_round,
-        on_client=on_client,
-    )
+
+    def begin(begun: RunConfig, devices: Sequence[str]) -> None:
+        if track:
+            dataset = open_dataset(begun, places.data_dir)
+            identity = row_id(begun, dataset.revision)
+            group = config_id(begun, dataset.revision)
+            tracking.begin(Begun(identity, group, begun, origin.preset, dataset.name))
+        if on_start is not None:
+            on_start(begun, devices)
+
+    def ended(record: RoundRecord, total: int) -> None:
+        tracking.round(flatten(record.as_dict()))
+        if on_round is not None:
+            on_round(record, total)
+
+    try:
+        result = runs.run(
+            config,
+            store=store,
+            origin=origin,
+            data_dir=places.data_dir,
+            workers=workers,
+            lanes=lanes,
+            checkpoint_seconds=checkpoint_seconds,
+            device=places.device,
+            on_start=begin,
+            on_resume=on_resume,
+            on_round=ended if track else on_round,
+            on_client=on_client,
+        )
+    except BaseException:
+        tracking.close()
+        raise
     tracking(result.run_id)
     return result
 

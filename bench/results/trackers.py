@@ -1,7 +1,7 @@
 """Trackers: rows as TensorBoard event files and as runs of Weights & Biases.
 
-A tracker gets every row after the store has it, with the records of its rounds; nothing that it
-does, or fails to do, changes a result.
+A tracker gets every row after the store has it, with the records of its rounds, and those of a
+single run also while it goes on; nothing that it does, or fails to do, changes a result.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import importlib.util
 import json
 import os
 import shutil
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.comparability import settings_of
 from fedbench.bench.results.store.replicas import results_of
 from fedbench.bench.results.store.row import Row
@@ -25,8 +29,55 @@ from fedbench.bench.system.packages import install_extra
 Scalars = Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A run that goes on.
+
+    Attributes:
+        row_id: the id that its row will have.
+        config_id: that of all seeds of its configuration.
+        config: the configuration.
+        preset: the preset that it started from.
+        dataset: name of its data set's content.
+    """
+
+    row_id: str
+    config_id: str
+    config: RunConfig
+    preset: str
+    dataset: str
+
+    @property
+    def name(self) -> str:
+        """Name for lists of runs, as that of its row will be."""
+        data = self.config.data
+        alpha = None if data.partition in ("iid", "pathological") else data.alpha
+        return _name(self.config.spec, alpha, self.config.seed, self.row_id)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Configuration by dotted name; lists as text."""
+        plain = _plain(settings_of(self.config.model_dump_json()))
+        return plain | _origin(self.dataset, self.preset, self.config_id)
+
+
 class Tracker(Protocol):
-    """Viewer of finished runs."""
+    """Viewer of runs."""
+
+    def begin(self, run: Begun) -> None:
+        """Open a run that goes on."""
+
+    def round(self, done: int, seconds: float, values: Scalars) -> None:
+        """Show a round of it.
+
+        Args:
+            done: rounds that have ended.
+            seconds: since the first round that this process made began.
+            values: every number of the round.
+        """
+
+    def close(self) -> None:
+        """Let go of it, since it ended with an error."""
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Show a run; a second time leaves one run with the same numbers.
@@ -67,15 +118,26 @@ def outcome(row: Row) -> dict[str, float]:
 
 def settings(row: Row) -> dict[str, Any]:
     """Return the configuration by dotted name; lists as text."""
-    config = settings_of(row.config_json)
-    plain = {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
-    return plain | {"dataset": row.dataset, "preset": row.preset, "config_id": row.config_id}
+    plain = _plain(settings_of(row.config_json))
+    return plain | _origin(row.dataset, row.preset, row.config_id)
+
+
+def _origin(dataset: str, preset: str, config_id: str) -> dict[str, str]:
+    return {"dataset": dataset, "preset": preset, "config_id": config_id}
 
 
 def run_name(row: Row) -> str:
     """Return a name for lists of runs: method, alpha, seed, and the start of the row id."""
-    alpha = "" if row.alpha is None else f"-alpha{row.alpha:g}"
-    return f"{row.method}{alpha}-seed{row.seed}-{row.row_id[:8]}"
+    return _name(row.method, row.alpha, row.seed, row.row_id)
+
+
+def _name(method: str, alpha: float | None, seed: int, row_id: str) -> str:
+    given = "" if alpha is None else f"-alpha{alpha:g}"
+    return f"{method}{given}-seed{seed}-{row_id[:8]}"
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
 
 
 _RESULTS = ("objective", "knn_acc", "linear_acc", "linear_paper_acc", "mlp_acc", "final_loss")
@@ -90,12 +152,36 @@ class TensorBoard:
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "tensorboard"
+        self._live: Any = None
+        self._began = 0.0
+
+    def begin(self, run: Begun) -> None:
+        """Write events from now on, in place of earlier ones of this run."""
+        from tensorboardX import SummaryWriter
+
+        place = self._folder / run.name
+        shutil.rmtree(place, ignore_errors=True)
+        self._began = time.time()
+        self._live = SummaryWriter(str(place), flush_secs=5)
+
+    def round(self, done: int, seconds: float, values: Scalars) -> None:
+        """Write a round's numbers; TensorBoard reads them at its next look."""
+        for name, value in values.items():
+            self._live.add_scalar(f"round/{name}", value, done, walltime=self._began + seconds)
+        self._live.flush()
+
+    def close(self) -> None:
+        """Close the file; what it has stays."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Write the events of the run, in place of earlier ones."""
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
+        self.close()
         place = self._folder / run_name(row)
         shutil.rmtree(place, ignore_errors=True)
         began = row.started_at.timestamp()
@@ -125,6 +211,39 @@ class WeightsAndBiases:
         if importlib.util.find_spec("wandb") is None:
             raise ResourceError(f"--track wandb: needs the package wandb: {install_extra('wandb')}")
         self._root = root
+        self._live: Any = None
+
+    def begin(self, run: Begun) -> None:
+        """Open the run, or one of this id that was broken off."""
+        self._live = self._init(run.row_id, run.name, run.config.spec, run.settings)
+
+    def round(self, done: int, seconds: float, values: Scalars) -> None:
+        """Log a round that W&B does not have yet."""
+        if done >= self._live.step:
+            self._live.log(dict(values), step=done)
+
+    def close(self) -> None:
+        """Close the run as one that failed."""
+        if self._live is not None:
+            self._live.finish(exit_code=1)
+            self._live = None
+
+    def _init(self, row_id: str, name: str, method: str, config: Mapping[str, Any]) -> Any:
+        import wandb
+
+        dataset = str(config["dataset"]).partition(":")[0]
+
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "fedbench",
+            id=row_id,
+            name=name,
+            group=config["config_id"],
+            tags=[method, dataset, config["preset"]],
+            config=dict(config),
+            dir=str(self._root),
+            resume="allow",
+            settings=wandb.Settings(silent=True),
+        )
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Log the run under its row id.
@@ -133,21 +252,12 @@ class WeightsAndBiases:
         rounds of one row never change, so only the summary is written again. Offline it cannot
         know its earlier runs: every call makes a folder with the whole run; sync one of them.
         """
-        import wandb
-
-        run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or "fedbench",
-            id=row.row_id,
-            name=run_name(row),
-            group=row.config_id,
-            tags=[row.method, row.dataset.partition(":")[0], row.preset],
-            config=settings(row),
-            dir=str(self._root),
-            resume="allow",
-            settings=wandb.Settings(silent=True),
-        )
+        run, self._live = self._live, None
+        live = run is not None
+        if run is None:
+            run = self._init(row.row_id, run_name(row), row.method, settings(row))
         for done, _, values in rounds(points):
-            if done >= run.step:
+            if done >= run.step + live:  # of a live run the last step is there
                 run.log(dict(values), step=done)
         run.summary.update(outcome(row) | {"status": row.status})
         run.finish(exit_code=0 if row.status == "ok" else 1)
@@ -177,6 +287,34 @@ class Tracking:
                 raise UnknownNameError("tracker", name, _TRACKERS)
         self._store = store
         self._trackers = {name: _TRACKERS[name](store.root) for name in names}
+        self._live: list[str] = []
+        self._points: list[Mapping[str, Any]] = []
+
+    def begin(self, run: Begun) -> None:
+        """Open a run in every tracker."""
+        self._points = []
+        self._live = [*self._trackers]
+        self._each(run.row_id, lambda tracker: tracker.begin(run))
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        """Pass the record of a round of the run that goes on, flat as in its curve."""
+        self._points.append(record)
+        (last,) = deque(rounds(self._points), maxlen=1)
+        self._each("that goes on", lambda tracker: tracker.round(*last))
+
+    def close(self) -> None:
+        """Let go of a run that ended with an error."""
+        self._each("that ended with an error", lambda tracker: tracker.close())
+
+    def _each(self, run: str, do: Callable[[Tracker], None]) -> None:
+        """Do something with every tracker that takes rounds; one that fails takes no more."""
+        for name in [*self._live]:
+            try:
+                do(self._trackers[name])
+            except Exception as error:  # any service may fail in its own way
+                self._live.remove(name)
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                warnings.warn(f"{name} takes no rounds of run {run}: {what}", stacklevel=3)
 
     def __call__(self, row_id: str) -> None:
         """Pass a row of the store to every tracker; one that fails is named in a warning."""

@@ -130,7 +130,11 @@ CheckpointSeconds = Annotated[
     ),
 ]
 Track = Annotated[
-    str | None, _option("NAME,…", "Send finished runs to tensorboard, wandb or both.")
+    str | None,
+    _option(
+        "NAME,…",
+        "Send finished runs, and rounds as `run` ends them, to tensorboard, wandb or both.",
+    ),
 ]
 DryRun = Annotated[
     bool, _choice("Only show what would be done and what it costs.", "--dry-run", "-n")

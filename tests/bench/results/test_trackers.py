@@ -164,6 +164,44 @@ def test_wandb_sees_the_row(tracked: tuple[Store, str], monkeypatch: pytest.Monk
     assert calls[2]["project"] == "mine"
 
 
+def test_a_run_is_shown_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeRun()
+    calls = fake_wandb(monkeypatch, run)
+    seen: list[tuple[int, set[int]]] = []
+
+    def on_round(record: Any, total: int) -> None:
+        files = scalars(tmp_path / "tensorboard")
+        seen.append((len(run.logged), set(files["round/loss"])))
+
+    cheap = {**CHEAP, "evaluation.protocols": []}
+    settings: dict[str, Any] = {"set": cheap, "store": tmp_path, "workers": 1}
+    names = ["tensorboard", "wandb"]
+    result = fedbench.run("simclr", track=names, on_round=on_round, **settings)
+    assert seen == [(1, {1}), (2, {1, 2})]
+    (call,) = calls  # the same run takes the row
+    assert (call["id"], call["group"]) == (result.run_id, result.row.config_id)
+    assert call["tags"] == ["simclr", "digits", "demo"]
+    assert [step for step, _ in run.logged] == [1, 2]
+    assert (run.summary["status"], run.exit_code) == ("ok", 0)
+    (folder,) = (tmp_path / "tensorboard").iterdir()
+    assert result.run_id[:8] in folder.name
+    plain = fedbench.run("simclr", **{**settings, "store": tmp_path / "other"})
+    assert plain.row.objective == result.row.objective
+
+
+def test_a_service_that_fails_while_a_run_goes_on_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_wandb(monkeypatch, FakeRun())
+    monkeypatch.setattr(FakeRun, "log", lambda *_, **__: 1 / 0)
+    cheap = {**CHEAP, "evaluation.protocols": []}
+    with pytest.warns(UserWarning, match="wandb") as caught:
+        result = fedbench.run("simclr", set=cheap, store=tmp_path, workers=1, track=["wandb"])
+    assert result.status == "ok"
+    texts = [str(warning.message) for warning in caught]
+    assert sum("takes no rounds of run" in text for text in texts) == 1
+
+
 def test_a_service_that_fails_costs_no_result(
     tracked: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
