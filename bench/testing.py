@@ -27,7 +27,6 @@ from torch import Tensor
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition.deal import deal
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import (
@@ -54,6 +53,7 @@ from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import dealt
 from fedbench.bench.training.trainer import Executor, Trainer
 from fedbench.bench.training.workers import InProcess
 
@@ -336,10 +336,7 @@ def tiny_setup(
         data_dir: cache of data sets; None = the default one.
     """
     dataset = open_dataset(config, data_dir)
-    if shares is not None:
-        partition = hand_partition(shares, dataset)
-    else:
-        partition = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+    partition = dealt(dataset, config) if shares is None else hand_partition(shares, dataset)
     if train_labels is not None:
         dataset = replace(dataset, train_labels=train_labels)
     return Setup.of(config, dataset, partition)

@@ -196,9 +196,10 @@ def partition(
     if labels is None:
         dataset = open_dataset(config, data_dir)
         classes, num_classes = dataset.train_labels, dataset.num_classes
+        clients = dataset.train_clients
     else:
-        classes, num_classes = balanced_labels(labels)
-    dealt = deal(classes, num_classes, config.data, config.seed)
+        (classes, num_classes), clients = balanced_labels(labels), None
+    dealt = deal(classes, num_classes, config.data, config.seed, clients)
     return Deal(config.data.name, labels, dealt, summary(dealt, classes))
 
 

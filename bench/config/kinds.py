@@ -91,6 +91,7 @@ _UNITS: Mapping[str, str] = {
     "batch_size": "images",
     "knn_neighbours": "images",
     "width": "channels",
+    "image_size": "pixels",
     "dim": "values of a vector",
     "participation": "share of the clients",
     "label_fraction": "share of the labels",

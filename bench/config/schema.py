@@ -45,7 +45,15 @@ BENCHMARK_VERSION = "5"
 """Part of every row's identity; raised whenever the same configuration would give other results."""
 
 Partitioner = Literal[
-    "dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological", "rotation", "joint"
+    "dirichlet-balanced",
+    "hsu",
+    "dirichlet",
+    "iid",
+    "pathological",
+    "rotation",
+    "joint",
+    "natural",
+    "file",
 ]
 Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"]
 
@@ -58,6 +66,8 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "legacy": ("dirichlet-balanced",),
 }
 """Partition fields and the partitioners that read them."""
+_IN_REVISION = ("name", "label_column", "image_size", "natural_column", "partition_file")
+"""Fields of the data that decide what is read, which the data revision is a hash of."""
 
 
 class Strict(BaseModel):
@@ -77,9 +87,24 @@ class DataConfig(Strict):
         None, ge=1, description="use this many training images, class-balanced; null = all"
     )
     test_subset: int | None = Field(None, ge=1, description="the same for the test images")
+    label_column: str | None = Field(
+        None, min_length=1, description="column of a table with the labels; null = by its name"
+    )
+    image_size: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="resize images to squares of so many pixels; null = all have one size",
+    )
     num_clients: int = Field(8, ge=1, description="data holders the training set is dealt to")
     partition: Partitioner = Field(
         "dirichlet-balanced", description="rule that deals images to clients; see docs/data.md"
+    )
+    natural_column: str | None = Field(
+        None, min_length=1, description="natural: column whose values are dealt whole to clients"
+    )
+    partition_file: str | None = Field(
+        None, min_length=1, description="file: JSON or Parquet with the client of each image"
     )
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
     classes_per_client: int = Field(2, ge=1, description="pathological only")
@@ -105,6 +130,14 @@ class DataConfig(Strict):
     held_out: float = Field(
         0.0, ge=0, lt=1, description="share of the training images, of all classes, no client gets"
     )
+
+    @field_validator("natural_column", "partition_file")
+    @classmethod
+    def _given_where_needed(cls, value: str | None, info: ValidationInfo) -> str | None:
+        reader = "natural" if info.field_name == "natural_column" else "file"
+        if value is None and info.data.get("partition") == reader:
+            raise ValueError(f"must be given where data.partition is {reader}")
+        return value
 
     @property
     def public_name(self) -> str:
@@ -307,9 +340,9 @@ def config_id(config: RunConfig, data_revision: str) -> str:
 def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that training depends on, but for its seed.
 
-    Left out are the evaluation, the name of the data set, since its revision says which images
-    they are, fields that the partitioner does not read, and privacy and precision where they are
-    off.
+    Left out are the evaluation, the name of the data set and how it is read, since its revision
+    says which images, labels and given clients they are, fields that the partitioner does not read,
+    and privacy and precision where they are off.
 
     Args:
         config: nested plain values, as `RunConfig.model_dump(mode="json")` or the `config_json` of
@@ -318,7 +351,8 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     body = {key: value for key, value in config.items() if key not in ("seed", "evaluation")}
     partitioner = body["data"]["partition"]
     unread = {field for field, readers in _READ_BY.items() if partitioner not in readers}
-    body["data"] = {k: v for k, v in body["data"].items() if k != "name" and k not in unread}
+    unread.update(_IN_REVISION)
+    body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     if body.get("privacy", {}).get("clip") is None:
         body.pop("privacy", None)
     if body["client"].get("precision") == "fp32":  # rows from before there was a choice lack it

@@ -12,6 +12,7 @@ again only where a stamp differs.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -26,6 +27,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.sources.reading import fitted_block
 from fedbench.bench.system.errors import DataError, exhausted
 from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
 
@@ -41,6 +44,9 @@ ARRAYS = {
     "test_labels": LABELS,
 }
 
+CLIENTS = "train_clients"
+"""Further array of a set whose training images come with clients; labels' dtype."""
+
 Verify = Literal["sizes", "stamps", "content"]
 _SPLITS = ("train", "test")
 _BLOCK = 512  # images that are copied at a time
@@ -55,9 +61,10 @@ class Cache:
         name: of the data set, with an absolute path where it has one.
         source: identity of the data from which it was made.
         revision: SHA-256 over the arrays and the number of classes.
-        whole: revision of the set that it is a subset of; its own where it is no subset.
+        whole: revision of the set that it is a subset of, without clients.
         class_names: by label.
-        arrays: by the keys of `ARRAYS`; the images of a split in the order of their SHA-256.
+        arrays: by the keys of `ARRAYS`, and `CLIENTS` where there are any; the images of a split in
+            the order of their SHA-256.
     """
 
     path: Path
@@ -79,6 +86,7 @@ class CacheWriter:
     def __init__(self, folder: Path) -> None:
         """Write into `folder`, which exists and is empty."""
         self._folder = folder
+        self.image_size: int | None = None  # images become squares of this size
         self.entries: dict[str, dict[str, Any]] = {}
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
@@ -91,14 +99,21 @@ class CacheWriter:
         """Write an array whose rows come in blocks.
 
         Args:
-            name: key of `ARRAYS`, which also gives the dtype.
+            name: key of `ARRAYS`, which also gives the dtype, or `CLIENTS`.
             shape: shape of the whole array.
             blocks: `shape[0]` rows in all; each block is written before the next one is taken.
 
         Raises:
             DataError: a block of another shape, or not `shape[0]` rows in all.
         """
-        dtype, file, rows = ARRAYS[name], self._folder / f"{name}.npy", 0
+        dtype, file, rows = _dtype(name), self._folder / f"{name}.npy", 0
+        if self.image_size is not None and dtype == IMAGES:
+            size = self.image_size
+            shape = (*shape[:2], size, size)
+            parts = (
+                block[i : i + _BLOCK] for block in blocks for i in range(0, len(block), _BLOCK)
+            )
+            blocks = (fitted_block(part, size) for part in parts)
         digest = _begin_digest(dtype, shape)
         with file.open("wb") as out:
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
@@ -118,6 +133,10 @@ class CacheWriter:
         if rows != shape[0]:
             raise DataError(f"{name}: {shape[0]} rows were announced but {rows} arrived")
         self.entries[name] = {"shape": list(shape), "sha256": digest.hexdigest()}
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return LABELS if name == CLIENTS else ARRAYS[name]
 
 
 def content_sha256(array: npt.NDArray[Any]) -> str:
@@ -193,8 +212,8 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
     meta = read_meta(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
     stamps: dict[str, list[int]] = {}
-    for name, dtype in ARRAYS.items():
-        file, entry = path / f"{name}.npy", meta["arrays"][name]
+    for name, entry in meta["arrays"].items():
+        file, dtype = path / f"{name}.npy", _dtype(name)
         try:
             stamps[name] = stamp_of(file)
             # The maps of images are shared by all processes; labels are small and read at once.
@@ -213,7 +232,7 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
             raise DataError(f"{file} was altered: its SHA-256 differs from the recorded one")
         array.setflags(write=False)
         arrays[name] = array
-    if verify != "sizes" and any(stamps[n] != meta["arrays"][n]["stamp"] for n in ARRAYS):
+    if verify != "sizes" and any(stamps[n] != meta["arrays"][n]["stamp"] for n in stamps):
         _renew_stamps(path, meta, stamps)
     class_names = tuple(meta["class_names"])
     return Cache(
@@ -267,16 +286,19 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
         class_names = write(CacheWriter(given))
         _check_consistent(name, given, len(class_names))
         entries = _write_in_order(given, fresh)
-        digests = "\n".join([*(entries[n]["sha256"] for n in ARRAYS), str(len(class_names))])
-        revision = hashlib.sha256(digests.encode()).hexdigest()
+        parts = [*(entries[n]["sha256"] for n in ARRAYS), str(len(class_names))]
+        plain = revision = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        if CLIENTS in entries:
+            parts.append(entries[CLIENTS]["sha256"])
+            revision = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         meta = {
             "format": FORMAT_VERSION,
             "name": name,
             "source": source,
             "class_names": list(class_names),
             "revision": revision,
-            "whole": whole or revision,
-            "arrays": {n: {**entries[n], "stamp": stamp_of(fresh / f"{n}.npy")} for n in ARRAYS},
+            "whole": whole or plain,
+            "arrays": {n: {**entries[n], "stamp": stamp_of(fresh / f"{n}.npy")} for n in entries},
         }
         write_meta(fresh, meta)
         if path.is_dir():  # stays in the temporary folder until the new one is in place
@@ -292,14 +314,19 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
 def _write_in_order(given: Path, fresh: Path) -> dict[str, dict[str, Any]]:
     """Copy the arrays of one folder into another, the images of each split sorted by SHA-256.
 
-    Memory stays at one block of images. Images with the same hash are the same, labels included, so
-    their order does not matter.
+    Memory stays at one block of images. Images with the same hash are the same, labels included;
+    those of different clients follow in order of these, so that no order of the source matters.
     """
     writer = CacheWriter(fresh)
     for split in _SPLITS:
         images, labels = _given(given, split)
-        hashes = [_image_sha256(*pair) for pair in zip(images, labels, strict=True)]
-        order = np.array(sorted(range(len(labels)), key=hashes.__getitem__))
+        clients = _given_clients(given) if split == "train" else None
+        ties = itertools.repeat(0) if clients is None else clients.tolist()
+        keys = [
+            (_image_sha256(image, label), tie)
+            for image, label, tie in zip(images, labels, ties, strict=False)
+        ]
+        order = np.array(sorted(range(len(labels)), key=keys.__getitem__))
 
         def blocks(
             images: npt.NDArray[Any] = images, order: npt.NDArray[Any] = order
@@ -309,6 +336,8 @@ def _write_in_order(given: Path, fresh: Path) -> dict[str, dict[str, Any]]:
 
         writer.put_blocks(f"{split}_images", images.shape, blocks())
         writer.put(f"{split}_labels", labels[order])
+        if clients is not None:
+            writer.put(CLIENTS, clients[order])
     return writer.entries
 
 
@@ -316,6 +345,12 @@ def _given(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
     """Map the images and read the labels of a split as the source wrote them."""
     images = np.load(folder / f"{split}_images.npy", mmap_mode="r", allow_pickle=False)
     return images, np.load(folder / f"{split}_labels.npy", allow_pickle=False)
+
+
+def _given_clients(folder: Path) -> npt.NDArray[np.int64] | None:
+    """Read the clients of the training images; None if the source gave none."""
+    file = folder / f"{CLIENTS}.npy"
+    return np.load(file, allow_pickle=False) if file.exists() else None
 
 
 def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
@@ -327,20 +362,30 @@ def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
 
 def _check_consistent(name: str, folder: Path, num_classes: int) -> None:
     """Raise `DataError` unless images and labels that a source wrote fit together."""
-    shapes = {}
+    shapes, num_train = {}, 0
     for split in _SPLITS:
         images, labels = _given(folder, split)
         shapes[split] = list(images.shape[1:])
+        num_train = num_train or len(labels)
         if len(images) == 0 or images.ndim != 4 or labels.shape != (len(images),):
             raise DataError(
                 f"{name}: {split} has images {list(images.shape)} and labels"
                 f" {list(labels.shape)}; needed: (N, C, H, W) and (N,) with N >= 1"
             )
-        if labels.min() < 0 or labels.max() >= num_classes:
+        if labels.min() < HIDDEN or labels.max() >= num_classes:
             raise DataError(
                 f"{name}: {split} labels span {labels.min()}..{labels.max()};"
-                f" allowed: 0..{num_classes - 1}"
+                f" allowed: 0..{num_classes - 1}, or {HIDDEN} for images without a label"
             )
+        unlabelled = int((labels == HIDDEN).sum())
+        if split == "test" and unlabelled and num_classes:
+            raise DataError(
+                f"{name}: {unlabelled:,} of {len(labels):,} test images have no label; leave them"
+                " out, or leave the whole split out to hold labelled training images out"
+            )
+    clients = _given_clients(folder)
+    if clients is not None and clients.shape != (num_train,):
+        raise DataError(f"{name}: {len(clients):,} clients for {num_train:,} training images")
     if shapes["train"] != shapes["test"]:
         raise DataError(
             f"{name}: training images are {shapes['train']} (C, H, W) but test images"
@@ -350,8 +395,8 @@ def _check_consistent(name: str, folder: Path, num_classes: int) -> None:
 
 def _renew_stamps(path: Path, meta: dict[str, Any], stamps: Mapping[str, list[int]]) -> None:
     """Record the new stamps of files whose content has just been verified."""
-    for name in ARRAYS:
-        meta["arrays"][name]["stamp"] = stamps[name]
+    for name, stamp in stamps.items():
+        meta["arrays"][name]["stamp"] = stamp
     try:
         write_meta(path, meta)
     except DataError as err:  # a read-only cache works too; it is hashed at every start

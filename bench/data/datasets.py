@@ -2,9 +2,8 @@
 
 `digits`, `tiny-imagenet`, `hub:PATH` and `folder:PATH` are built into the cache when they are first
 loaded; `tiny-imagenet` from its unzipped folder in `data_dir`/raw, or at `tiny-imagenet:PATH`. The
-torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` has its
-labelled images (5,000 and 8,000) without the unlabelled ones, `svhn` comes without its "extra"
-images.
+torchvision sets are downloaded by `prepare` alone; loading never uses the network. `stl10` has
+5,000 labelled and 100,000 unlabelled training images, `svhn` comes without its "extra" images.
 
 A data set is what it contains: its revision identifies it. A set whose content is known
 (`fedbench.bench.data.known`) has its name wherever it lies; any other is called by its folder,
@@ -29,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.data.cache import (
+    ARRAYS,
+    CLIENTS,
     Cache,
     CacheWriter,
     Verify,
@@ -48,8 +49,12 @@ from fedbench.bench.data.sources.base import (
     prepare_command,
 )
 from fedbench.bench.data.sources.decode import Progress
-from fedbench.bench.data.sources.hub import HubParquet
+from fedbench.bench.data.sources.hf import HubName
+from fedbench.bench.data.sources.hub import HubFolder
+from fedbench.bench.data.sources.npz import NpzArrays
+from fedbench.bench.data.sources.reading import PLAIN, Reading, read_clients
 from fedbench.bench.data.sources.tiny_imagenet import FOLDER, TinyImageNet
+from fedbench.bench.data.sources.webdataset import WebDataset
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 
@@ -66,15 +71,20 @@ TORCHVISION = {
         TorchvisionSet("svhn", "SVHN", 10, (3, 32, 32), 73_257, 26_032, split_argument=True),
         TorchvisionSet("mnist", "MNIST", 10, (1, 28, 28), 60_000, 10_000),
         TorchvisionSet("fashion-mnist", "FashionMNIST", 10, (1, 28, 28), 60_000, 10_000),
-        TorchvisionSet("stl10", "STL10", 10, (3, 96, 96), 5_000, 8_000, split_argument=True),
+        TorchvisionSet(
+            *("stl10", "STL10", 10, (3, 96, 96), 105_000, 8_000),
+            split_argument=True,
+            parts=("train", "unlabeled"),
+        ),
     )
 }
 PLUGINS = "fedbench.datasets"
 TINY = TinyImageNet.kind
 FROM_PATH: dict[str, type[PathSource]] = {
-    source.kind: source for source in (HubParquet, ImageFolders, TinyImageNet)
+    source.kind: source for source in (HubFolder, ImageFolders, WebDataset, NpzArrays, TinyImageNet)
 }
-_KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH))
+WITH_COLUMNS = (HubFolder.kind, WebDataset.kind, HubName.kind)
+_KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH), "hf:OWNER/NAME")
 _SIZES = {
     record.key: (record.num_classes, record.image_shape, record.num_train, record.num_test)
     for record in TORCHVISION.values()
@@ -87,7 +97,7 @@ _SIZES[TINY] = (200, (3, 64, 64), 100_000, 10_000)
 def _of_plugins() -> dict[str, Callable[[Path], Source]]:
     """Return the data sets of other packages: by name, what makes the source in a folder."""
     makers: dict[str, Callable[[Path], Source]] = {}
-    taken = {*_KNOWN, *FROM_PATH}
+    taken = {*_KNOWN, *FROM_PATH, HubName.kind}
     for point in sorted(entry_points(group=PLUGINS)):
         try:
             if point.name in taken or not _NAME.fullmatch(point.name):
@@ -121,6 +131,8 @@ class Dataset:
     class_names: tuple[str, ...] = field(repr=False)
     path: Path
     """The cache folder, from which other processes reopen it."""
+    train_clients: npt.NDArray[np.int64] | None = field(default=None, repr=False)  # (N,)
+    """Client that each training image comes from, where the data set was read with clients."""
 
     @property
     def num_classes(self) -> int:
@@ -157,6 +169,7 @@ def load_dataset(
     *,
     train_subset: int | None = None,
     test_subset: int | None = None,
+    reading: Reading = PLAIN,
     progress: Progress | None = None,
 ) -> Dataset:
     """Open a data set and build its cache first if need be; never uses the network.
@@ -167,14 +180,15 @@ def load_dataset(
             else ~/.cache/fedbench.
         train_subset: this many training images, 1..N, each class with its share (a fixed draw).
         test_subset: the same for the test images.
+        reading: label column, image size and clients.
         progress: called while images are decoded.
 
     Raises:
         UnknownNameError: no such data set.
-        ConfigError: a subset is larger than the set.
+        ConfigError: a subset is larger than the set, or it cannot be read in that way.
         DataError: the data set is missing or torn; the message says what to do.
     """
-    whole = _load(name, data_dir, progress=progress)
+    whole = _load(name, data_dir, reading, progress=progress)
     content = _name_of(whole.name, whole.whole, _sizes(whole), _root(data_dir))
     dataset = _dataset(content, whole)
     train, test = len(dataset.train_labels), len(dataset.test_labels)
@@ -194,11 +208,13 @@ def load_dataset(
             chosen = balanced_subset(labels, size, f"{split}-subset")
             writer.put(f"{split}_images", images[chosen])
             writer.put(f"{split}_labels", labels[chosen])
+            if split == "train" and CLIENTS in whole.arrays:
+                writer.put(CLIENTS, whole.arrays[CLIENTS][chosen])
         return whole.class_names
 
     path = whole.path.with_name(f"{whole.path.name}-train{sizes['train']}-test{sizes['test']}")
     source = f"subset/{whole.revision}/{sizes['train']}/{sizes['test']}"
-    return _dataset(content, ensure(path, whole.name, source, write, whole=whole.revision))
+    return _dataset(content, ensure(path, whole.name, source, write, whole=whole.whole))
 
 
 def prepare(
@@ -206,6 +222,7 @@ def prepare(
     data_dir: Path | None = None,
     *,
     download: bool = True,
+    reading: Reading = PLAIN,
     progress: Progress | None = None,
 ) -> PreparedDataset:
     """Build the cache of a data set if need be, and verify every byte of it.
@@ -216,13 +233,14 @@ def prepare(
         name: see `load_dataset`.
         data_dir: see `load_dataset`.
         download: whether the network may be used.
+        reading: see `load_dataset`.
         progress: called while images are decoded.
 
     Raises:
         UnknownNameError: no such data set.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
-    cache = _load(name, data_dir, download=download, verify="content", progress=progress)
+    cache = _load(name, data_dir, reading, download=download, verify="content", progress=progress)
     sizes = _sizes(cache)
     content = _name_of(cache.name, cache.whole, sizes, _root(data_dir))
     return PreparedDataset(cache.path, cache.revision, content, *sizes[2:])
@@ -249,8 +267,8 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
 
 def cached_labels(
     revision: str, data_dir: Path | None = None
-) -> tuple[npt.NDArray[np.int64], tuple[str, ...]] | None:
-    """Return training labels and class names of a data set that some cache holds, else None.
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...], npt.NDArray[np.int64] | None] | None:
+    """Return training labels, class names and given clients of a set that some cache holds.
 
     Args:
         revision: `Dataset.revision`.
@@ -260,7 +278,8 @@ def cached_labels(
         with suppress(DataError):
             if read_meta(file.parent)["revision"] == revision:
                 cache = open_cache(file.parent, verify="sizes")
-                return cache.arrays["train_labels"], cache.class_names
+                arrays = cache.arrays
+                return arrays["train_labels"], cache.class_names, arrays.get(CLIENTS)
     return None
 
 
@@ -288,8 +307,11 @@ def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     ]
     unknown = dict.fromkeys(("num_classes", "image_shape", "num_train", "num_test"))
     for name, get in (
-        ("hub:PATH", "a Hugging Face Hub folder with train-*.parquet and test-*.parquet"),
-        ("folder:PATH", "a folder with train/CLASS/ and test/CLASS/ of equally large images"),
+        ("hub:PATH", "a folder of Parquet files, or one that save_to_disk wrote"),
+        ("folder:PATH", "a folder of images: train/CLASS/ and test/CLASS/, or CLASS/"),
+        ("webdataset:PATH", "a folder of tar shards"),
+        ("npz:FILE", "a NumPy file of MedMNIST's or Keras's form"),
+        ("hf:OWNER/NAME", prepare_command("hf:OWNER/NAME", data_dir)),
     ):
         records.append({"name": name, **unknown, "get": get, "cached": None})
     for name in _of_plugins():
@@ -310,9 +332,9 @@ class Contents:
 
     def __init__(self, data_dir: Path | None = None, *, build: bool = False) -> None:
         self._data_dir, self._build = data_dir, build
-        self._names: dict[str, str] = {}
+        self._names: dict[tuple[str, Reading], str] = {}
 
-    def __call__(self, name: str) -> str:
+    def __call__(self, name: str, reading: Reading = PLAIN) -> str:
         """Return the name of a data set's content; `hub:FOLDER` if the content is not known.
 
         A name without a path is returned as it is. A folder that has the name of a known set but
@@ -320,24 +342,25 @@ class Contents:
 
         Args:
             name: `data.name` of a configuration.
+            reading: the rest of how it is read.
 
         Raises:
             DataError: the data set is missing, torn or, without `build`, not prepared.
         """
         if ":" not in name:
             return name
-        if name not in self._names:
-            self._names[name] = self._look_up(name)
-        return self._names[name]
+        if (name, reading) not in self._names:
+            self._names[name, reading] = self._look_up(name, reading)
+        return self._names[name, reading]
 
-    def _look_up(self, name: str) -> str:
+    def _look_up(self, name: str, reading: Reading) -> str:
         root = _root(self._data_dir)
         if self._build:
-            cache = _load(name, self._data_dir)
+            cache = _load(name, self._data_dir, reading)
             full_name, revision, sizes = cache.name, cache.whole, _sizes(cache)
         else:
-            meta = self._prepared(name, root)
-            full_name, revision, sizes = meta["name"], meta["revision"], _recorded_sizes(meta)
+            meta = self._prepared(name, reading, root)
+            full_name, revision, sizes = meta["name"], meta["whole"], _recorded_sizes(meta)
         content = _name_of(full_name, revision, sizes, root)
         folder = Path(full_name.partition(":")[2]).name.lower().replace("_", "-")
         for known in ("digits", *_SIZES):
@@ -356,18 +379,18 @@ class Contents:
                 )
         return content
 
-    def _prepared(self, name: str, root: Path) -> dict[str, Any]:
+    def _prepared(self, name: str, reading: Reading, root: Path) -> dict[str, Any]:
         """Return the description of a cache that is there and up to date."""
-        source, _ = _source(name, root, self._data_dir, download=False)
-        identity = _identity(name, source)
+        source, _ = _source(name, root, self._data_dir, reading, download=False)
+        identity = _identity(name, source, reading)
         with suppress(DataError):
-            meta = read_meta(root / source.key)
+            meta = read_meta(root / (source.key + reading.suffix()))
             if identity is None or meta["source"] == identity:
                 return meta
         source.require()
         raise DataError(
             f"{name} is not in the data cache, so that its content is not known yet; run:"
-            f" {prepare_command(name, self._data_dir)}"
+            f" {prepare_command(name, self._data_dir, reading)}"
         )
 
 
@@ -419,32 +442,60 @@ def _recorded_sizes(meta: Mapping[str, Any]) -> tuple[int, tuple[int, ...], int,
 def _load(
     name: str,
     data_dir: Path | None,
+    reading: Reading = PLAIN,
     *,
     download: bool = False,
     verify: Verify = "stamps",
     progress: Progress | None = None,
 ) -> Cache:
     root = _root(data_dir)
-    source, full_name = _source(name, root, data_dir, download=download)
+    source, full_name = _source(name, root, data_dir, reading, download=download)
+
+    def write(writer: CacheWriter) -> tuple[str, ...]:
+        writer.image_size = reading.image_size
+        class_names = source.write(writer, progress)
+        if reading.client_file is not None:
+            (count,) = writer.entries["train_labels"]["shape"]
+            writer.put(CLIENTS, read_clients(reading.client_file, count))
+        return class_names
+
     return ensure(
-        root / source.key,
+        root / (source.key + reading.suffix()),
         full_name,
-        _identity(name, source),
-        lambda writer: source.write(writer, progress),
+        _identity(name, source, reading),
+        write,
         require=source.require,
         verify=verify,
     )
 
 
-def _identity(name: str, source: Source) -> str | None:
+def _identity(name: str, source: Source, reading: Reading) -> str | None:
     try:
-        return source.identity()
+        identity = source.identity()
     except OSError as err:
         raise DataError(f"{name} cannot be read: {err.strerror or err} ({err.filename})") from err
+    options = reading.identity()
+    return f"{identity} {options}" if identity is not None and options else identity
 
 
-def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> tuple[Source, str]:
-    """Return the source of a data set, and its name with an absolute path."""
+def _source(
+    name: str, root: Path, data_dir: Path | None, reading: Reading, *, download: bool
+) -> tuple[Source, str]:
+    """Return the source of a data set, and its name with an absolute path.
+
+    Raises:
+        ConfigError: a column of a set without columns.
+    """
+    kind = name.partition(":")[0]
+    for key, column in (
+        ("data.label_column", reading.label_column),
+        ("data.natural_column", reading.client_column),
+    ):
+        if column is not None and (":" not in name or kind not in WITH_COLUMNS):
+            raise ConfigError(
+                f"{key}={column}, but {name} has no columns; allowed for"
+                f" {', '.join(f'{kind}:' for kind in WITH_COLUMNS)}"
+            )
     if name == "digits":
         return Digits(), name
     if name in TORCHVISION:
@@ -459,6 +510,9 @@ def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> 
             )
         return source, name
     kind, colon, text = name.partition(":")
+    if kind == HubName.kind and text:
+        command = prepare_command(name, data_dir, reading)
+        return HubName(text, reading, command, download), name
     if not colon or kind not in FROM_PATH:
         raise UnknownNameError("data set", name, known_names())
     if not text:
@@ -469,7 +523,7 @@ def _source(name: str, root: Path, data_dir: Path | None, *, download: bool) -> 
             f"{kind}:{os.fsencode(path)!r}: the path is not UTF-8 text, and results could not name"
             " it; rename the folder"
         )
-    return FROM_PATH[kind](path), f"{kind}:{path}"
+    return FROM_PATH[kind](path, reading), f"{kind}:{path}"
 
 
 def _torchvision(name: str, root: Path, data_dir: Path | None, *, download: bool) -> TorchvisionSet:
@@ -505,7 +559,8 @@ def _dataset(name: str, cache: Cache) -> Dataset:
         name,
         cache.revision,
         cache.whole,
-        **cache.arrays,
+        **{name: cache.arrays[name] for name in ARRAYS},
+        train_clients=cache.arrays.get(CLIENTS),
         class_names=cache.class_names,
         path=cache.path,
     )

@@ -26,10 +26,10 @@ def visible_labels(
     same for the whole run and does not change when other clients do.
 
     Args:
-        labels: (N,) classes of the training examples.
+        labels: (N,) classes of the training examples, `HIDDEN` where there is none.
         client_indices: per client the (n_k,) positions of its examples in `labels`.
-        fraction: share in [0, 1] of each client's examples; rounded half up, and at least one
-            example when it is above 0 and the client has any.
+        fraction: share in [0, 1] of each client's labelled examples; rounded half up, and at least
+            one example when it is above 0 and the client has any.
         seed: seed of the run.
 
     Returns:
@@ -53,6 +53,7 @@ def visible_labels(
         if dealt[held].any() or (np.diff(held) == 0).any():
             raise ConfigError(f"client {client} has examples that are dealt twice")
         dealt[held] = True
+        held = held[labels[held] != HIDDEN]
         count = num_visible(len(held), fraction)
         order = numpy_generator(seed, "visible-labels", client).permutation(len(held))
         shown = held[order[:count]]
@@ -121,7 +122,7 @@ def balanced_subset(
     smaller subset are among its examples in a larger one whenever the larger has as many of it.
 
     Args:
-        labels: (N,) classes.
+        labels: (N,) classes; examples that are `HIDDEN` count as one class more.
         size: number of examples, 1..N.
         purpose: name of the draw, such as "train-subset".
         seed: of the draw.
@@ -136,6 +137,7 @@ def balanced_subset(
             f"a subset of {size} examples was asked for, but the set has {len(labels)}; "
             f"allowed: 1..{len(labels)}"
         )
+    labels = labels - min(0, int(labels.min()))
     counts = np.bincount(labels)
     # Whole numbers throughout, so that equal remainders are equal.
     quotas, remainders = np.divmod(counts * size, len(labels))

@@ -87,7 +87,7 @@ def _sources(row: Row) -> tuple[dict[str, str], str]:
 
     def plain(**given: Any) -> Resolved:
         return resolve(
-            row.method, preset=row.preset, environ={}, content=lambda _: row.dataset, **given
+            row.method, preset=row.preset, environ={}, content=lambda *_: row.dataset, **given
         )
 
     try:

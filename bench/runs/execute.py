@@ -30,6 +30,7 @@ from fedbench.bench.config import (
 )
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.sources.reading import Reading
 from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
@@ -115,7 +116,11 @@ def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
     """Open the data set of a configuration from the cache."""
     data, cache = config.data, None if data_dir is None else Path(data_dir)
     return load_dataset(
-        data.name, cache, train_subset=data.train_subset, test_subset=data.test_subset
+        data.name,
+        cache,
+        train_subset=data.train_subset,
+        test_subset=data.test_subset,
+        reading=Reading.of(data),
     )
 
 

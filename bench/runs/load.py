@@ -109,8 +109,8 @@ def _partition(row: Row, config: RunConfig, dataset: Dataset, path: Path) -> Par
     try:
         return Partition.load(path)
     except DataError as err:
-        labels = dataset.train_labels
-        partition = deal(labels, dataset.num_classes, config.data, config.seed)
+        labels, clients = dataset.train_labels, dataset.train_clients
+        partition = deal(labels, dataset.num_classes, config.data, config.seed, clients)
         if partition.hash != row.partition_hash:
             raise StoreError(f"{err}; this fedbench deals the data in another way") from err
         _log.warning("%s; it was dealt again, with the same hash", err)

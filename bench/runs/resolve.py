@@ -111,7 +111,8 @@ def resolve(
         user.update(values)
         sources.update(dict.fromkeys(values, source))
 
-    base = chosen.values_for(canonical, user, content or _prepared(data_dir))
+    look_up = as_read(content or _prepared(data_dir), user)
+    base = chosen.values_for(canonical, user, look_up)
     for key in base.keys() - user:
         sources[key] = f"preset {chosen.preset} ({base[key].origin})"
     try:
@@ -126,7 +127,21 @@ def resolve(
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
 
 
-def _prepared(data_dir: Path | str | None) -> Callable[[str], str]:
+def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[str], str]:
+    """Return the look-up for data that are read as the user's values say."""
+    options = [user.get(f"data.{field}") for field in ("label_column", "image_size")]
+    if options == [None, None]:
+        return content
+
+    def look_up(name: str) -> str:
+        from fedbench.bench.data.sources.reading import Reading
+
+        return content(name, Reading(*options))
+
+    return look_up
+
+
+def _prepared(data_dir: Path | str | None) -> Callable[..., str]:
     """Return the look-up of prepared data sets, which loads no library unless it is used."""
 
     @cache
@@ -135,7 +150,7 @@ def _prepared(data_dir: Path | str | None) -> Callable[[str], str]:
 
         return Contents(None if data_dir is None else Path(data_dir))
 
-    return lambda name: contents()(name)
+    return lambda *asked: contents()(*asked)
 
 
 @cache

@@ -19,7 +19,7 @@ from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
 from fedbench.bench.method.sharing import rule_of
 from fedbench.bench.nn.backbones import Backbone, make_backbone
-from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.seeding import scope
 from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.steps import least_batch
@@ -62,7 +62,7 @@ class Setup:
         channels, height, width = dataset.image_shape
         known = _known(config, dataset, dealt)
         labels = _visible(config, method, known)
-        return cls(
+        setup = cls(
             config=config,
             method=method,
             dataset=dataset,
@@ -79,6 +79,25 @@ class Setup:
                 labelled=bool((labels >= 0).any()),
             ),
         )
+        setup._check_labels()
+        return setup
+
+    def _check_labels(self) -> None:
+        """Refuse to measure or train by labels that do not exist."""
+        if (self.dataset.train_labels >= 0).all():
+            return
+        method, protocols = self.method, self.config.evaluation.protocols
+        if method.needs().labels is Labels.ALL and not self.spec.labelled:
+            raise ConfigError(
+                f"{self.config.spec!r} learns from labels, but no training image of"
+                f" {self.dataset.name} has one; choose a method without labels"
+            )
+        if protocols and not len(self.probed):
+            raise ConfigError(
+                f"evaluation.protocols={','.join(protocols)}: they learn from labelled images, but"
+                f" none that a client holds in {self.dataset.name} has a label; set"
+                " evaluation.protocols=[]"
+            )
 
     @classmethod
     def reopen(cls, config: RunConfig, dataset: Path, partition: Path) -> Setup:
@@ -153,7 +172,9 @@ class Setup:
         """
         config = self.config
         if config.evaluation.labels_from == "held-out":
-            return held_out(self.dataset.train_labels, config.data.held_out, config.seed)
+            labels = self.dataset.train_labels
+            outside = held_out(labels, config.data.held_out, config.seed)
+            return outside[labels[outside] >= 0]
         dealt: np.ndarray = np.sort(self.dealt.indices)
         known: np.ndarray = dealt[self.known_labels[dealt] >= 0]
         return known

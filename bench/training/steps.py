@@ -31,7 +31,8 @@ def dealt(dataset: Dataset, config: RunConfig) -> Partition:
     fields = config.data.model_dump_json(exclude={"name", "label_fraction"})
     key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
     if key not in _partitions:
-        _partitions[key] = deal(dataset.train_labels, dataset.num_classes, config.data, config.seed)
+        labels, classes = dataset.train_labels, dataset.num_classes
+        _partitions[key] = deal(labels, classes, config.data, config.seed, dataset.train_clients)
     _partitions.move_to_end(key)
     while len(_partitions) > _REMEMBERED:
         _partitions.popitem(last=False)

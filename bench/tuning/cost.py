@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.sources.reading import Reading
 from fedbench.bench.runs.execute import open_dataset
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Datasets:
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
-        self._opened: dict[tuple[str, int | None, int | None], Dataset] = {}
+        self._opened: dict[tuple[str, int | None, int | None, Reading], Dataset] = {}
 
     def __call__(self, config: RunConfig) -> Dataset:
         """Return the data set of a configuration.
@@ -93,7 +94,7 @@ class Datasets:
             DataError: if it cannot be opened.
         """
         data = config.data
-        key = (data.name, data.train_subset, data.test_subset)
+        key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
         if key not in self._opened:
             self._opened[key] = open_dataset(config, self._data_dir)
         return self._opened[key]

@@ -22,7 +22,7 @@ from fedbench.bench.method.registry import entries
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.fields import build_config, check_key, flat_config, get, known_keys
 from fedbench.bench.runs.presets import load_preset, preset_names
-from fedbench.bench.runs.resolve import preset_of, resolve, user_keys
+from fedbench.bench.runs.resolve import as_read, preset_of, resolve, user_keys
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.identity import canonical_json
 
@@ -341,7 +341,8 @@ def plan(
     keys = grid.keys(label)
     points = _points(axes, grid.points_of(label))
     if _DATA in keys and _DATA in overrides:
-        points = _located(points, str(overrides.pop(_DATA)), content)
+        place = str(overrides.pop(_DATA))
+        points = _located(points, place, as_read(content, overrides))
     environ = os.environ if environ is None else environ
     best = {registry.canonical_spec(spec): values for spec, values in (tuned or {}).items()}
     known = {spec: {*known_keys(spec)} for spec in specs}

@@ -11,15 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.config import DataConfig
-from fedbench.bench.data.labels import held_out
+from fedbench.bench.data.labels import HIDDEN, held_out
 from fedbench.bench.data.partition.dirichlet import largest_remainder
 from fedbench.bench.data.partition.partition import Partition, checked_labels, flatten
-from fedbench.bench.data.partition.partitioners import PARTITIONERS, dirichlet_balanced_legacy
+from fedbench.bench.data.partition.partitioners import (
+    PARTITIONERS,
+    dirichlet_balanced_legacy,
+    given,
+)
 from fedbench.bench.data.partition.rotations import draw_angles
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.system.seeding import numpy_generator
 
 _MAY_HAVE_EMPTY_CLIENTS = ("iid", "rotation", "dirichlet")
+_GIVEN = ("natural", "file")
+_WITHOUT_LABELS = ("iid", "rotation", *_GIVEN)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,13 @@ class Deal:
         return {"dataset": self.dataset, **self.record, **extra, "hash": self.partition.hash}
 
 
-def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: int) -> Partition:
+def deal(
+    labels: npt.NDArray[Any],
+    num_classes: int,
+    config: DataConfig,
+    seed: int,
+    clients: npt.NDArray[np.int64] | None = None,
+) -> Partition:
     """Deal training examples to clients as `data.partition` says.
 
     Fields that the partitioner does not use are ignored. `rotation` is an iid deal whose clients'
@@ -52,25 +64,34 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
     an hsu deal by `data.alpha` with bins by `data.rotation_alpha`, drawn independently.
     The share `data.held_out` is taken away first; besides it only `pathological` and `legacy` leave
     examples unused. Only `iid`, `rotation` and `dirichlet` take more clients than examples and then
-    leave some empty, as `dirichlet` may at any size.
+    leave some empty, as `dirichlet` may at any size. `natural` and `file` deal by clients that the
+    data set was read with; with `iid` and `rotation` they are those that need no labels.
 
     Args:
-        labels: (N,) classes in [0, num_classes).
+        labels: (N,) classes in [0, num_classes), `HIDDEN` for examples without a label.
         num_classes: C; classes without examples are allowed.
         config: Partitioner and its settings.
         seed: The run's.
+        clients: (N,) for `natural` and `file`.
 
     Raises:
         ConfigError: The settings cannot be met by these labels.
         DataError: Labels are missing or out of range.
     """
     all_labels = checked_labels(labels, num_classes)
+    hidden = int((all_labels == HIDDEN).sum())
+    if hidden and config.partition not in _WITHOUT_LABELS:
+        raise ConfigError(
+            f"data.partition={config.partition} deals by labels, but {hidden:,} of"
+            f" {len(all_labels):,} training images have none; use one of"
+            f" {', '.join(_WITHOUT_LABELS)}"
+        )
     dealt = np.ones(len(all_labels), dtype=np.bool_)
     dealt[held_out(all_labels, config.held_out, seed)] = False
     labels = all_labels[dealt]
     name, num_clients = config.partition, config.num_clients
-    if name not in PARTITIONERS:
-        raise UnknownNameError("partitioner", name, PARTITIONERS)
+    if name not in PARTITIONERS and name not in _GIVEN:
+        raise UnknownNameError("partitioner", name, [*PARTITIONERS, *_GIVEN])
     if num_clients > len(labels) and name not in _MAY_HAVE_EMPTY_CLIENTS:
         raise ConfigError(
             f"data.num_clients={num_clients} is more than the {len(labels)} training images, and "
@@ -82,12 +103,19 @@ def deal(labels: npt.NDArray[Any], num_classes: int, config: DataConfig, seed: i
             f"{config.min_client_size * num_clients} images, there are {len(labels)}; lower one"
         )
     owners = np.full(len(all_labels), -1, np.int32)
+    rng = numpy_generator(seed, "partition")
     legacy = config.legacy and name == "dirichlet-balanced"
     if legacy:
         seed = 0
         owners[dealt] = dirichlet_balanced_legacy(labels, num_classes, config)
+    elif name in _GIVEN:
+        if clients is None:
+            raise ConfigError(
+                f"data.partition={name} needs images that come with clients, not labels alone; use"
+                f" one of {', '.join(PARTITIONERS)}"
+            )
+        owners[dealt] = given(clients, config, rng)[dealt]
     else:
-        rng = numpy_generator(seed, "partition")
         owners[dealt] = PARTITIONERS[name](labels, num_classes, config, rng)
     angles, bins = None, None
     if name in ("rotation", "joint"):
@@ -155,7 +183,8 @@ def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
         labels: (N,) that it was dealt from.
 
     Returns:
-        JSON values; `rotation_bins` only for rotation shifts.
+        JSON values; `rotation_bins` only for rotation shifts, `num_unlabelled` only if there are
+        such examples.
     """
     counts = partition.class_counts(labels)  # (K, C)
     held = counts > 0
@@ -176,6 +205,8 @@ def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
     }
     if partition.rotation_bins is not None:
         record["rotation_bins"] = partition.rotation_bins
+    if hidden := int((labels[partition.indices] == HIDDEN).sum()):
+        record["num_unlabelled"] = hidden
     return record
 
 

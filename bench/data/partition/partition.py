@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_bytes
 
@@ -124,7 +125,10 @@ class Partition:
         return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
 
     def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
-        """Count the examples of each class at each client, (K, C), from labels (N,)."""
+        """Count the examples of each class at each client, (K, C), from labels (N,).
+
+        Examples without a label are not counted.
+        """
         labels = checked_labels(labels, self.num_classes)
         if len(labels) != self.num_examples:
             raise DataError(
@@ -132,7 +136,8 @@ class Partition:
                 "use the labels that the partition was dealt from"
             )
         cells = np.repeat(np.arange(self.num_clients), self.sizes) * self.num_classes
-        cells += labels[self.indices]
+        dealt = labels[self.indices]
+        cells = (cells + dealt)[dealt != HIDDEN]
         counts = np.bincount(cells, minlength=self.num_clients * self.num_classes)
         return counts.reshape(self.num_clients, self.num_classes)
 
@@ -217,7 +222,7 @@ def checked_labels(labels: npt.ArrayLike, num_classes: int) -> IntArray:
     """Return labels as int64.
 
     Raises:
-        DataError: There are no labels, or they are not integers in 0 … C - 1.
+        DataError: There are no labels, or they are not integers in 0 … C - 1 or `HIDDEN`.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or len(labels) == 0 or labels.dtype.kind not in "iu":
@@ -225,6 +230,6 @@ def checked_labels(labels: npt.ArrayLike, num_classes: int) -> IntArray:
             f"labels must be a non-empty row of integers, got {labels.dtype} {labels.shape}"
         )
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= num_classes:
+    if low < HIDDEN or high >= num_classes:
         raise DataError(f"labels {low} … {high} are not all in 0 … {num_classes - 1}")
     return labels.astype(np.int64, copy=False)

@@ -202,6 +202,32 @@ def pathological(
     return owners
 
 
+def given(clients: IntArray, config: DataConfig, rng: np.random.Generator) -> Owners:
+    """Deal by the clients that images come with; (N,) numbers 0..G-1, such as writers.
+
+    A partition file has as many as there are clients. Of a column's values each goes to a client of
+    its own, or, if there are fewer clients, whole values are shuffled and dealt like cards.
+
+    Raises:
+        ConfigError: More clients than values, or for a file another number.
+    """
+    groups, num_clients = int(clients.max()) + 1, config.num_clients
+    if config.partition == "file" and num_clients != groups:
+        raise ConfigError(
+            f"data.num_clients={num_clients}, but {config.partition_file} deals to {groups};"
+            f" set data.num_clients={groups}"
+        )
+    if num_clients > groups:
+        raise ConfigError(
+            f"data.num_clients={num_clients} is more than the {groups} values of"
+            f" data.natural_column={config.natural_column}; allowed: 1..{groups}"
+        )
+    owners = np.arange(groups, dtype=np.int32)
+    if num_clients < groups:
+        owners[rng.permutation(groups)] = np.arange(groups) % num_clients
+    return owners[clients]
+
+
 def even_sizes(num_examples: int, num_clients: int) -> IntArray:
     """Return (K,) sizes that sum to `num_examples` and differ by one at most, larger ones first."""
     return num_examples // num_clients + (

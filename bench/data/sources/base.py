@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import logging
 import os
 import pickle
 import re
@@ -23,15 +22,17 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fedbench.bench.data.cache import CacheWriter, first_line
-from fedbench.bench.data.sources.decode import HELD_OUT, Part, Picture, Progress, write_splits
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
+from fedbench.bench.data.sources.reading import PLAIN, Reading
 from fedbench.bench.system.errors import DataError
-
-LOGGER = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 )
 TEST_FOLDERS = ("test", "val", "validation", "valid")
+UNLABELLED = ("unlabelled", "unlabeled", "unsupervised")
+"""Names of folders and splits of training images without labels."""
 TIMEOUT = 30.0  # seconds without an answer from a download server
 
 
@@ -61,6 +62,7 @@ class PathSource(ABC):
     """A source in a folder of the user's, named `kind:PATH`."""
 
     path: Path
+    reading: Reading = PLAIN
     kind: ClassVar[str]
 
     @property
@@ -146,13 +148,14 @@ class TorchvisionSet:
     num_train: int
     num_test: int
     split_argument: bool = False  # split="train" instead of train=True
+    parts: tuple[str, ...] = ("train",)  # splits of torchvision's that training images come from
     raw: Path = Path()
     command: str = ""
     download: bool = False
 
     def identity(self) -> str:
         """Return a constant: torchvision checks its downloads against fixed checksums."""
-        return f"torchvision/{self.class_name}"
+        return "/".join(("torchvision", self.class_name, *self.parts[1:]))
 
     def require(self) -> None:
         """Raise `DataError` with the command to run when there are no raw files."""
@@ -163,15 +166,20 @@ class TorchvisionSet:
         """Write the four arrays; returns the class names."""
         names: tuple[str, ...] = ()
         for split in ("train", "test"):
-            dataset = self._open(split)
-            images = np.asarray(dataset.data)
-            if images.ndim == 3:  # grey, without a channel dimension
-                images = images[:, None]
-            elif images.shape[1:] != self.image_shape:  # channels last
-                images = images.transpose(0, 3, 1, 2)
-            targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
-            writer.put(f"{split}_images", images)
-            writer.put(f"{split}_labels", np.asarray(targets, dtype=np.int64))
+            blocks, labels = [], []
+            for part in self.parts if split == "train" else (split,):
+                dataset = self._open(part)
+                images = np.asarray(dataset.data)
+                if images.ndim == 3:  # grey, without a channel dimension
+                    images = images[:, None]
+                elif images.shape[1:] != self.image_shape:  # channels last
+                    images = images.transpose(0, 3, 1, 2)
+                targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
+                blocks.append(images)
+                labels.append(np.asarray(targets, dtype=np.int64))
+            shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
+            writer.put_blocks(f"{split}_images", shape, blocks)
+            writer.put(f"{split}_labels", np.concatenate(labels))
             names = tuple(getattr(dataset, "classes", None) or map(str, range(self.num_classes)))
             if progress is not None:
                 total = self.num_train + self.num_test
@@ -212,9 +220,11 @@ class TorchvisionSet:
         )
 
 
-def prepare_command(name: str, data_dir: Path | None) -> str:
-    """Return the command that downloads a data set, with the data folder when one was given."""
+def prepare_command(name: str, data_dir: Path | None, reading: Reading = PLAIN) -> str:
+    """Return the command that prepares a data set, with the data folder when one was given."""
     option = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    for key, value in reading.settings().items():
+        option += ["--set", f"{key}={value}"]
     return shlex.join(["fedbench", "data", "prepare", name, *option])
 
 
@@ -222,7 +232,8 @@ class ImageFolders(PathSource):
     """`folder:PATH`: PATH/train/CLASS/… and PATH/test/CLASS/… (or val/, validation/, valid/).
 
     Without a test folder one image of six is held out by its content; without a train folder too,
-    PATH itself has the class folders.
+    PATH itself has the class folders. Images in PATH/unlabelled (or unlabeled, unsupervised) are
+    training images without a label, and so are all images of a folder without class folders.
 
     Classes are numbered by the sorted folder names and images follow in sorted order, as
     torchvision's ImageFolder does; two deviations: names with a leading dot are skipped, and grey
@@ -241,12 +252,8 @@ class ImageFolders(PathSource):
         classes, train, test = self._splits()
         if test:
             return write_splits(writer, train, test, classes, progress)
-        LOGGER.warning(
-            "folder:%s has no test folder: one image of %d, by its content, is a test image",
-            self.path.name,
-            HELD_OUT,
-        )
-        return write_splits(writer, Part(train, False), Part(train, True), classes, progress)
+        parts = hold_out(train, f"folder:{self.path.name}")
+        return write_splits(writer, *parts, classes, progress)
 
     def _splits(self) -> tuple[tuple[str, ...], list[Picture], list[Picture]]:
         """Return the class names, the training images and the test images."""
@@ -257,17 +264,26 @@ class ImageFolders(PathSource):
                 raise DataError(f"folder:{self.path} has {test.name}/ but no train/")
             train = self.path
         classes = _class_folders(train)
-        if not classes:
-            raise DataError(
-                f"folder:{self.path} needs the folders train/ and test/ (or val/) with one folder"
-                " per class in each, or one folder per class"
-            )
+        extra = [file for name in UNLABELLED for file in images_in(self.path / name)]
+        if not classes:  # all images are unlabelled
+            pictures = [*images_in(train), *(extra if train != self.path else ())]
+            if not pictures:
+                raise DataError(
+                    f"folder:{self.path} needs the folders train/ and test/ (or val/) with one"
+                    " folder per class in each, or one folder per class, or images without a label"
+                )
+            return (), _unlabelled(pictures), _unlabelled([] if test is None else images_in(test))
+        pictures_of_train = [*_pictures(train, classes), *_unlabelled(extra)]
         if test is None:
-            return tuple(classes), _pictures(train, classes), []
+            return tuple(classes), pictures_of_train, []
         test_classes = _class_folders(test)
         if unknown := sorted(set(test_classes) - set(classes)):
             raise DataError(f"{test} has classes that train/ has not: {', '.join(unknown)}")
-        return tuple(classes), _pictures(self.path / "train", classes), _pictures(test, classes)
+        return tuple(classes), pictures_of_train, _pictures(test, classes)
+
+
+def _unlabelled(files: list[Path]) -> list[Picture]:
+    return [Picture(file, HIDDEN) for file in files]
 
 
 def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
@@ -283,7 +299,9 @@ def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
 
 
 def _class_folders(folder: Path) -> list[str]:
-    names = [f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith(".")]
+    """Names of the folders in a folder, without hidden and unlabelled ones, sorted."""
+    folders = (f.name for f in folder.iterdir() if f.is_dir())
+    names = [name for name in folders if name[0] != "." and name not in UNLABELLED]
     for name in names:
         if not is_utf8(name):
             raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import struct
 import warnings
 import zlib
@@ -18,8 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.cache import CLIENTS, CacheWriter, first_line
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.sources.reading import fitted
 from fedbench.bench.system.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with (images done, images in all) while a data set is built."""
@@ -39,15 +44,17 @@ class Picture(NamedTuple):
 
     Attributes:
         file: the file.
-        label: the class.
+        label: the class, or `HIDDEN`.
         row: row in the file; None if the file is the image.
         data: content of that row.
+        client: value of the column that clients are made of.
     """
 
     file: Path
     label: int
     row: int | None = None
     data: bytes | None = None
+    client: str | int | None = None
 
     @property
     def place(self) -> str:
@@ -79,27 +86,40 @@ class Part:
     Attributes:
         whole: all pictures, in their order; iterated anew each time.
         held_out: True = the test images.
+        labelled: only images with a label are held out.
     """
 
     whole: Iterable[Picture]
     held_out: bool
+    labelled: bool
 
     def __iter__(self) -> Iterator[Picture]:
         """Yield the pictures of this part."""
         for picture in self.whole:
             data = picture.file.read_bytes() if picture.data is None else picture.data
             number = int.from_bytes(hashlib.sha256(data).digest()[:8])
-            if (number % HELD_OUT == 0) == self.held_out:
+            may = picture.label != HIDDEN or not self.labelled
+            if (may and number % HELD_OUT == 0) == self.held_out:
                 yield picture
+
+
+def hold_out(whole: Iterable[Picture], name: str) -> tuple[Part, Part]:
+    """Return training and test images of a data set without a test split, and log a warning."""
+    labelled = any(picture.label != HIDDEN for picture in whole)
+    _log.warning(
+        "%s has no test split: one image of %d, by its content, is a test image", name, HELD_OUT
+    )
+    return Part(whole, False, labelled), Part(whole, True, labelled)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Labels of a split, images per (width, height), and whether an image has colour."""
+    """Labels of a split, images per (width, height), whether an image has colour, and clients."""
 
     labels: npt.NDArray[np.int64]
     sizes: Counter[tuple[int, int]]
     colour: bool
+    clients: list[str | int | None]
 
 
 def write_splits(
@@ -110,6 +130,8 @@ def write_splits(
     progress: Progress | None,
 ) -> tuple[str, ...]:
     """Decode both splits into the cache: RGB when any image has colour, else one grey channel.
+
+    Images have one size already, or `writer.image_size` brings them to one.
 
     Two passes: headers first, so that shape and number are known before the first byte is written
     and memory stays at one block of images.
@@ -134,14 +156,18 @@ def write_splits(
         if not len(layout.labels):
             raise DataError(f"the {split} split has no images")
     class_names = class_names or _numbered(layouts)
+    size = writer.image_size
     sizes = layouts["train"].sizes + layouts["test"].sizes
-    if len(sizes) > 1:
+    if len(sizes) > 1 and size is None:
+        smallest = min(min(pair) for pair in sizes)
         listed = ", ".join(f"{w}x{h} ({n} images)" for (w, h), n in sizes.most_common(5))
         more = f" and {len(sizes) - 5} more" if len(sizes) > 5 else ""
         raise DataError(
-            f"all images must have one size, but widths x heights are {listed}{more}; resize them"
+            f"all images must have one size, but widths x heights are {listed}{more}; set"
+            f" data.image_size, for example {smallest}, to resize them"
         )
-    (width, height), total = next(iter(sizes.items()))
+    ((width, height),) = sizes if size is None else [(size, size)]
+    total = sizes.total()
     mode = "RGB" if any(layout.colour for layout in layouts.values()) else "L"
     done = 0
 
@@ -149,7 +175,7 @@ def write_splits(
         """Decode blocks (B, C, H, W) of at most `BLOCK` images."""
         nonlocal done
         remaining = iter(pictures)
-        while block := [_pixels(picture, mode) for picture in islice(remaining, BLOCK)]:
+        while block := [_pixels(picture, mode, size) for picture in islice(remaining, BLOCK)]:
             yield _stack(block)
             done += len(block)
             if progress is not None:
@@ -160,6 +186,9 @@ def write_splits(
         shape = (len(labels), len(mode), height, width)
         writer.put_blocks(f"{split}_images", shape, decode(pictures))
         writer.put(f"{split}_labels", labels)
+    clients = layouts["train"].clients
+    if clients[0] is not None:
+        writer.put(CLIENTS, np.unique(np.array(clients), return_inverse=True)[1].astype(np.int64))
     return class_names
 
 
@@ -170,6 +199,9 @@ def _numbered(layouts: Mapping[str, Layout]) -> tuple[str, ...]:
         DataError: a class below the largest has no image, as if labels were no class numbers.
     """
     used = np.unique(np.concatenate([layout.labels for layout in layouts.values()]))
+    used = used[used != HIDDEN]
+    if not len(used):
+        return ()
     num_classes = int(used[-1]) + 1
     missing = np.setdiff1d(np.arange(num_classes), used)
     if len(missing):
@@ -185,13 +217,14 @@ def _numbered(layouts: Mapping[str, Layout]) -> tuple[str, ...]:
 def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> Layout:
     labels: list[int] = []
     sizes: Counter[tuple[int, int]] = Counter()
-    colour = False
+    colour, clients = False, []
     # Without names only a label that would make a huge, mostly empty list of classes is refused.
     limit = len(class_names) if class_names is not None else 1 << 16
     for picture in pictures:
-        if not 0 <= picture.label < limit:
+        if not HIDDEN <= picture.label < limit:
             raise DataError(
-                f"{picture.place}: label {picture.label} is out of range; allowed: 0..{limit - 1}"
+                f"{picture.place}: label {picture.label} is out of range; allowed:"
+                f" {HIDDEN} (none), 0..{limit - 1}"
             )
         with picture.open() as image:
             if image.mode not in GREY_MODES | COLOUR_MODES:
@@ -202,11 +235,17 @@ def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> L
             colour = colour or image.mode in COLOUR_MODES
             sizes[image.size] += 1
         labels.append(picture.label)
-    return Layout(np.array(labels, dtype=np.int64), sizes, colour)
+        clients.append(picture.client)
+    return Layout(np.array(labels, dtype=np.int64), sizes, colour, clients)
 
 
-def _pixels(picture: Picture, mode: str) -> npt.NDArray[np.uint8]:
+def _pixels(picture: Picture, mode: str, size: int | None) -> npt.NDArray[np.uint8]:
     """Pixels (H, W) or (H, W, 3)."""
+    pixels = _decoded(picture, mode)
+    return pixels if size is None else fitted(pixels, size)
+
+
+def _decoded(picture: Picture, mode: str) -> npt.NDArray[np.uint8]:
     with picture.open() as image:
         try:
             image.load()  # explicitly, because NumPy may hide its errors

@@ -43,9 +43,11 @@ def deals(rows: Sequence[Row], data_dir: Path | None) -> tuple[list[dict[str, An
                     " or of another revision; fedbench data prepare fills the cache."
                 )
                 continue
-            labels, class_names = cached
+            labels, class_names, clients = cached
             config = row.config
-            dealt = summary(deal(labels, len(class_names), config.data, config.seed), labels)
+            dealt = summary(
+                deal(labels, len(class_names), config.data, config.seed, clients), labels
+            )
         except FedbenchError as error:
             missing.append(
                 f"Clients of {row.dataset} are not shown, {row.partition} partition: {error}"

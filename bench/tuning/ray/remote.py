@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.bench.data.cache import ARRAYS, CacheWriter, ensure, open_cache
+from fedbench.bench.data.cache import CacheWriter, ensure, open_cache
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import file_lock
@@ -133,8 +133,8 @@ def _local_dataset(path: Path, revision: str, name: str, home: Home) -> Path:
 
     def write(writer: CacheWriter) -> tuple[str, ...]:
         arrays, class_names = _fetch(path, home)
-        for key in ARRAYS:
-            writer.put(key, arrays[key])
+        for key, array in arrays.items():
+            writer.put(key, array)
         return class_names
 
     ensure(copy, name, f"copy/{revision}", write)

@@ -229,7 +229,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     ("labels", "shape", "message"),
     [
         ([0, 1, 2, 0], (4, 1, 2, 2), r"labels span 0\.\.2; allowed: 0\.\.1"),
-        ([0, 1, -1, 0], (4, 1, 2, 2), r"labels span -1\.\.1"),
+        ([0, 1, -2, 0], (4, 1, 2, 2), r"labels span -2\.\.1; allowed: 0\.\.1, or -1"),
         ([0, 1], (4, 1, 2, 2), "needed: "),
         ([0, 1, 0, 1], (4, 2, 2), "needed: "),
         ([0, 1, 0, 1], (4, 1, 3, 2), "they must agree"),

@@ -40,7 +40,9 @@ def labelled(name: str, subset: int | None) -> Dataset:
     size, classes = _SIZES.get(name, _TINY)
     size = subset or size
     labels = np.arange(size, dtype=np.int64) % classes
-    made = SimpleNamespace(revision=f"{name}{subset}", train_labels=labels, num_classes=classes)
+    made = SimpleNamespace(
+        revision=f"{name}{subset}", train_labels=labels, num_classes=classes, train_clients=None
+    )
     return cast(Dataset, made)
 
 

@@ -69,7 +69,8 @@ def test_two_columns_that_could_be_labels_are_refused(tmp_path: Path) -> None:
     train = table(LABELS, "character", writer=list(range(COUNT)))
     name = write(tmp_path / "set", train=train, test=table([0]))
     with pytest.raises(
-        DataError, match=r"the only other one of integers or text\); found:.*writer"
+        DataError,
+        match=r"the only other one.*, or data\.label_column=NAME\); found:.*writer",
     ):
         load_dataset(name, tmp_path / "data")
 

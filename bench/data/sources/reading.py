@@ -1,0 +1,213 @@
+"""Options of how a data set is read: its label column, the size of its images, its clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from fedbench.bench.config import DataConfig
+from fedbench.bench.system.errors import DataError
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Fields of a configuration that decide what is read from a source.
+
+    Attributes:
+        label_column: column with the labels; None = by its name.
+        image_size: height and width that images are brought to; None = they have one size already.
+        client_column: column whose values natural clients are made of.
+        client_file: file that names the client of each training image.
+    """
+
+    label_column: str | None = None
+    image_size: int | None = None
+    client_column: str | None = None
+    client_file: Path | None = None
+
+    @classmethod
+    def of(cls, data: DataConfig) -> Reading:
+        """Return the options of a configuration; those of other partitions are left out."""
+        file = data.partition_file if data.partition == "file" else None
+        return cls(
+            data.label_column,
+            data.image_size,
+            data.natural_column if data.partition == "natural" else None,
+            None if file is None else Path(file).expanduser(),
+        )
+
+    def without_clients(self) -> Reading:
+        """Return the same for test images."""
+        return replace(self, client_column=None, client_file=None)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of a configuration that ask for this, without those at defaults."""
+        values = {
+            "data.label_column": self.label_column,
+            "data.image_size": self.image_size,
+            "data.partition": "natural" if self.client_column else "file",
+            "data.natural_column": self.client_column,
+            "data.partition_file": self.client_file,
+        }
+        if self.client_column is None and self.client_file is None:
+            del values["data.partition"]
+        return {key: value for key, value in values.items() if value is not None}
+
+    def identity(self) -> str:
+        """Return the options and the file's hash as text; empty where nothing is asked for.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
+        digest = None
+        if self.client_file is not None:
+            try:
+                digest = hashlib.sha256(self.client_file.read_bytes()).hexdigest()
+            except OSError as err:
+                raise DataError(
+                    f"data.partition_file: {self.client_file} cannot be read ({err.strerror})"
+                ) from err
+        values = (self.label_column, self.image_size, self.client_column, digest)
+        return json.dumps(values) if any(value is not None for value in values) else ""
+
+    def suffix(self) -> str:
+        """Return what the cache folder's name ends in; empty where nothing is asked for."""
+        identity = self.identity()
+        return f"-read-{hashlib.sha256(identity.encode()).hexdigest()[:12]}" if identity else ""
+
+
+PLAIN = Reading()
+"""The data set as it is."""
+
+
+def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
+    """Return the client of each training image, in the order of the source, from a file.
+
+    JSON has a list of clients, one per image, or an object with a list of images per client;
+    Parquet has a column `client`, one row per image.
+
+    Args:
+        file: `.json` or `.parquet`.
+        num_images: N.
+
+    Returns:
+        (N,) clients 0..K-1, each with an image.
+
+    Raises:
+        DataError: the file cannot be read, has not one client per image, or leaves a client out.
+    """
+    place = f"data.partition_file: {file}"
+    if file.suffix == ".parquet":
+        clients = _parquet_clients(file, place)
+    elif file.suffix == ".json":
+        clients = _json_clients(file, place, num_images)
+    else:
+        raise DataError(f"{place} must end in .json or .parquet")
+    if len(clients) != num_images:
+        raise DataError(
+            f"{place} has clients of {len(clients):,} images, but there are {num_images:,}"
+            " training images; needed is one client per image, in the order of the source"
+        )
+    if clients.min() < 0:
+        image = int(np.argmin(clients))
+        raise DataError(f"{place}: image {image} has client {clients[image]}; allowed: 0, 1, 2, …")
+    used = np.unique(clients)
+    if used[-1] != len(used) - 1:
+        empty = int(np.flatnonzero(used != np.arange(len(used)))[0])
+        raise DataError(
+            f"{place}: the largest client is {used[-1]}, but client {empty} has no image; number"
+            " clients 0, 1, 2, … without gaps"
+        )
+    return clients
+
+
+def _parquet_clients(file: Path, place: str) -> npt.NDArray[np.int64]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as err:
+        raise DataError(f"{place} cannot be read as Parquet ({str(err).splitlines()[0]})") from err
+    if "client" not in table.column_names or not pa.types.is_integer(table["client"].type):
+        raise DataError(
+            f"{place} needs a column 'client' of integers; found: {', '.join(table.column_names)}"
+        )
+    if table["client"].null_count:
+        row = table["client"].is_null().to_pylist().index(True)
+        raise DataError(f"{place}: image {row} has no client")
+    return np.asarray(table["client"].to_numpy(), np.int64)
+
+
+def _json_clients(file: Path, place: str, num_images: int) -> npt.NDArray[np.int64]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as err:
+        raise DataError(f"{place} cannot be read as JSON ({err})") from err
+    if isinstance(content, list):
+        return _integers(content, place)
+    if not isinstance(content, dict) or not all(isinstance(v, list) for v in content.values()):
+        raise DataError(
+            f"{place} must have a list of clients, one per image, or an object with a list of"
+            " images per client"
+        )
+    clients = np.full(num_images, -1, np.int64)
+    for name, listed in content.items():
+        images = _integers(listed, f"{place}, client {name}")
+        if not re.fullmatch(r"\d{1,9}", name):
+            raise DataError(f"{place}: client {name!r} is no number; allowed: 0, 1, 2, …")
+        if len(images) and not 0 <= images.min() <= images.max() < num_images:
+            raise DataError(
+                f"{place}: client {name} has images {images.min()}..{images.max()};"
+                f" allowed: 0..{num_images - 1}"
+            )
+        twice = images[clients[images] >= 0]
+        if len(twice) or len(np.unique(images)) < len(images):
+            image = twice[0] if len(twice) else images[np.argmax(np.bincount(images)[images] > 1)]
+            raise DataError(f"{place}: image {image} is dealt twice, the second time to {name}")
+        clients[images] = int(name)
+    if (left := np.flatnonzero(clients < 0)).size:
+        raise DataError(
+            f"{place}: {left.size:,} of {num_images:,} images have no client, image {left[0]} the"
+            " first"
+        )
+    return clients
+
+
+def _integers(values: list[Any], place: str) -> npt.NDArray[np.int64]:
+    for position, value in enumerate(values):
+        if type(value) is not int or abs(value) > 2**31:
+            raise DataError(f"{place}: entry {position} is {value!r}, not a whole number")
+    return np.array(values, np.int64)
+
+
+def fitted(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """Return pixels (H, W) or (H, W, C) as a square: resized along the shorter side, centre kept.
+
+    Resizing is bilinear and antialiased. A square of that size is returned as it is.
+    """
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    if pixels.ndim == 3:
+        return np.stack([fitted(channel, size) for channel in pixels.transpose(2, 0, 1)], axis=-1)
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
+
+
+def fitted_block(images: npt.NDArray[Any], size: int) -> npt.NDArray[np.uint8]:
+    """Do the same to images (B, C, H, W)."""
+    if images.shape[2:] == (size, size):
+        return images
+    flat = images.reshape(-1, *images.shape[2:])
+    squares = np.empty((len(flat), size, size), np.uint8)
+    for number, channel in enumerate(flat):
+        squares[number] = fitted(channel, size)
+    return squares.reshape(*images.shape[:2], size, size)
