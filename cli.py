@@ -534,10 +534,17 @@ def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -
 
 
 @command("fedbench data prepare cifar10", of=data_app)
-def prepare(name: opt.DatasetName, *, data_dir: opt.DataDir = None, output: groups.Output) -> None:
+def prepare(
+    name: opt.DatasetName,
+    *,
+    set_: opt.Set = None,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
     """Download or convert a data set into the cache, and verify it."""
+    values = opt.parse_set(set_)
     with DecodingProgress(name, quiet=output.quiet) as progress:
-        prepared = fedbench.prepare_data(name, data_dir=data_dir, on_progress=progress)
+        prepared = fedbench.prepare_data(name, set=values, data_dir=data_dir, on_progress=progress)
     show_lists.show_record(prepared, output.json)
 
 

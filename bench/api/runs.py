@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
@@ -204,14 +204,39 @@ def partition(
 
 
 def prepare_data(
-    name: str, *, data_dir: Path | str | None = None, on_progress: Progress | None = None
+    name: str,
+    *,
+    set: Mapping[str, Any] | None = None,
+    data_dir: Path | str | None = None,
+    on_progress: Progress | None = None,
 ) -> PreparedDataset:
     """Download or convert a data set into the cache, and verify every byte of it.
 
+    Args:
+        name: its name, as `data.name`.
+        set: how it is read, by dotted name: label column, image size, clients.
+        data_dir: cache of data sets; None = the default one.
+        on_progress: called while images are decoded.
+
     Raises:
         UnknownNameError: no such data set.
+        ConfigError: for values that it cannot be read with.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
+    from fedbench.bench.config.dotted import flatten
+    from fedbench.bench.config.schema import READ_BY_SOURCE
     from fedbench.bench.data.datasets import prepare
+    from fedbench.bench.data.sources.reading import Reading
+    from fedbench.bench.runs.fields import build_config
 
-    return prepare(name, as_path(data_dir), progress=on_progress)
+    values = flatten(set or {})
+    allowed = [f"data.{key}" for key in ("partition", *READ_BY_SOURCE)]
+    for key in values:
+        if key not in allowed:
+            raise ConfigError(
+                f"{key} does not change what is prepared; allowed: {', '.join(sorted(allowed))}"
+            )
+    spec = str(RunConfig.model_fields["spec"].default)
+    data = build_config(spec, {"data.name": name, **values}).data
+    reading = Reading.of(data)
+    return prepare(name, as_path(data_dir), reading=reading, progress=on_progress)

@@ -66,7 +66,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "legacy": ("dirichlet-balanced",),
 }
 """Partition fields and the partitioners that read them."""
-_IN_REVISION = ("name", "label_column", "image_size", "natural_column", "partition_file")
+READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
 """Fields of the data that decide what is read, which the data revision is a hash of."""
 
 
@@ -351,7 +351,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     body = {key: value for key, value in config.items() if key not in ("seed", "evaluation")}
     partitioner = body["data"]["partition"]
     unread = {field for field, readers in _READ_BY.items() if partitioner not in readers}
-    unread.update(_IN_REVISION)
+    unread.update(("name", *READ_BY_SOURCE))
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     if body.get("privacy", {}).get("clip") is None:
         body.pop("privacy", None)

@@ -378,7 +378,7 @@ Labels = Annotated[
 DatasetName = Annotated[
     str,
     _argument(
-        "NAME", "Name of a data set, hub:PATH or folder:PATH.", autocompletion=completion.datasets
+        "NAME", "Name of a data set, hub:PATH, folder:PATH, …", autocompletion=completion.datasets
     ),
 ]
 

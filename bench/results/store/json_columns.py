@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -155,13 +155,16 @@ def _is_of(value: Any, kind: type) -> bool:
 
 @cache
 def _kinds() -> Mapping[str, Mapping[str, type]]:
-    """Return the kind of every field by section; a default of null stands for a number."""
-    sections = RunConfig().model_dump(mode="json").items()
+    """Return the kind of every field by section; null stands for text where a field may be text."""
+    config = RunConfig()
+
+    def kind(section: BaseModel, field: str, value: object) -> type:
+        if value is None and str in get_args(type(section).model_fields[field].annotation):
+            return str
+        return type(value) if isinstance(value, bool | str | list) else float
+
     return {
-        section: {
-            field: type(value) if isinstance(value, bool | str | list) else float
-            for field, value in values.items()
-        }
-        for section, values in sections
-        if isinstance(values, dict)
+        name: {field: kind(getattr(config, name), field, value) for field, value in values.items()}
+        for name, values in config.model_dump(mode="json").items()
+        if isinstance(getattr(config, name), BaseModel)
     }

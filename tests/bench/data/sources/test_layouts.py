@@ -1,11 +1,16 @@
-"""Layouts of folders and Parquet files that people have, and what each gives."""
+"""Layouts of files that people have, and what each gives: the table in docs/data.md."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import re
+import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,16 +19,25 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.sources.reading import PLAIN, Reading
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import dealt
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
+TEST = [0, 1, 2, 0, 1, 2]
+HIDDEN_HALF = [(-1, None)[i // 2 % 2] if i % 2 else i % 3 for i in range(COUNT)]
 WORDS = ["cat", "bird", "dog"]
+MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
+KERAS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def png(number: int) -> bytes:
-    pixels = np.full((4, 4), number, dtype=np.uint8)
+def png(number: int, height: int = 4) -> bytes:
+    pixels = np.full((height, 4), number, dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
@@ -42,62 +56,268 @@ def write(root: Path, **splits: pa.Table) -> str:
     return f"hub:{root}"
 
 
+def both(
+    root: Path, change: Callable[[Any], Any] = int, column: str = "label", test: str = "test"
+) -> str:
+    """Write training and test images, with each label as `change` makes it."""
+    train = table([change(label) for label in LABELS], column)
+    later = table([change(label) for label in TEST], column, 100)
+    return write(root, **{"train": train, test: later})
+
+
+def with_writers(root: Path) -> str:
+    writers = [f"w{i // 12}" for i in range(COUNT)]  # 4 of 12 images
+    train = table(LABELS, "character", writer=writers)
+    return write(root, train=train, test=table(TEST, "character", 100, writer=writers[:6]))
+
+
+def converted(root: Path) -> str:
+    for split, content in (("train", table(LABELS)), ("test", table(TEST, first=100))):
+        (root / split).mkdir(parents=True)
+        pq.write_table(content, root / split / "0000.parquet")
+    return f"hub:{root}"
+
+
+def changed(root: Path, change: Callable[[pa.Table], pa.Table]) -> str:
+    return write(root, train=change(table(LABELS)), test=change(table(TEST, first=100)))
+
+
+def of_bytes(content: pa.Table) -> pa.Table:
+    images = content["image"].combine_chunks().field("bytes")
+    return content.set_column(0, "img", images)
+
+
+def of_dictionary(content: pa.Table) -> pa.Table:
+    words = pa.array([WORDS[label] for label in content["label"].to_pylist()])
+    return content.set_column(1, "label", words.dictionary_encode())
+
+
+def of_two_sizes(content: pa.Table) -> pa.Table:
+    images = [png(i, 4 + i % 2 * 4) for i in range(len(content))]
+    return content.set_column(0, "image", pa.array(images))
+
+
+def saved(root: Path, **splits: pa.Table) -> str:
+    """Write what `save_to_disk` of the `datasets` library writes; a single split has no name."""
+    for name, content in splits.items():
+        place = root / name if len(splits) > 1 else root
+        place.mkdir(parents=True)
+        file = place / "data-00000-of-00001.arrow"
+        with pa.OSFile(str(file), "wb") as out, pa.ipc.new_stream(out, content.schema) as stream:
+            stream.write_table(content, max_chunksize=10)
+        (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": file.name}]}))
+    if len(splits) > 1:
+        (root / "dataset_dict.json").write_text(json.dumps({"splits": [*splits]}))
+    return f"hub:{root}"
+
+
 def folders(root: Path, split: str = "", count: int = 16, first: int = 0) -> str:
     for number, word in enumerate(WORDS):
-        place = root / split / word
-        place.mkdir(parents=True)
-        for i in range(count):
-            (place / f"{i}.png").write_bytes(png(first + number * count + i))
+        images(root / split / word, count, first + number * count)
     return f"folder:{root}"
 
 
-@pytest.mark.parametrize("test", ["test", "validation", "valid", "val", "dev"])
-def test_names_of_the_test_split(test: str, tmp_path: Path) -> None:
-    name = write(tmp_path / "set", train=table(LABELS), **{test: table([2, 1, 0], first=100)})
-    dataset = load_dataset(name, tmp_path / "data")
-    assert (len(dataset.train_labels), sorted(dataset.test_labels)) == (COUNT, [0, 1, 2])
+def images(place: Path, count: int, first: int) -> None:
+    place.mkdir(parents=True)
+    for i in range(count):
+        (place / f"{i}.png").write_bytes(png(first + i))
 
 
-@pytest.mark.parametrize("column", ["label", "labels", "fine_label", "character"])
-def test_names_of_the_label_column(column: str, tmp_path: Path) -> None:
-    """A column of another name is taken if no other can be meant."""
-    name = write(tmp_path / "set", train=table(LABELS, column), test=table([0, 1, 2], column))
-    assert load_dataset(name, tmp_path / "data").num_classes == 3
+def split_folders(root: Path, test: str, unlabelled: int = 0) -> str:
+    folders(root, "train", (COUNT - unlabelled) // 3)
+    if unlabelled:
+        images(root / "unlabelled", unlabelled, 200)
+    return folders(root, test, 2, first=100)
 
 
-def test_two_columns_that_could_be_labels_are_refused(tmp_path: Path) -> None:
-    train = table(LABELS, "character", writer=list(range(COUNT)))
-    name = write(tmp_path / "set", train=train, test=table([0]))
-    with pytest.raises(
-        DataError,
-        match=r"the only other one.*, or data\.label_column=NAME\); found:.*writer",
-    ):
-        load_dataset(name, tmp_path / "data")
+def flat(root: Path) -> str:
+    images(root, COUNT, 0)
+    return f"folder:{root}"
 
 
-@pytest.mark.parametrize("form", ["text", "dictionary", "list"])
-def test_labels_as_text_and_lists(form: str, tmp_path: Path) -> None:
-    """Text is numbered in its order, over both splits together."""
-    words: list[Any] = [WORDS[label] for label in LABELS]
-    later: list[Any] = ["ape", "cat"]  # a class that only the test split has
-    if form == "list":
-        words, later = [[w] for w in words], [[w] for w in later]
-    train, test = table(words), table(later, first=100)
-    if form == "dictionary":
-        train = train.set_column(1, "label", train["label"].dictionary_encode())
-        test = test.set_column(1, "label", test["label"].dictionary_encode())
-    dataset = load_dataset(write(tmp_path / "set", train=train, test=test), tmp_path / "data")
-    assert dataset.class_names == ("ape", "bird", "cat", "dog")
-    by_pixel = {
-        int(i[0, 0, 0]): int(n)
-        for i, n in zip(dataset.train_images, dataset.train_labels, strict=True)
+def npz(file: Path, names: tuple[str, ...], dtype: type = np.uint8) -> str:
+    pixels = np.arange(COUNT + 6, dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)
+    labels = np.array([*LABELS, *TEST])[:, None]
+    parts = [pixels[:COUNT].astype(dtype), labels[:COUNT], pixels[COUNT:], labels[COUNT:]]
+    np.savez(file, **dict(zip(names, parts, strict=True)))
+    return f"npz:{file}"
+
+
+def shards(root: Path, *kinds: str, train: str = "train", test: str | None = "test") -> str:
+    """Write WebDataset shards, whose labels are in files of these kinds by turns."""
+    root.mkdir()
+    for name, labels, first in ((train, LABELS, 0), (test, TEST, 100)):
+        if name is None:
+            continue
+        with tarfile.open(root / f"{name}-000000.tar", "w") as tar:
+            for i, label in enumerate(labels):
+                record = json.dumps({"label": WORDS[label], "writer": f"w{i // 12}"})
+                texts = {"cls": str(label), "txt": WORDS[label], "json": record}
+                kind = kinds[i % len(kinds)]
+                for suffix, data in (("png", png(first + i)), (kind, texts[kind].encode())):
+                    member = tarfile.TarInfo(f"{name}/{i:04}.{suffix}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return f"webdataset:{root}"
+
+
+NATURAL = "several other columns, `data.label_column=character`"
+BUILD: dict[str, Callable[[Path], str]] = {
+    **{
+        f"`hub:` `train-*.parquet` and `{name}-*.parquet`": lambda p, name=name: both(p, test=name)
+        for name in ("test", "validation", "valid", "val", "dev")
+    },
+    "`hub:` `train/0000.parquet` and `test/0000.parquet`": converted,
+    "`hub:` `train-*.parquet` alone": lambda p: write(p, train=table(LABELS)),
+    "`hub:` images as plain bytes": lambda p: changed(p, of_bytes),
+    "`hub:` a label column `labels`, `fine_label`, `class` or `target`": lambda p: both(
+        p, column="fine_label"
+    ),
+    "`hub:` one other column, such as `character`": lambda p: both(p, column="character"),
+    "`hub:` several other columns": with_writers,
+    f"`hub:` {NATURAL}": with_writers,
+    "`hub:` labels as text": lambda p: both(p, WORDS.__getitem__),
+    "`hub:` labels as dictionaries of text": lambda p: changed(p, of_dictionary),
+    "`hub:` labels in lists of one": lambda p: both(p, lambda label: [label]),
+    "`hub:` several labels in a list": lambda p: both(p, lambda label: [label, 1]),
+    "`hub:` labels with gaps and without names": lambda p: both(p, lambda label: 2 * label),
+    "`hub:` labels −1 or null in training images": lambda p: write(
+        p, train=table(HIDDEN_HALF), test=table(TEST, first=100)
+    ),
+    "`hub:` labels −1 or null in test images": lambda p: write(
+        p, train=table(LABELS), test=table([0, None, -1], first=100)
+    ),
+    "`hub:` `unlabeled-*.parquet` beside them": lambda p: write(
+        p,
+        train=table(LABELS[:24]),
+        test=table(TEST, first=100),
+        unlabeled=table(LABELS[24:], first=200),
+    ),
+    "`hub:` no label column": lambda p: changed(p, lambda content: content.select(["image"])),
+    "`hub:` images of several sizes": lambda p: changed(p, of_two_sizes),
+    "`hub:` images of several sizes, `data.image_size=4`": lambda p: changed(p, of_two_sizes),
+    "`hub:` splits that `save_to_disk` wrote": lambda p: saved(
+        p, train=table(LABELS), test=table(TEST, first=100)
+    ),
+    "`hub:` one set that `save_to_disk` wrote": lambda p: saved(p, train=table(LABELS)),
+    "`hf:OWNER/NAME`": lambda _: "hf:owner/name",
+    "`folder:` `train/CLASS/` and `test/CLASS/`": lambda p: split_folders(p, "test"),
+    "`folder:` `train/CLASS/` and `valid/CLASS/`": lambda p: split_folders(p, "valid"),
+    "`folder:` `CLASS/`": folders,
+    "`folder:` `train/CLASS/`, `test/CLASS/` and `unlabelled/`": lambda p: split_folders(
+        p, "test", 24
+    ),
+    "`folder:` images without class folders": flat,
+    "`npz:` MedMNIST's `train_images`, `train_labels`, `test_images`, `test_labels`": lambda p: npz(
+        p.with_suffix(".npz"), MEDMNIST
+    ),
+    "`npz:` Keras's `x_train`, `y_train`, `x_test`, `y_test`": lambda p: npz(
+        p.with_suffix(".npz"), KERAS
+    ),
+    "`npz:` pickled arrays": lambda p: npz(p.with_suffix(".npz"), KERAS, object),
+    "`webdataset:` `train-*.tar` and `test-*.tar` with `.cls`": lambda p: shards(p, "cls"),
+    "`webdataset:` labels in `.json` or as text in `.txt`": lambda p: shards(p, "json", "txt"),
+    "`webdataset:` shards without a split in their names": lambda p: shards(
+        p, "cls", train="shard", test=None
+    ),
+}
+OPTIONS = {
+    f"`hub:` {NATURAL}": Reading(label_column="character"),
+    "`hub:` images of several sizes, `data.image_size=4`": Reading(image_size=4),
+}
+REFUSED = {
+    "`hub:` several other columns": r"data\.label_column=NAME\); found: .*character.*writer",
+    "`hub:` several labels in a list": "row 0: 2 labels in a list; allowed: one",
+    "`hub:` labels with gaps and without names": "the largest label is 4, but 2 of the classes",
+    "`hub:` labels −1 or null in test images": "2 of 3 test images have no label",
+    "`hub:` images of several sizes": "set data.image_size, for example 4, to resize them",
+    "`npz:` pickled arrays": "Object arrays cannot be loaded",
+}
+
+
+def rows_of_the_page() -> list[tuple[str, str]]:
+    page = Path(__file__).parents[4] / "docs" / "data.md"
+    part = page.read_text(encoding="utf-8").split("| layout | gives |\n|---|---|\n")[1]
+    return re.findall(r"^\| (.+) \| (.+) \|$", part.split("\n\n")[0], re.MULTILINE)
+
+
+def numbers(dataset: Dataset) -> tuple[int, int, int, int]:
+    train = dataset.train_labels
+    hidden = int((train < 0).sum())
+    return len(train), len(dataset.test_labels), dataset.num_classes, hidden
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stand in for the `datasets` library at the calls that leave fedbench."""
+    calls: list[Any] = []
+    config = SimpleNamespace(HF_HUB_OFFLINE=False)
+
+    class Split:
+        def __init__(self, content: pa.Table) -> None:
+            self.content, self.features = content, SimpleNamespace(arrow_schema=content.schema)
+
+        def select_columns(self, names: list[str]) -> Split:
+            return Split(self.content.select(names))
+
+        def with_format(self, kind: str) -> Split:
+            assert kind == "arrow"
+            return self
+
+        def iter(self, size: int) -> list[pa.Table]:
+            return [self.content[i : i + size] for i in range(0, len(self.content), size)]
+
+    def load(name: str, subset: str | None, *, revision: str | None) -> dict[str, Split]:
+        calls.append((name, subset, revision, config.HF_HUB_OFFLINE))
+        return {"train": Split(table(LABELS)), "test": Split(table(TEST, first=100))}
+
+    modules = {
+        "datasets": {"load_dataset": load, "config": config},
+        "datasets.table": {"embed_table_storage": lambda content: content},
+        "huggingface_hub": {"constants": SimpleNamespace(HF_HUB_OFFLINE=False)},
     }
+    for name, values in modules.items():
+        module = ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)
+    return calls
+
+
+def test_the_page_lists_these_layouts() -> None:
+    assert [layout for layout, _ in rows_of_the_page()] == list(BUILD)
+    assert {layout for layout, gives in rows_of_the_page() if gives == "refused"} == set(REFUSED)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("layout", "gives"), rows_of_the_page())
+def test_a_layout_gives_what_the_page_says(layout: str, gives: str, tmp_path: Path) -> None:
+    name, reading = BUILD[layout](tmp_path / "set"), OPTIONS.get(layout, PLAIN)
+    if gives == "refused":
+        with pytest.raises(DataError, match=REFUSED[layout]):
+            load_dataset(name, tmp_path / "data", reading=reading)
+        return
+    dataset = load_dataset(name, tmp_path / "data", reading=reading)
+    train, test, classes, hidden = numbers(dataset)
+    assert dataset.image_shape == (1, 4, 4)
+    if gives == "one image of six held out":
+        assert (train + test, classes, hidden) == (COUNT, 3, 0)
+        assert 0 < test < COUNT // 3
+    elif gives == "images without labels":
+        assert (train + test, classes, hidden) in {(COUNT, 0, train), (COUNT + 6, 0, train)}
+        assert (dataset.test_labels < 0).all()
+    else:
+        some = {"both splits": 0, "both splits, some images unlabelled": COUNT // 2}
+        assert (train, test, classes, hidden) == (COUNT, 6, 3, some[gives])
+
+
+def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
+    train = table([WORDS[label] for label in LABELS])
+    name = write(tmp_path / "set", train=train, test=table(["ape", "cat"], first=100))
+    dataset = load_dataset(name, tmp_path / "data")
+    assert dataset.class_names == ("ape", "bird", "cat", "dog")
+    pairs = zip(dataset.train_images[:, 0, 0, 0].tolist(), dataset.train_labels, strict=True)
+    by_pixel = dict(pairs)
     assert [by_pixel[i] for i in range(3)] == [2, 1, 3]
-
-
-def test_integers_in_lists(tmp_path: Path) -> None:
-    name = write(tmp_path / "set", train=table([[n] for n in LABELS]), test=table([[0], [1]]))
-    assert load_dataset(name, tmp_path / "data").num_classes == 3
 
 
 def test_names_of_classes_from_the_hub(tmp_path: Path) -> None:
@@ -115,8 +335,6 @@ def test_without_a_test_split_the_content_holds_images_out(
     with caplog.at_level(logging.WARNING):
         first = load_dataset(write(tmp_path / "a", train=table(LABELS)), tmp_path / "data")
     assert "no test split: one image of 6, by its content" in caplog.text
-    assert len(first.train_labels) + len(first.test_labels) == COUNT
-    assert 0 < len(first.test_labels) < COUNT // 3
     order = list(range(COUNT))[::-1]
     again = load_dataset(write(tmp_path / "b", train=table(LABELS).take(order)), tmp_path / "data")
     assert again.revision == first.revision
@@ -125,10 +343,186 @@ def test_without_a_test_split_the_content_holds_images_out(
     assert one.revision == two.revision
     held = {int(image[0, 0, 0]) for image in first.test_images}
     assert {int(image[0, 0, 0]) for image in one.test_images} == held
+    # Of a set with some labels only labelled images are held out.
+    part = load_dataset(write(tmp_path / "e", train=table(HIDDEN_HALF)), tmp_path / "data")
+    kept = {int(image[0, 0, 0]) for image in part.test_images}
+    assert kept == {number for number in held if number % 2 == 0}
 
 
-def test_a_folder_with_a_valid_split(tmp_path: Path) -> None:
-    folders(tmp_path / "set", "train")
-    name = folders(tmp_path / "set", "valid", 2, first=100)
-    dataset = load_dataset(name, tmp_path / "data")
-    assert (len(dataset.train_labels), len(dataset.test_labels)) == (48, 6)
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    name = with_writers(tmp_path / "set")
+    for reading, text in (
+        (Reading(label_column="lable"), r"data\.label_column=lable: .* found: image: .*character"),
+        (Reading(label_column="image"), r"data\.label_column=image: .* no such column of integers"),
+        (
+            Reading(label_column="character", client_column="author"),
+            r"data\.natural_column=author: .* found: image: .*writer",
+        ),
+    ):
+        with pytest.raises(DataError, match=text):
+            load_dataset(name, tmp_path / "data", reading=reading)
+    for reading in (Reading(label_column="x"), Reading(client_column="x")):
+        with pytest.raises(ConfigError, match=r"=x, but digits has no columns; allowed for hub:"):
+            load_dataset("digits", tmp_path / "data", reading=reading)
+
+
+def test_the_library_is_kept_from_the_network(library: list[Any], tmp_path: Path) -> None:
+    load_dataset("hf:owner/name/small@v1", tmp_path)
+    load_dataset("hf:owner/name/small@v1", tmp_path)  # from fedbench's own cache
+    assert library == [("owner/name", "small", "v1", True)]
+    with pytest.raises(ConfigError, match="needed is hf:OWNER/NAME"):
+        load_dataset("hf:name", tmp_path)
+
+
+def test_without_the_library_one_line_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"pip install 'fedbench-ssl\[hub\]'"):
+        load_dataset("hf:owner/name", tmp_path)
+
+
+def config(name: str, **data: Any) -> RunConfig:
+    return RunConfig(data=DataConfig.model_validate({"name": name, "num_clients": 4, **data}))
+
+
+@pytest.mark.parametrize("kind", ["hub", "webdataset"])
+def test_natural_clients_are_the_values_of_a_column(kind: str, tmp_path: Path) -> None:
+    data: dict[str, Any] = {"partition": "natural", "natural_column": "writer"}
+    if kind == "hub":
+        name = with_writers(tmp_path / "set")
+        data["label_column"] = "character"
+    else:
+        name = shards(tmp_path / "set", "json")
+    dataset = open_dataset(config(name, **data), tmp_path / "data")
+    partition = dealt(dataset, config(name, **data))
+    pixels = dataset.train_images[:, 0, 0, 0]
+    shares = [sorted(pixels[partition.client(k)].tolist()) for k in range(4)]
+    assert shares == [list(range(12 * k, 12 * k + 12)) for k in range(4)]
+    fewer = dealt(dataset, config(name, **{**data, "num_clients": 3}))
+    assert sorted(fewer.sizes.tolist()) == [12, 12, 24]
+    with pytest.raises(ConfigError, match=r"num_clients=5 is more than the 4 values .*=writer"):
+        dealt(dataset, config(name, **{**data, "num_clients": 5}))
+    plain = load_dataset(name, tmp_path / "data", reading=Reading(data.get("label_column")))
+    assert dataset.whole == plain.revision != dataset.revision  # its clients are part of it
+    with pytest.raises(ValueError, match=r"must be given where data\.partition is natural"):
+        config(name, partition="natural")
+
+
+CLIENTS = [i % 4 for i in range(COUNT)]
+BY_CLIENT = {str(k): [i for i, client in enumerate(CLIENTS) if client == k] for k in range(4)}
+
+
+@pytest.mark.parametrize("form", ["list", "object", "parquet"])
+def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Path) -> None:
+    file = tmp_path / ("clients.parquet" if form == "parquet" else "clients.json")
+    if form == "parquet":
+        pq.write_table(pa.table({"client": CLIENTS}), file)
+    else:
+        file.write_text(json.dumps(CLIENTS if form == "list" else BY_CLIENT))
+    given = config(both(tmp_path / "set"), partition="file", partition_file=str(file))
+    dataset = open_dataset(given, tmp_path / "data")
+    pixels = dataset.train_images[:, 0, 0, 0]
+    partition = dealt(dataset, given)
+    assert [sorted(pixels[partition.client(k)].tolist()) for k in range(4)] == [*BY_CLIENT.values()]
+    few = config(given.data.name, partition="file", partition_file=str(file), num_clients=3)
+    with pytest.raises(ConfigError, match=r"deals to 4; set data\.num_clients=4"):
+        dealt(dataset, few)
+
+
+def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
+    file, name = tmp_path / "clients.json", both(tmp_path / "set")
+    given = config(name, partition="file", partition_file=str(file))
+    file.write_text(json.dumps(CLIENTS))
+    first = open_dataset(given, tmp_path / "data")
+    file.write_text(json.dumps(BY_CLIENT))  # the same clients in another form
+    assert open_dataset(given, tmp_path / "data").revision == first.revision
+    file.write_text(json.dumps(CLIENTS[::-1]))
+    assert open_dataset(given, tmp_path / "data").revision != first.revision
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (CLIENTS[1:], "clients of 47 images, but there are 48 training images"),
+        ([*CLIENTS[1:], -2], "image 47 has client -2; allowed: 0, 1, 2"),
+        ([c * 2 for c in CLIENTS], "the largest client is 6, but client 1 has no image"),
+        ([*CLIENTS[1:], 1.5], "entry 47 is 1.5, not a whole number"),
+        ({**BY_CLIENT, "3": [3, 7]}, "10 of 48 images have no client, image 11 the first"),
+        ({**BY_CLIENT, "4": [5]}, "image 5 is dealt twice, the second time to 4"),
+        ({**BY_CLIENT, "4": [48]}, r"client 4 has images 48\.\.48; allowed: 0\.\.47"),
+        ({"me": [0]}, "client 'me' is no number"),
+        (7, "must have a list of clients, one per image, or an object"),
+    ],
+)
+def test_a_partition_file_with_mistakes(content: Any, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "clients.json"
+    file.write_text(json.dumps(content))
+    reading = Reading(client_file=file)
+    with pytest.raises(DataError, match=message):
+        load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=reading)
+
+
+def test_parquet_partitions_with_mistakes(tmp_path: Path) -> None:
+    name = both(tmp_path / "set")
+    for column, values, message in (
+        ("owner", CLIENTS, "needs a column 'client' of integers; found: owner"),
+        ("client", [*CLIENTS[1:], None], "image 47 has no client"),
+    ):
+        file = tmp_path / "clients.parquet"
+        pq.write_table(pa.table({column: values}), file)
+        with pytest.raises(DataError, match=message):
+            load_dataset(name, tmp_path / "data", reading=Reading(client_file=file))
+    (tmp_path / "clients.csv").write_text("0")
+    for missing, message in (("no.json", "cannot be read"), ("clients.csv", "must end in")):
+        with pytest.raises(DataError, match=f"data.partition_file: .*{message}"):
+            load_dataset(name, tmp_path, reading=Reading(client_file=tmp_path / missing))
+
+
+def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
+    name = write(tmp_path / "set", train=table(HIDDEN_HALF), test=table(TEST, first=100))
+    dataset = open_dataset(config(name), tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"24 of 48 training images have none; use one of iid"):
+        dealt(dataset, config(name))
+    iid = config(name, partition="iid")
+    partition = dealt(dataset, iid)
+    setup = Setup.of(iid, dataset, partition)
+    assert len(partition.indices) == COUNT
+    assert len(setup.probed) == COUNT // 2
+    assert (dataset.train_labels[setup.probed] >= 0).all()
+    assert partition.class_counts(dataset.train_labels).sum() == COUNT // 2
+    some = Setup.of(config(name, partition="iid", label_fraction=0.5), dataset, partition)
+    assert 0 < (some.known_labels >= 0).sum() < COUNT // 2
+
+
+def test_a_set_without_labels_can_be_trained_on_but_not_measured(tmp_path: Path) -> None:
+    iid = config(flat(tmp_path / "set"), partition="iid")
+    dataset = open_dataset(iid, tmp_path / "data")
+    partition = dealt(dataset, iid)
+    with pytest.raises(ConfigError, match=r"set evaluation\.protocols=\[\]"):
+        Setup.of(iid, dataset, partition)
+    supervised = iid.model_copy(update={"spec": "supervised"})
+    with pytest.raises(ConfigError, match="'supervised' learns from labels, but no training image"):
+        Setup.of(supervised, dataset, partition)
+    unmeasured = iid.evaluation.model_copy(update={"protocols": ()})
+    setup = Setup.of(iid.model_copy(update={"evaluation": unmeasured}), dataset, partition)
+    assert not setup.spec.labelled
+
+
+def test_resizing_is_antialiased_and_keeps_the_centre(tmp_path: Path) -> None:
+    """Columns of 0 and 255 by turns become grey, not stripes; the ends of a long image go."""
+    place = tmp_path / "set"
+    stripes = np.zeros((8, 16), np.uint8)
+    stripes[:, 4:12:2] = 255  # in the middle square; the rest is black
+    for split in ("train", "test"):
+        (place / split / "a").mkdir(parents=True)
+        Image.fromarray(stripes).save(place / split / "a" / "0.png")
+    reading = Reading(image_size=2)
+    dataset = load_dataset(f"folder:{place}", tmp_path / "data", reading=reading)
+    pixels = dataset.train_images[0, 0].astype(int)
+    assert pixels.shape == (2, 2)
+    assert np.abs(pixels - 127.5).max() < 30
+    digits = load_dataset("digits", tmp_path / "data", reading=Reading(image_size=4))
+    assert (digits.image_shape, digits.name) == ((1, 4, 4), "raw:digits")
+    same = load_dataset("digits", tmp_path / "data", reading=Reading(image_size=8))
+    assert same.name == "digits"
