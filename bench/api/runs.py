@@ -226,7 +226,7 @@ def prepare_data(
     from fedbench.bench.config.dotted import flatten
     from fedbench.bench.config.schema import READ_BY_SOURCE
     from fedbench.bench.data.datasets import prepare
-    from fedbench.bench.data.sources.reading import Reading
+    from fedbench.bench.data.reading import Reading
     from fedbench.bench.runs.fields import build_config
 
     values = flatten(set or {})

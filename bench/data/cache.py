@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.sources.reading import fitted_block
+from fedbench.bench.data.reading import fitted_block
 from fedbench.bench.system.errors import DataError, exhausted
 from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
 

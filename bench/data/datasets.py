@@ -39,6 +39,7 @@ from fedbench.bench.data.cache import (
 )
 from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.labels import balanced_subset
+from fedbench.bench.data.reading import PLAIN, Reading, read_clients
 from fedbench.bench.data.sources.base import (
     Digits,
     ImageFolders,
@@ -52,7 +53,6 @@ from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.data.sources.hf import HubName
 from fedbench.bench.data.sources.hub import HubFolder
 from fedbench.bench.data.sources.npz import NpzArrays
-from fedbench.bench.data.sources.reading import PLAIN, Reading, read_clients
 from fedbench.bench.data.sources.tiny_imagenet import FOLDER, TinyImageNet
 from fedbench.bench.data.sources.webdataset import WebDataset
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError

@@ -30,7 +30,7 @@ from fedbench.bench.config import (
 )
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.partition import Partition
-from fedbench.bench.data.sources.reading import Reading
+from fedbench.bench.data.reading import Reading
 from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, relative_movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError

@@ -134,7 +134,7 @@ def as_read(content: Callable[..., str], user: Mapping[str, Any]) -> Callable[[s
         return content
 
     def look_up(name: str) -> str:
-        from fedbench.bench.data.sources.reading import Reading
+        from fedbench.bench.data.reading import Reading
 
         return content(name, Reading(*options))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.sources.reading import Reading
+from fedbench.bench.data.reading import Reading
 from fedbench.bench.runs.execute import open_dataset
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import numpy as np
 
 from fedbench.bench.data.cache import CacheWriter, first_line
 from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
-from fedbench.bench.data.sources.reading import PLAIN, Reading
 from fedbench.bench.system.errors import DataError
 
 IMAGE_SUFFIXES = frozenset(

@@ -21,7 +21,7 @@ from PIL import Image
 
 from fedbench.bench.data.cache import CLIENTS, CacheWriter, first_line
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.sources.reading import fitted
+from fedbench.bench.data.reading import fitted
 from fedbench.bench.system.errors import DataError
 
 _log = logging.getLogger(__name__)

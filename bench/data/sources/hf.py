@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.data.sources.hub import SPLITS, write_tables
-from fedbench.bench.data.sources.reading import PLAIN, Reading
 from fedbench.bench.data.sources.tables import ROWS, Table
 from fedbench.bench.system.errors import ConfigError, DataError
 

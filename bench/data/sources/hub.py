@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.reading import Reading
 from fedbench.bench.data.sources.base import UNLABELLED, PathSource
 from fedbench.bench.data.sources.decode import Progress, hold_out, write_splits
-from fedbench.bench.data.sources.reading import Reading
 from fedbench.bench.data.sources.tables import Table, TablePictures, table_of, texts_of
 from fedbench.bench.system.errors import DataError
 

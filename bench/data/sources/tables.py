@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbench.bench.data.cache import first_line
 from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.decode import Picture
-from fedbench.bench.data.sources.reading import PLAIN, Reading
 from fedbench.bench.system.errors import DataError
 
 if TYPE_CHECKING:

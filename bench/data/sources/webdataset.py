@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from fedbench.bench.data.cache import CacheWriter, first_line
 from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.base import IMAGE_SUFFIXES, PathSource
 from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
 from fedbench.bench.data.sources.hub import SPLITS
-from fedbench.bench.data.sources.reading import PLAIN, Reading
 from fedbench.bench.data.sources.tables import LABEL_COLUMNS
 from fedbench.bench.system.errors import DataError
 

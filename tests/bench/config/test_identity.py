@@ -104,3 +104,20 @@ def test_settings_of_an_older_version_lack_fields_and_stay_comparable() -> None:
     assert training_settings(then) == training_settings(now)
     assert "name" not in training_settings(now)["data"]
     assert {"seed", "evaluation"} & set(training_settings(now)) == set()
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {"label_column": "coarse_label"},
+        {"image_size": 32},
+        {"natural_column": "writer"},
+        {"partition_file": "clients.json"},
+    ],
+)
+def test_how_a_data_set_is_read_counts_by_its_revision_alone(reading: dict[str, object]) -> None:
+    """Runs from before these fields keep their ids, since the settings do not have them."""
+    assert training_settings(config(**reading).model_dump(mode="json")) == training_settings(
+        config().model_dump(mode="json")
+    )
+    assert row_id(config(**reading), REVISION) == row_id(config(), REVISION)

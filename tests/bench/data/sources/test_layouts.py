@@ -9,6 +9,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from PIL import Image
 
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
-from fedbench.bench.data.sources.reading import PLAIN, Reading
+from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
@@ -139,7 +140,8 @@ def npz(file: Path, names: tuple[str, ...], dtype: type = np.uint8) -> str:
     pixels = np.arange(COUNT + 6, dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)
     labels = np.array([*LABELS, *TEST])[:, None]
     parts = [pixels[:COUNT].astype(dtype), labels[:COUNT], pixels[COUNT:], labels[COUNT:]]
-    np.savez(file, **dict(zip(names, parts, strict=True)))
+    arrays: dict[str, Any] = dict(zip(names, parts, strict=True))
+    np.savez(file, **arrays)
     return f"npz:{file}"
 
 
@@ -164,7 +166,7 @@ def shards(root: Path, *kinds: str, train: str = "train", test: str | None = "te
 NATURAL = "several other columns, `data.label_column=character`"
 BUILD: dict[str, Callable[[Path], str]] = {
     **{
-        f"`hub:` `train-*.parquet` and `{name}-*.parquet`": lambda p, name=name: both(p, test=name)
+        f"`hub:` `train-*.parquet` and `{name}-*.parquet`": partial(both, test=name)
         for name in ("test", "validation", "valid", "val", "dev")
     },
     "`hub:` `train/0000.parquet` and `test/0000.parquet`": converted,
@@ -271,7 +273,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((name, subset, revision, config.HF_HUB_OFFLINE))
         return {"train": Split(table(LABELS)), "test": Split(table(TEST, first=100))}
 
-    modules = {
+    modules: dict[str, dict[str, Any]] = {
         "datasets": {"load_dataset": load, "config": config},
         "datasets.table": {"embed_table_storage": lambda content: content},
         "huggingface_hub": {"constants": SimpleNamespace(HF_HUB_OFFLINE=False)},

@@ -45,6 +45,10 @@ METRICS = {
 """Columns of the tables and what measures the same here."""
 
 NOT_OF_THE_ACCURACIES = {
+    "data.label_column",
+    "data.image_size",
+    "data.natural_column",
+    "data.partition_file",
     "seed",
     "evaluation.protocols",
     "evaluation.every",
