@@ -370,10 +370,12 @@ def show_deal(deal: Deal, *, labels: str | None = None) -> None:
     record = deal.record
     spread = record["classes_per_client"]
     dealt = deal.dataset if labels is None else f"labels {labels}"
+    hidden = record.get("num_unlabelled", 0)
+    unlabelled = f", {hidden:,} without a label" if hidden else ""
     emit(
         f"{dealt} · {record['partitioner']} · alpha {record['alpha']:g} ·"
         f" {record['num_examples']:,} images to {record['num_clients']} clients"
-        f" ({record['num_unused']:,} unused)\n"
+        f" ({record['num_unused']:,} unused{unlabelled})\n"
         f"classes per client: {spread['ge_1_mean']:.2f} with at least one image,"
         f" {spread['ge_1pct_mean']:.2f} with at least 1 %"
     )

@@ -22,6 +22,7 @@ from PIL import Image
 
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
+from fedbench.bench.data.partition.deal import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
@@ -493,6 +494,7 @@ def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> 
     assert len(setup.probed) == COUNT // 2
     assert (dataset.train_labels[setup.probed] >= 0).all()
     assert partition.class_counts(dataset.train_labels).sum() == COUNT // 2
+    assert summary(partition, dataset.train_labels)["num_unlabelled"] == COUNT // 2
     some = Setup.of(config(name, partition="iid", label_fraction=0.5), dataset, partition)
     assert 0 < (some.known_labels >= 0).sum() < COUNT // 2
 
