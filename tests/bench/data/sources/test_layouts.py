@@ -24,6 +24,7 @@ from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.deal import summary
 from fedbench.bench.data.reading import PLAIN, Reading
+from fedbench.bench.data.sources.base import TorchvisionSet
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
@@ -497,6 +498,19 @@ def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> 
     assert summary(partition, dataset.train_labels)["num_unlabelled"] == COUNT // 2
     some = Setup.of(config(name, partition="iid", label_fraction=0.5), dataset, partition)
     assert 0 < (some.known_labels >= 0).sum() < COUNT // 2
+
+
+def test_stl10_has_its_unlabelled_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torchvision's parts by name, as `STL10(split=...)` gives them."""
+    labels = {"train": [0, 9], "unlabeled": [-1, -1, -1], "test": [1]}
+
+    def part(_: TorchvisionSet, split: str) -> SimpleNamespace:
+        pixels = np.full((len(labels[split]), 3, 96, 96), len(split), np.uint8)
+        return SimpleNamespace(data=pixels, labels=labels[split], classes=list("abcdefghij"))
+
+    monkeypatch.setattr(TorchvisionSet, "_open", part)
+    (tmp_path / "raw").mkdir()
+    assert numbers(load_dataset("stl10", tmp_path)) == (5, 1, 10, 3)
 
 
 def test_a_set_without_labels_can_be_trained_on_but_not_measured(tmp_path: Path) -> None:
