@@ -203,7 +203,7 @@ class MethodContract:
         assert not torch.equal(all_tensors(a), all_tensors(other))
 
     def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
-        """Four rounds are two, a fresh start from the checkpoint, and two more."""
+        """A run that pauses is at its pause, and ends, where one that never pauses is."""
         for optimizer in ("average", "adam"):
             values: dict[str, Any] = {
                 "server__optimizer": optimizer,
@@ -211,9 +211,11 @@ class MethodContract:
                 "federation__num_rounds": 4,
             }
             setup = self._setup(**values)
-            whole = train(setup, tmp_path / optimizer / "whole")
+            passed: list[Tensor] = []
+            whole = train(setup, tmp_path / optimizer / "whole", passed=passed)
             folder = tmp_path / optimizer / "cut"
-            train(setup, folder, rounds=2)
+            paused = train(setup, folder, rounds=2)
+            assert torch.equal(all_tensors(paused), passed[paused.rounds_done - 1])
             resumed = train(self._setup(**values), folder)
             assert resumed.resumes == 1
             assert_same_run(whole, resumed)
@@ -349,15 +351,21 @@ def loss_of(method: Method, net: Net, batch: Batch, client: Client) -> Loss:
 
 
 def train(
-    setup: Setup, folder: Path, *, rounds: int | None = None, lanes: int | None = None
+    setup: Setup,
+    folder: Path,
+    *,
+    rounds: int | None = None,
+    lanes: int | None = None,
+    passed: list[Tensor] | None = None,
 ) -> Trainer:
     """Train in this process, from the folder's last checkpoint if it has one.
 
     Args:
         setup: the run.
         folder: for checkpoints.
-        rounds: stop after this many; None = the configured ones.
+        rounds: pause when this many are done; None = train to the end.
         lanes: clients at a time (`bench.training.lanes`); None = one after another.
+        passed: takes `all_tensors` after every round.
     """
     with single_thread():
         trainer = Trainer(setup, folder, _RUN, _CPU, CollapseMonitor(setup, _CPU))
@@ -367,8 +375,9 @@ def train(
             executor = InProcess(ClientRunner(setup, _CPU, personal))
         else:
             executor = LaneExecutor(setup, _CPU, personal, lanes)
-        for _ in itertools.islice(trainer.rounds(executor), rounds):
-            pass
+        for _ in trainer.rounds(executor, until=rounds):
+            if passed is not None:
+                passed.append(all_tensors(trainer))
     return trainer
 
 

@@ -47,6 +47,7 @@ from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.sealed_json import seal, unseal
+from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
@@ -80,6 +81,7 @@ class Place:
         lanes: clients at a time in one process, whose steps are recorded and replayed; None = one
             after another.
         checkpoint_seconds: least time between two checkpoints; None = by the number of rounds.
+        until_round: configured rounds after which the run pauses; None = it is run to its end.
     """
 
     folder: Path
@@ -89,6 +91,26 @@ class Place:
     dataset: Dataset | None = None
     lanes: int | None = None
     checkpoint_seconds: float | None = None
+    until_round: int | None = None
+
+
+@dataclass
+class Paused(Exception):  # noqa: N818
+    """Raised when a run has reached `Place.until_round`; its folder and checkpoint stay.
+
+    Executing it again, with a later bound or none, gives the bits of a run that never paused.
+
+    Attributes:
+        metrics: of the encoder after that round, as a row of the finished run would name them.
+        rounds_done: rounds so far, the preparatory ones included.
+        bytes: sent so far, in both directions.
+        seconds: of training, over all attempts.
+    """
+
+    metrics: Mapping[str, float]
+    rounds_done: int
+    bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -149,6 +171,7 @@ def execute(
     A run whose loss or weights stop being finite ends early with status `diverged` and no metrics.
 
     Raises:
+        Paused: after `Place.until_round`, unless the run ends there.
         FedbenchError: for data, configuration, device or store problems; and for a run with rounds
             and local epochs in which no client would make a step.
     """
@@ -213,9 +236,19 @@ class _Run:
         self._personal_dir = folder / "clients"
         self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
-        self.trainer = Trainer(
-            setup, folder, identity, self._device, monitor, place.checkpoint_seconds
-        )
+
+        def begin() -> Trainer:
+            return Trainer(setup, folder, identity, self._device, monitor, place.checkpoint_seconds)
+
+        self.trainer = begin()
+        self._last = self.trainer.total_rounds
+        if place.until_round is not None:
+            preparatory = setup.method.needs().preparatory_rounds
+            self._last = min(self._last, preparatory + place.until_round)
+        if self.trainer.rounds_done > self._last:  # a state that is past cannot be measured
+            for path in newest_first(folder):
+                path.unlink(missing_ok=True)
+            self.trainer = begin()
 
     def finish(
         self, partition: Path, on_round: OnRound | None, on_client: OnClient | None = None
@@ -230,24 +263,27 @@ class _Run:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
         trainer, every = self.trainer, self.setup.config.evaluation.every
-        total = trainer.total_rounds
+        total, last = trainer.total_rounds, self._last
 
         def watch(done: int) -> Mapping[str, float]:
             return self._evaluate() if every and done < total and done % every == 0 else {}
 
         try:
-            if trainer.rounds_done < total:
+            if trainer.rounds_done < last:
                 with closing(self._executor(partition)) as executor:
                     audit(self.setup)  # while the workers get ready
-                    for record in trainer.rounds(executor, watch, on_client):
+                    for record in trainer.rounds(executor, watch, on_client, last):
                         if on_round is not None:
-                            on_round(record, total)
-            untrained = self._untrained()
+                            on_round(record, last)
+            untrained = self._untrained() if last == total else {}
             final = self._evaluate()
         except (Diverged, NonFiniteFeaturesError):
             final = {}
         if "objective" not in final:
             return {"status": "diverged", **self._cost()}
+        if last < total:
+            sent = trainer.ledger.bytes_up + trainer.ledger.bytes_down
+            raise Paused(final, trainer.rounds_done, sent, trainer.train_seconds)
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
 
     @property

@@ -68,6 +68,11 @@ def samplers(incomplete: str) -> list[str]:
     return _matching(("tpe", "random", "grid", "gp"), incomplete)
 
 
+def fidelities(incomplete: str) -> list[str]:
+    """Ways of `tune` to compare trials early."""
+    return _matching(("none", "halving", "hyperband"), incomplete)
+
+
 def objectives(incomplete: str) -> list[str]:
     """Scores that `tune` maximises."""
     return _matching(declared.objectives(), incomplete)

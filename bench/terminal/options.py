@@ -175,6 +175,21 @@ Objective = Annotated[
         autocompletion=completion.objectives,
     ),
 ]
+Fidelity = Annotated[
+    str,
+    _option(
+        "NAME",
+        "Compare trials after fewer rounds and continue the best: none, halving or hyperband.",
+        autocompletion=completion.fidelities,
+    ),
+]
+Eta = Annotated[
+    int | None, _option("N", "One trial in N goes on after a rung; default: 4.", min=2, max=_RUNS)
+]
+Rungs = Annotated[
+    int | None,
+    _option("N", "Rungs of a bracket; default: 3, or as many as rounds allow.", min=2, max=_RUNS),
+]
 Space = Annotated[
     Path | None, _option("FILE", "Search space file to use instead of the method's own.")
 ]

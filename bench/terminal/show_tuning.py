@@ -39,10 +39,12 @@ def show_study(result: StudyResult) -> None:
     if result.estimate is not None:
         stored = len(result.trials)
         emit(f"{head}\n  trials   {result.to_run} to run, {stored} in the store already")
+        _show_fidelity(result.fidelity)
         emit(_cost(result.estimate))
         return
     show_trials(result.trials, result.untrained)
     emit(head)
+    _show_fidelity(result.fidelity)
     _show_untrained(result.untrained, result.objective)
     if result.best is not None:
         trial, objective = result.best["trial"], result.best["objective"]
@@ -65,6 +67,16 @@ def show_study(result: StudyResult) -> None:
         )
     if result.config_file is not None:
         emit(f"  file     {result.config_file}")
+
+
+def _show_fidelity(fidelity: Mapping[str, Any] | None) -> None:
+    """Print how trials fall; nothing if every trial is run to its end."""
+    if fidelity is not None:
+        rounds, sizes = (", ".join(map(str, fidelity[key])) for key in ("rounds", "sizes"))
+        emit(
+            f"  fidelity {fidelity['name']}: brackets of {sizes} trials, of which one in"
+            f" {fidelity['eta']} goes on; rungs end after rounds {rounds}"
+        )
 
 
 def next_command(result: StudyResult, settings: Settings, places: Places, cluster: Cluster) -> str:
@@ -99,13 +111,22 @@ def show_trials(
     from fedbench.bench.tuning.untrained import contraction_of
 
     trials = sorted(
-        trials, key=lambda t: (t["objective"] is None, -(t["objective"] or 0), t["number"])
+        trials,
+        key=lambda t: (
+            t["objective"] is None,
+            -t.get("rounds", 0),  # objectives after other rounds do not compare
+            -(t["objective"] or 0),
+            t["number"],
+        ),
     )
+    by_rung = any("rounds" in trial for trial in trials)
     watched = list(dict.fromkeys(name for trial in trials for name in trial["watched"]))
-    header = ["trial", "objective", *watched, "value", "status", "seconds", "notes"]
+    header = ["trial", *(["rounds"] if by_rung else []), "objective", *watched]
+    header += ["value", "status", "seconds", "notes"]
     rows = [
         [
             str(trial["number"]),
+            *([str(trial.get("rounds", ""))] if by_rung else []),
             _number(trial["objective"], 1, 4),
             *(_number(trial["watched"].get(name), 1, 4) for name in watched),
             parameters(trial["params"]),
@@ -350,6 +371,7 @@ def show_stored_study(view: StudyView) -> None:
     show_trials(view.trials, view.untrained)
     state = "" if view.finished_at else " · not finished"
     emit(f"study {view.study_id} · {view.spec} · preset {view.preset} · {view.sampler}{state}")
+    _show_fidelity(view.fidelity)
     _show_untrained(view.untrained, view.objective or DEFAULT)
     for text in view.cautions:
         emit(f"  caution  {text}")

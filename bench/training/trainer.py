@@ -127,6 +127,7 @@ class Trainer:
         executor: Executor,
         evaluate: Callable[[int], Mapping[str, float]] | None = None,
         on_client: OnClient | None = None,
+        until: int | None = None,
     ) -> Iterator[RoundRecord]:
         """Run the remaining rounds, with a checkpoint after the last and, as due, after others.
 
@@ -135,14 +136,16 @@ class Trainer:
             evaluate: called after a round with the number of rounds done; returns the metrics of
                 the round's record.
             on_client: called whenever a client has ended its part.
+            until: rounds after which to stop, the preparatory ones included; None = all.
 
         Raises:
             Diverged: when a loss or a weight is no longer finite.
         """
-        while self.rounds_done < self.total_rounds:
+        last = self.total_rounds if until is None else min(until, self.total_rounds)
+        while self.rounds_done < last:
             record = self._round(self.rounds_done, executor, evaluate, on_client)
             due = time.monotonic() - self._saved >= self._between
-            due = due or self.rounds_done == self.total_rounds
+            due = due or self.rounds_done == last
             self._history.append(record, sync=due)  # a checkpoint needs the rounds before it
             self.history.append(record)
             if due:

@@ -14,9 +14,10 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
+from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, Place, execute, facts
+from fedbench.bench.runs.execute import Origin, Paused, Place, execute, facts
 from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.runs.untrained import untrained_figures
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
@@ -60,6 +61,7 @@ class CellJob:
         shared: look for the row in the store first, since another process may have written it.
         stop_collapsed: end the run early when its encoder has collapsed.
         untrained: only measure the encoder before training; no row comes of it.
+        until_round: round after which the run pauses; None = it is run to its end.
         wait_seconds: time to wait for the lock before reporting that the cell is busy.
     """
 
@@ -80,6 +82,7 @@ class CellJob:
     shared: bool = True
     stop_collapsed: bool = False
     untrained: bool = False
+    until_round: int | None = None
     wait_seconds: float = 0.0
 
     @property
@@ -115,13 +118,14 @@ class Outcome:
 
     Attributes:
         job: the cell.
-        status: `ok`, `diverged`, `error`, `stopped`, or `elsewhere` if another process ran it.
-        row: its row; None for `error` and `stopped`, until a row is made for the error.
+        status: `ok`, `diverged`, `error`, `stopped`, `paused` after `CellJob.until_round`, or
+            `elsewhere` if another process ran it.
+        row: its row; None for `error`, `stopped` and `paused`, until a row is made for the error.
         error: the error in one line.
         seconds: wall time.
         bytes: bytes sent by clients and server together.
         history: its rounds, if they are in no folder that the driver sees.
-        figures: of the encoder before training, for a job that asks for nothing else.
+        figures: of an encoder without a row: before training, or of a paused run.
     """
 
     job: CellJob
@@ -141,6 +145,12 @@ class Outcome:
         if self.figures is not None:
             return self.figures.get("objective")
         return self.row.objective if self.row is not None else None
+
+    def metric(self, name: str) -> float | None:
+        """Return a metric of the trained encoder; None if the run has none of this name."""
+        if self.figures is not None:
+            return self.figures.get(name)
+        return None if self.row is None else metric_value(self.row, name)
 
     @classmethod
     def of(cls, job: CellJob, message: Mapping[str, Any]) -> Outcome:
@@ -170,8 +180,8 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
     A GPU fault (`is_gpu_fault`) is raised.
 
     Every report is a dict with `status`: `running` after some rounds, then one of `ok diverged
-    error stopped elsewhere`; `busy` if another process holds the cell, `abort` if no cell can be
-    run here.
+    error stopped paused elsewhere`; `busy` if another process holds the cell, `abort` if no cell
+    can be run here.
 
     Args:
         job: the cell.
@@ -236,7 +246,9 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         if job.untrained:
             figures = untrained_figures(job.config, dataset, job.device)
             return {"status": "ok", "figures": figures, "seconds": time.monotonic() - began}
-        place = Place(folder, None, workers, job.device, dataset, job.lanes)
+        place = Place(
+            folder, None, workers, job.device, dataset, job.lanes, until_round=job.until_round
+        )
         store = Store(job.store)
         rows = [row for i in job.earlier for row in store.replicas(i)]
         origin, trained = begin(store, rows, job.config, job.origin, place)
@@ -246,6 +258,13 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
     except _Stopped:
         cost = sum(record.bytes_up + record.bytes_down for record in History(folder).read())
         return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
+    except Paused as paused:
+        return {
+            "status": "paused",
+            "figures": dict(paused.metrics),
+            "bytes": paused.bytes,
+            "seconds": paused.seconds,
+        }
     except (StoreError, ResourceError) as err:
         return abort_report(err)
     except Exception as err:

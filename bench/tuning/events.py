@@ -69,7 +69,8 @@ class CellDone:
     Attributes:
         id: id of the cell.
         label: its name for people.
-        status: `ok`, `diverged`, `error`, `stopped`, or `elsewhere` if another process ran it.
+        status: `ok`, `diverged`, `error`, `stopped`, `paused`, or `elsewhere` if another process
+            ran it.
         objective: the label-free score, if there is one.
         seconds: wall time of the cell.
         done: cells that have ended, this one included.

@@ -10,9 +10,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.statistics import pearson, spearman
 from fedbench.bench.results.leaderboard.studies import best_trial
 from fedbench.bench.runs.arguments import Places, Settings, as_path
@@ -26,12 +28,14 @@ from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.events import OnProgress
+from fedbench.bench.tuning.halving import RungSource, ended_brackets
 from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
 from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.rungs import HYPERBAND, NONE, Bracket, Fidelity, make_fidelity
 from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
-from fedbench.bench.tuning.trials import StudyPlan, TrialSource, failed_trials, told_trials
+from fedbench.bench.tuning.trials import StudyPlan, TrialSource, told_trials
 from fedbench.bench.tuning.untrained import cautions, without_training
 
 WATCHED = "knn_acc"
@@ -39,6 +43,7 @@ WATCHED = "knn_acc"
 
 _MAX_RUNS = 100_000
 _LEAST_BATCHES = 4
+_ROUNDS = "federation.num_rounds"
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,6 +64,8 @@ class StudyResult(Shown):
         cautions: reasons not to trust the best values.
         objective: name of the score that was maximised.
         correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
+        fidelity: `name`, `eta`, `rounds` of its rungs and `sizes` of its brackets; None if every
+            trial is run to its end.
         kept_errors: trials that failed and are not run again, since later ones were suggested
             after them.
         seconds: wall time of this call.
@@ -77,6 +84,7 @@ class StudyResult(Shown):
     cautions: tuple[str, ...] = ()
     correlation: Mapping[str, float | int | None] | None = None
     objective: str = DEFAULT
+    fidelity: Mapping[str, Any] | None = None
     kept_errors: tuple[int, ...] = ()
     seconds: float = 0.0
     estimate: Cost | None = None
@@ -117,6 +125,9 @@ def tune(
     stop_hopeless: bool = False,
     study_name: str | None = None,
     objective: str = DEFAULT,
+    fidelity: str = NONE,
+    eta: int | None = None,
+    rungs: int | None = None,
     places: Places,
     cluster: Cluster,
     on_progress: OnProgress | None = None,
@@ -151,6 +162,12 @@ def tune(
         study_name: name of a separate study with the same arguments.
         objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` trials
             that contracted, became narrow or learnt nothing beside untrained encoders have none.
+        fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
+            (`batch_size`; by default all trials of the study) after few rounds and continues the
+            best, and so on; `hyperband` has brackets that begin after more and more rounds.
+        eta: one trial in so many goes on after a rung; None = 4.
+        rungs: rungs of a bracket, the last at the configured rounds; None = 3, or as many as
+            rounds and trials suffice for.
         places: store, data and device.
         cluster: runs at a time, and their shares.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
@@ -176,6 +193,11 @@ def tune(
         )
     check_sampler(sampler)
     scoring = Scoring(objective)
+    if fidelity != NONE and stop_hopeless:
+        raise ConfigError(
+            f"--stop-hopeless: --fidelity {fidelity} ends trials by a rule of its own; leave one"
+            " of them out"
+        )
     share = cluster.share(places.device)
     fixed = {
         **flatten(settings.set or {}, keep=field_infos(spec)),
@@ -196,7 +218,30 @@ def tune(
         load_space(spec, file=as_path(space_file)),
         {*user_keys(spec, settings.config_files), *fixed},
     )
+    if fidelity != NONE and _ROUNDS in space.dimensions:
+        raise ConfigError(
+            f"--fidelity {fidelity}: the search space varies {_ROUNDS}, which decides how far a"
+            f" trial is run; set it, such as --set {_ROUNDS}={base.config.federation.num_rounds}"
+        )
     points = space.grid() if sampler == "grid" else space.first_points(base.config)
+    total = min(trials, len(points)) if sampler == "grid" else trials
+    needs = registry.create(base.config.spec, base.config.method).needs()
+
+    def at(size: int) -> Fidelity | None:
+        return make_fidelity(
+            fidelity,
+            eta=eta,
+            rungs=rungs,
+            rounds=base.config.federation.num_rounds,
+            least_rounds=needs.least_rounds,
+            size=size,
+        )
+
+    if fidelity == HYPERBAND and batch_size is not None:
+        raise ConfigError(f"--batch {batch_size}: --fidelity {fidelity} has brackets of its own")
+    of_bracket = at(batch_size or total)
+    if fidelity == HYPERBAND and of_bracket is not None:
+        batch_size = sum(of_bracket.sizes)
     study = StudyPlan(
         name=study_name,
         base=base,
@@ -204,9 +249,9 @@ def tune(
         space=space,
         points=points,
         sampler=sampler,
-        total=min(trials, len(points)) if sampler == "grid" else trials,
+        total=total,
         seeds_per_trial=seeds_per_trial,
-        batch_size=batch_size or BATCH_SIZE,
+        batch_size=batch_size or (BATCH_SIZE if of_bracket is None else total),
         stop_hopeless=stop_hopeless,
         watched=WATCHED if watch_labels else None,
         store=places.open_store(),
@@ -215,16 +260,26 @@ def tune(
         workers=share.cpus,
         lanes=cluster.lanes,
         scoring=scoring,
+        fidelity=of_bracket,
     )
-    if batch_size is None:
+    if batch_size is None and of_bracket is not None:  # brackets of a stored study, if they fit
+        size = study.stored_batch_size() or total
+        study = replace(study, batch_size=size, fidelity=at(size))
+    elif batch_size is None:
         study = _with_batch(study, cluster, share, may_ask=not dry_run)
+    brackets = () if study.fidelity is None else tuple(study.fidelity.brackets(total))
     if dry_run:
         stored, complete = study.trials()
         to_run, file = study.missing(complete), None
-        runs = [base.config] * to_run * seeds_per_trial  # their seeds do not change the cost
+        # Their seeds do not change the cost.
+        runs = [base.config] * to_run * seeds_per_trial
+        if study.fidelity is not None:
+            recorded = {trial["number"] for trial in complete}
+            left = [b for b in brackets if not recorded.issuperset(b.trials)]
+            runs = _of_rungs(base.config, left) * seeds_per_trial
         measured = study.unmeasured(study.store.study(study.study_id))
         runs += [without_training(base.config)] * len(measured)
-        cost = cluster.estimate(runs, share, places, keep_cells=False)
+        cost = cluster.estimate(runs, share, places, keep_cells=study.fidelity is not None)
     else:
         stored, to_run, file = _run(study, cluster, share, on_progress)
         cost = None
@@ -248,10 +303,23 @@ def tune(
         to_run=to_run,
         config_file=file,
         correlation=_correlation(stored) if watch_labels else None,
-        kept_errors=failed_trials(stored, study.barrier)[1],
+        kept_errors=study.failed(stored)[1],
+        fidelity=None if study.fidelity is None else study.fidelity.as_dict(),
         seconds=time.monotonic() - began,
         estimate=cost,
     )
+
+
+def _of_rungs(config: RunConfig, brackets: Sequence[Bracket]) -> list[RunConfig]:
+    """Return configurations with the rounds that each rung adds to each of its trials."""
+    runs = []
+    for bracket in brackets:
+        for before, end, trials in zip(
+            (0, *bracket.rounds), bracket.rounds, bracket.counts(), strict=False
+        ):
+            federation = config.federation.model_copy(update={"num_rounds": end - before})
+            runs += [config.model_copy(update={"federation": federation})] * trials
+    return runs
 
 
 def _with_batch(study: StudyPlan, cluster: Cluster, share: Share, *, may_ask: bool) -> StudyPlan:
@@ -302,7 +370,10 @@ def _run(
             to_run = study.missing(complete)
             for trial in stored:  # a killed process may have left runs of them
                 study.forget_runs(trial["number"])
-            if len(complete) < len(stored):
+            if study.fidelity is not None:  # the others are read again, rung by rung
+                brackets = study.fidelity.brackets(study.total)
+                complete = [dict(record) for record in ended_brackets(brackets, complete)]
+            elif len(complete) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
                 start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
                 for number in range(start, start + study.batch_size):
@@ -313,7 +384,7 @@ def _run(
                 sampler=study.sampler,
                 seed=study.base.config.seed,
                 total=study.total,
-                batch_size=study.barrier,
+                batch_size=study.batches,
                 points=study.points,
                 told=told_trials(complete),
             )
@@ -325,10 +396,11 @@ def _run(
             def record(untrained: Mapping[int, Mapping[str, float]]) -> None:
                 store.write_study(study_id, {**meta, "untrained": _records(untrained)})
 
+            source = TrialSource if study.fidelity is None else RungSource
             if to_run or study.unmeasured(meta):
                 try:
                     run_source(
-                        TrialSource(study, suggester, complete, _untrained(meta), record),
+                        source(study, suggester, complete, _untrained(meta), record),
                         need=share,
                         concurrency=cluster.concurrency,
                         address=cluster.address,

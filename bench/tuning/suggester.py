@@ -20,6 +20,7 @@ from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameE
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import install_extra
 from fedbench.bench.system.seeding import derive
+from fedbench.bench.tuning.rungs import batch_end
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -53,10 +54,11 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class ToldTrial:
-    """A trial of an earlier session: its parameters, and its objective as `tell` takes it."""
+    """A trial of an earlier session: its parameters, and its outcome as `tell` takes it."""
 
     params: Params
     objective: float | None
+    rounds: int | None = None
 
 
 class Suggester:
@@ -68,7 +70,8 @@ class Suggester:
         sampler: one of `SAMPLERS`.
         seed: seed of the study.
         total: trials of the study.
-        batch_size: trials per batch; None = all trials at once, for `INDEPENDENT` samplers.
+        batch_size: trials per batch, or the sizes of batches, which repeat; None = all trials at
+            once, for `INDEPENDENT` samplers.
         points: parameters of the first trials; for `grid`, of all trials.
         told: trials by number that are in the store already.
 
@@ -85,7 +88,7 @@ class Suggester:
         sampler: str = "tpe",
         seed: int = 0,
         total: int,
-        batch_size: int | None = BATCH_SIZE,
+        batch_size: int | Sequence[int] | None = BATCH_SIZE,
         points: Sequence[Params] = (),
         told: Mapping[int, ToldTrial] | None = None,
     ) -> None:
@@ -94,13 +97,14 @@ class Suggester:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study_id, self._distributions = study_id, dict(distributions)
-        self._sampler, self._seed, self._batch_size = sampler, seed, batch_size
+        self._sampler, self._seed = sampler, seed
+        self._sizes = (batch_size,) if isinstance(batch_size, int) else batch_size
         self._points = list(points)
         self.total = min(total, len(self._points)) if sampler == "grid" else total
         self._earlier = dict(told or {})
         self._study = optuna.create_study(direction="maximize", sampler=make_sampler("random", 0))
         self._open: dict[int, Trial] = {}
-        self._told: dict[int, float | None] = {}
+        self._told: dict[int, tuple[float | None, int | None]] = {}
         self._ready: deque[Suggestion] = deque()
         self._next = 0
 
@@ -120,18 +124,23 @@ class Suggester:
             self._close_batch()
         return self._ready.popleft() if self._ready else None
 
-    def tell(self, number: int, objective: float | None) -> None:
+    def tell(self, number: int, objective: float | None, rounds: int | None = None) -> None:
         """Take the objective of a trial: NaN if it diverged, None after an error.
 
         The search ranks a diverged trial below all others and learns nothing from an error. If it
         ignored both, it would return to learning rates that are too high.
+
+        Args:
+            number: of the trial.
+            objective: its score.
+            rounds: rounds after which it fell behind others, at that score; None = run to its end.
         """
-        self._told[number] = objective
+        self._told[number] = objective, rounds
         self._close_batch()
 
     def _ask_batch(self) -> None:
-        size = self._batch_size or self.total
-        last = min(self.total, (self._next // size + 1) * size)
+        sizes = self._sizes or (self.total,)
+        last = min(self.total, batch_end(sizes, self._next))
         for number in range(self._next, last):
             if number < len(self._points):
                 self._study.enqueue_trial(self._points[number])
@@ -151,7 +160,7 @@ class Suggester:
                     f" its number gets {trial.params} now (other versions of Optuna or NumPy?);"
                     " use another study name to start a new study"
                 )
-            self._told[number] = stored.objective
+            self._told[number] = stored.objective, stored.rounds
         self._next = last
 
     def _close_batch(self) -> None:
@@ -161,9 +170,12 @@ class Suggester:
         if not self._open or len(self._told) < len(self._open):
             return
         for number in sorted(self._open):
-            value = self._told[number]
+            value, rounds = self._told[number]
             if value is None:
                 self._study.tell(self._open[number], state=TrialState.FAIL)
+            elif rounds is not None:  # TPE ranks it by rounds, then by value
+                self._open[number].report(value, rounds)
+                self._study.tell(self._open[number], state=TrialState.PRUNED)
             elif math.isfinite(value):
                 self._study.tell(self._open[number], value)
             else:  # TPE ranks a pruned trial without values below every completed one

@@ -17,7 +17,6 @@ from typing import Any
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
-from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin
@@ -27,6 +26,7 @@ from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.rungs import Fidelity
 from fedbench.bench.tuning.scoring import Scoring, metrics
 from fedbench.bench.tuning.space import SearchSpace
 from fedbench.bench.tuning.suggester import INDEPENDENT, Params, Suggester, ToldTrial
@@ -57,6 +57,7 @@ class StudyPlan:
         workers: processes that train the clients of one run on CPUs.
         lanes: clients at a time in the process of a run; None = no lanes.
         scoring: the objective by which trials are ranked.
+        fidelity: rounds after which trials are compared; None = all are run to their end.
     """
 
     name: str | None
@@ -76,6 +77,7 @@ class StudyPlan:
     workers: int
     lanes: int | None = None
     scoring: Scoring = field(default_factory=Scoring)
+    fidelity: Fidelity | None = None
 
     @cached_property
     def study_id(self) -> str:
@@ -89,6 +91,13 @@ class StudyPlan:
         """Trials of which each waits for those before; None if no trial looks at another."""
         alone = self.sampler in INDEPENDENT and not self.stop_hopeless
         return None if alone else self.batch_size
+
+    @property
+    def batches(self) -> Sequence[int] | None:
+        """Sizes of the batches, in order, after which they repeat; None = no batches."""
+        if self.barrier is None:
+            return None
+        return (self.batch_size,) if self.fidelity is None else self.fidelity.sizes
 
     @property
     def seeds(self) -> range:
@@ -126,6 +135,7 @@ class StudyPlan:
             "stop_hopeless": self.stop_hopeless,
             "name": self.name,
             **({} if self.scoring.name == DEFAULT else {"objective": self.scoring.name}),
+            **({} if self.fidelity is None else {"fidelity": self.fidelity.as_dict()}),
         }
 
     def description(self) -> dict[str, Any]:
@@ -146,22 +156,39 @@ class StudyPlan:
 
         Of several the one with the most trials counts, then the one with the batch size of this.
         """
-        ours = canonical_json({**self._identity(), "batch_size": None})
+        absent = {"objective": None, "fidelity": None, "batch_size": None}
+        ours = self._alike({**absent, **self._identity()})
         found = []
         for study_id in self.store.studies():
             meta = self.store.study(study_id) or {}
-            theirs = {key: meta.get(key) for key in self._identity()}
-            if canonical_json({**theirs, "batch_size": None}) == ours:
-                size = theirs["batch_size"]
+            theirs = {key: meta.get(key) for key in {*absent, *self._identity()}}
+            size: Any = theirs["batch_size"]
+            if self._alike(theirs) == ours and (self.fidelity is None or self.total % size == 0):
                 count = len(self.store.trials(study_id))
                 found.append((count, size == self.batch_size, size))
         return max(found)[-1] if found else None
 
+    @staticmethod
+    def _alike(identity: Mapping[str, Any]) -> str:
+        """Return what identities have in common that differ in their batch size only."""
+        fidelity = identity["fidelity"] and {**identity["fidelity"], "sizes": None}
+        return canonical_json({**identity, "fidelity": fidelity, "batch_size": None})
+
     def trials(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the trials of the store, and those of them that need no further run."""
         stored = self.store.trials(self.study_id)
-        again, _ = failed_trials(stored, self.barrier)
+        again, _ = self.failed(stored)
         return stored, [trial for trial in stored if trial["number"] not in again]
+
+    def failed(
+        self, stored: Sequence[Mapping[str, Any]]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the numbers of failed trials: those to be run again, and those that stay."""
+        if self.fidelity is None:
+            return failed_trials(stored, self.barrier)
+        failed = [trial for trial in stored if trial["status"] == "error"]
+        again = tuple(trial["number"] for trial in failed if "rung" not in trial)
+        return again, tuple(trial["number"] for trial in failed if "rung" in trial)
 
     def missing(self, complete: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of trials to run, given those that need no further run."""
@@ -190,7 +217,9 @@ class StudyPlan:
 
 
 @dataclass
-class _Open:
+class Open:
+    """A trial with runs that are due or running."""
+
     params: Params
     left: deque[CellJob]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
@@ -227,7 +256,7 @@ class TrialSource:
         }
         self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
         runs = plan.total * plan.seeds_per_trial
         self.total = runs + len(self._before)
@@ -288,7 +317,7 @@ class TrialSource:
         return self._plan.stop_hopeless
 
     def _begin(self, number: int, params: Params) -> None:
-        plan, trial = self._plan, _Open(params, deque())
+        plan, trial = self._plan, Open(params, deque())
         self._open[number] = trial
         try:
             for seed in plan.seeds:
@@ -298,14 +327,15 @@ class TrialSource:
                 given = " ".join(f"{key}={show(value)}" for key, value in params.items())
                 named = f"trial {number}" + (f" seed={seed}" if plan.seeds_per_trial > 1 else "")
                 label = f"{named} · {given}" if given else named
-                trial.left.append(self._job(cell, config, label))
+                trial.left.append(self._job(cell, config, label, number))
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
             self.total -= plan.seeds_per_trial
             self._close(number, trial)
 
-    def _job(self, cell: str, config: RunConfig, label: str) -> CellJob:
+    def _job(self, cell: str, config: RunConfig, label: str, number: int | None = None) -> CellJob:
+        """Return the job of a trial's run, or without `number` of an untrained encoder."""
         plan = self._plan
         return CellJob(
             cell=cell,
@@ -324,7 +354,7 @@ class TrialSource:
             stop_collapsed=plan.stop_hopeless,
         )
 
-    def _hopeless(self, number: int, trial: _Open) -> bool:
+    def _hopeless(self, number: int, trial: Open) -> bool:
         """Judge by the first run of a trial if its other seeds would be a waste of time."""
         first = trial.outcomes.get(self._plan.seeds[0])
         if first is None:
@@ -340,7 +370,12 @@ class TrialSource:
         ]
         return bool(earlier) and score < statistics.median(earlier)
 
-    def _close(self, number: int, trial: _Open) -> None:
+    def _close(self, number: int, trial: Open) -> None:
+        del self._open[number]
+        self._finish(number, self._summary(number, trial))
+
+    def _summary(self, number: int, trial: Open) -> dict[str, Any]:
+        """Return the record of a trial whose runs have ended, or paused."""
         plan = self._plan
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
         objectives = [self._score(outcome) for outcome in outcomes]
@@ -368,41 +403,42 @@ class TrialSource:
             "spread": spread,
             "scores": scores,
         }
+        return record
+
+    def _finish(self, number: int, record: Mapping[str, Any]) -> None:
+        """Write the record of a trial, delete its runs, and tell the search."""
+        plan = self._plan
         plan.store.write_trial(plan.study_id, number, record)
         self._records[number] = {**record, "number": number}
-        del self._open[number]
         plan.forget_runs(number)
-        self._suggester.tell(number, _told(record))
+        self._suggester.tell(number, *told(record))
 
     def _score(self, outcome: Outcome) -> float | None:
         """Return the score of a run; None if it has none."""
         scoring = self._plan.scoring
-        if scoring.name == DEFAULT or outcome.row is None:
-            return outcome.objective if scoring.name == DEFAULT else None
-        return scoring.of({scoring.metric: metric_value(outcome.row, scoring.metric)})
+        if scoring.name == DEFAULT:
+            return outcome.objective
+        return scoring.of({scoring.metric: outcome.metric(scoring.metric)})
 
     def _watched(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
         name = self._plan.watched
         if name is None:
             return {}
-        rows = [outcome.row for outcome in outcomes if outcome.row is not None]
-        values = [value for row in rows if (value := getattr(row, name)) is not None]
-        average = mean(values)
+        average = mean([v for outcome in outcomes if (v := outcome.metric(name)) is not None])
         return {} if average is None else {name: average}
 
 
 def _means(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, float]:
     """Return the means over seeds of the metrics that runs have."""
-    rows = [outcome.row for outcome in outcomes if outcome.row is not None]
     means = {}
     for name in names:
-        values = [value for row in rows if (value := metric_value(row, name)) is not None]
+        values = [value for one in outcomes if (value := one.metric(name)) is not None]
         if (average := mean(values)) is not None:
             means[name] = average
     return means
 
 
-def _status(trial: _Open, outcomes: Sequence[Outcome]) -> str:
+def _status(trial: Open, outcomes: Sequence[Outcome]) -> str:
     seen = {outcome.status for outcome in outcomes}
     if trial.error or "error" in seen:
         return "error"
@@ -429,10 +465,12 @@ def failed_trials(
 
 def told_trials(records: Sequence[Mapping[str, Any]]) -> dict[int, ToldTrial]:
     """Convert stored trials for the suggester."""
-    return {record["number"]: ToldTrial(record["params"], _told(record)) for record in records}
+    return {record["number"]: ToldTrial(record["params"], *told(record)) for record in records}
 
 
-def _told(record: Mapping[str, Any]) -> float | None:
+def told(record: Mapping[str, Any]) -> tuple[float | None, int | None]:
+    """Return a trial's objective as `Suggester.tell` takes it, and the rounds if it fell early."""
     value: float | None = record["objective"]
     unranked = value is None and record["status"] in ("diverged", "refused", "stopped")
-    return math.nan if unranked else value
+    rounds = record["rounds"] if record["status"] == "pruned" else None
+    return (math.nan if unranked else value), rounds

@@ -47,6 +47,8 @@ class StudyView:
         best: the trial number of the highest objective; None without one.
         best_objective: of that trial.
         objective: name of the score that was maximised; None = align + 0.2 unif.
+        fidelity: `name`, `eta`, `rounds` and `sizes` of a search by rungs; None = all trials were
+            run to their end.
         untrained: figures of encoders without training, one per `seed`.
         cautions: what speaks against its best values.
         trials: by number, as `Store.trials` gives them.
@@ -69,6 +71,7 @@ class StudyView:
     correlations: tuple[Correlation, ...]
     seconds: float
     num_bytes: int
+    fidelity: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -145,6 +148,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         ),
         seconds=sum(trial["seconds"] or 0.0 for trial in trials),
         num_bytes=sum(int(trial.get("bytes") or 0) for trial in trials),
+        fidelity=meta.get("fidelity"),
     )
 
 

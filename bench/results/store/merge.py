@@ -236,6 +236,8 @@ class _Studies:
             for name in ("study.json", "best.yaml"):
                 if (source.root / folder / name).exists():
                     self.files[study_id][folder / name] = source.root / folder / name
+            for path in (source.root / folder).glob("bracket-*/rung-*.json"):
+                self.files[study_id][path.relative_to(source.root)] = path
         return conflicts
 
 

@@ -239,7 +239,9 @@ class Trial(Record):
     schema_version: int = Field(
         SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
     )
-    status: str = Field(description="how the trial ended; ok, error, diverged, stopped or refused")
+    status: str = Field(
+        description="how the trial ended; ok, error, diverged, stopped, refused or pruned"
+    )
     seeds: list[int] = Field(
         default_factory=list, description="seeds that were run", json_schema_extra=NUMBER
     )

@@ -209,6 +209,7 @@ class Driver:
         self._source.done(outcome)
         del self._live[trial_id]
         job, pace = outcome.job, self._pace
+        self._started.discard(job.cell)  # a paused run may start again
         pace.step(self._source.total)
         self._emit(
             CellDone(

@@ -1,0 +1,198 @@
+"""Runs of a study by successive halving, continued from rung to rung.
+
+Every trial has a sealed record per rung, every rung a sealed decision, in `bracket-<n>/` of the
+study's folder. A restarted study reads the records, decides again and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.system.identity import canonical_json
+from fedbench.bench.system.sealed_json import seal, unseal
+from fedbench.bench.tuning.cell import CellJob
+from fedbench.bench.tuning.rungs import Bracket, decide
+from fedbench.bench.tuning.suggester import Params
+from fedbench.bench.tuning.trials import Open, TrialSource
+
+
+@dataclass
+class _Running:
+    bracket: Bracket
+    rung: int = 0
+    waiting: set[int] = field(default_factory=set)
+    records: dict[int, dict[str, Any]] = field(default_factory=dict)
+    retried: set[int] = field(default_factory=set)
+
+
+class RungSource(TrialSource):
+    """Source of a study's runs, rung by rung; takes the arguments of `TrialSource`.
+
+    A trial gets its record in the store when it falls or reaches the last rung. A trial that failed
+    is run once more; if it fails again it falls. If all trials of a rung fail nothing is decided:
+    the next command runs them again.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        plan = self._plan
+        assert plan.fidelity is not None
+        self._running: dict[int, _Running] = {}
+        runs = stored = 0
+        for bracket in plan.fidelity.brackets(plan.total):
+            planned = sum(bracket.counts())
+            runs += planned
+            if all(number in self._records for number in bracket.trials):
+                stored += planned
+                continue
+            stored += len([*self._folder(bracket).glob("rung-*.trial-*.json")])
+            state = _Running(bracket, waiting={*bracket.trials})
+            self._running.update(dict.fromkeys(bracket.trials, state))
+        self.total = runs * plan.seeds_per_trial + len(self._before)
+        self.ended = min(runs, stored) * plan.seeds_per_trial
+
+    def _folder(self, bracket: Bracket) -> Path:
+        folder = self._plan.store.root / "trials" / self._plan.study_id
+        return folder / f"bracket-{bracket.index:04d}"
+
+    def _path(self, state: _Running, number: int) -> Path:
+        return self._folder(state.bracket) / f"rung-{state.rung}.trial-{number:04d}.json"
+
+    def _begin(self, number: int, params: Params) -> None:
+        state = self._running[number]
+        stored = _read(self._path(state, number))
+        if stored is None:
+            super()._begin(number, params)
+            return
+        if canonical_json(stored["params"]) != canonical_json(params):
+            raise StoreError(
+                f"{str(self._path(state, number))!r} was made with {stored['params']}, but trial"
+                f" {number} gets {params} now (other versions of Optuna or NumPy?); use another"
+                " study name to start a new study"
+            )
+        self._reached(state, number, stored)
+
+    def _job(self, cell: str, config: RunConfig, label: str, number: int | None = None) -> CellJob:
+        job = super()._job(cell, config, label, number)
+        if number is None:
+            return job
+        state = self._running[number]
+        rungs = len(state.bracket.rounds)
+        last = state.rung == rungs - 1
+        return replace(
+            job,
+            label=f"{label} · rung {state.rung + 1}/{rungs}",
+            until_round=None if last else state.bracket.rounds[state.rung],
+        )
+
+    def _close(self, number: int, trial: Open) -> None:
+        state, record = self._running[number], self._summary(number, trial)
+        known = [value for value in record["seed_objectives"] if value is not None]
+        record["score"] = mean(known)  # also of a trial that the gate refuses
+        del self._open[number]
+        if record["status"] == "error":
+            if trial.error is None and number not in state.retried:
+                state.retried.add(number)
+                self.total += self._plan.seeds_per_trial
+                super()._begin(number, trial.params)
+                return
+        else:
+            self._write(state, number, record)
+        self._reached(state, number, record)
+
+    def _write(self, state: _Running, number: int, record: Mapping[str, Any]) -> None:
+        atomic_write_text(self._path(state, number), seal(record, indent=2) + "\n")
+
+    def _reached(self, state: _Running, number: int, record: Mapping[str, Any]) -> None:
+        """Take the record of a trial at a rung; decide after the last one."""
+        state.records[number] = {**record, "number": number}
+        state.waiting.discard(number)
+        if not state.waiting:
+            self._decide(state)
+
+    def _decide(self, state: _Running) -> None:
+        bracket, rung, records = state.bracket, state.rung, state.records
+        failed = [n for n in sorted(records) if records[n]["status"] == "error"]
+        counts = bracket.counts(rung, len(records))
+        if len(failed) == len(records):
+            self.total -= sum(counts[1:]) * self._plan.seeds_per_trial
+            for number in failed:
+                self._finish(number, _without_number(records[number]))
+            return
+        for number in failed:  # from now on others depend on it
+            self._write(state, number, _without_number(records[number]))
+        last = rung == len(bracket.rounds) - 1
+        decision = decide(bracket, rung, records.values(), 0 if last else counts[1])
+        path = self._folder(bracket) / f"rung-{rung}.json"
+        stored, kept = _read(path), decision["kept"]
+        if stored is None:
+            atomic_write_text(path, seal(decision, indent=2) + "\n")
+        elif canonical_json(stored) != canonical_json(decision):
+            raise StoreError(
+                f"{str(path)!r} does not follow from the records of its rung: one of them was"
+                f" altered; delete the folder {str(path.parent)!r} to run its trials again, or use"
+                " another study name"
+            )
+        state.rung, state.records, state.waiting = rung + 1, {}, {*kept}
+        state.retried.clear()
+        fewer = sum(counts[1:]) - (sum(bracket.counts(rung + 1, len(kept))) if kept else 0)
+        self.total -= fewer * self._plan.seeds_per_trial
+        for number in sorted(records):
+            if number not in kept:
+                record = _without_number(records[number])
+                pruned = not last and record["status"] == "ok"
+                place = {"bracket": bracket.index, "rung": rung, "rounds": bracket.rounds[rung]}
+                self._finish(
+                    number, {**record, **place, **({"status": "pruned"} if pruned else {})}
+                )
+        for number in sorted(kept):
+            self._begin(number, records[number]["params"])
+
+
+def _without_number(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "number"}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return the content of a sealed file; None if there is none.
+
+    Raises:
+        StoreError: if it cannot be read, or is torn or altered.
+    """
+    try:
+        return unseal(path.read_bytes(), required=True)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise StoreError(f"cannot read {str(path)!r}: {err.strerror or err}") from err
+    except ValueError as err:
+        raise StoreError(
+            f"{str(path)!r}: {err}; delete the folder {str(path.parent)!r} to run its trials again"
+        ) from err
+
+
+def ended_brackets(
+    brackets: Sequence[Bracket], records: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the records of the brackets in which every trial has one that stays.
+
+    An error stays if a rung was decided after it, which its `rung` shows.
+    """
+    by_number = {
+        record["number"]: record
+        for record in records
+        if record["status"] != "error" or "rung" in record
+    }
+    return [
+        by_number[number]
+        for bracket in brackets
+        if all(number in by_number for number in bracket.trials)
+        for number in bracket.trials
+    ]

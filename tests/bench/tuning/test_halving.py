@@ -1,0 +1,286 @@
+"""Successive halving: decisions that follow from finished rungs only, and continued runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.results.leaderboard.studies import studies
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.sealed_json import seal, unseal
+from fedbench.bench.tuning import halving
+from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.rungs import make_fidelity
+from fedbench.bench.tuning.study import tune
+
+from .conftest import KilledError, execute_here
+from .test_study import SMALL, Use
+
+ROUNDS = 4
+HALVING: Mapping[str, Any] = {"trials": 4, "fidelity": "halving", "eta": 2, "rungs": 2}
+Curve = Callable[[float, int], float | None]
+
+
+def search(store: Path, **settings: Any) -> Any:
+    values = {**SMALL, "federation.num_rounds": ROUNDS, **settings.pop("set", {})}
+    return tune("simclr", store=store, set=values, **{"sampler": "random", **HALVING, **settings})
+
+
+def by_curve(curve: Curve) -> Any:
+    """Return outcomes without training: a score by learning rate and rounds; None diverges."""
+
+    def make(job: CellJob) -> Outcome:
+        value = curve(job.config.client.lr, job.until_round or ROUNDS)
+        if value is None:
+            return Outcome(job, "diverged", seconds=1.0)
+        figures = {"objective": value - job.config.seed / 1000}
+        status = "ok" if job.until_round is None else "paused"
+        return Outcome(job, status, figures=figures, seconds=1.0, bytes=8)
+
+    return make
+
+
+def near(lr: float, rounds: int) -> float:
+    """Return a score that is best near 0.1 after any number of rounds, and rises with them."""
+    return rounds / 100 - abs(lr - 0.1)
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in sorted(store.glob("trials/*/bracket-*/*.json"))
+    }
+
+
+def fell(result: Any) -> dict[int, tuple[str, int]]:
+    return {trial["number"]: (trial["status"], trial["rounds"]) for trial in result.trials}
+
+
+def test_a_killed_driver_leaves_no_trace(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_one_process(fake=by_curve(near), width=1)
+    expected = search(tmp_path / "whole")
+    assert sorted(status for status, _ in fell(expected).values()) == ["ok", "ok", *["pruned"] * 2]
+    left = -1
+    write, write_trial = halving.atomic_write_text, Store.write_trial
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise KilledError
+
+    def counted(path: Path, text: str) -> None:
+        count()
+        write(path, text)
+
+    def counted_trial(store: Store, *args: Any) -> bool:
+        count()
+        return write_trial(store, *args)
+
+    monkeypatch.setattr(halving, "atomic_write_text", counted)
+    monkeypatch.setattr(Store, "write_trial", counted_trial)
+    boundaries = 4 + 1 + 2 + 2 + 1 + 2  # records, decision and fallen trials of both rungs
+    for boundary in range(boundaries):
+        store, left = tmp_path / f"at-{boundary}", boundary
+        in_one_process(fake=by_curve(near), seed=boundary, width=1 + boundary % 4)
+        with pytest.raises(KilledError):
+            search(store)
+        left = -1
+        again = in_one_process(fake=by_curve(near), width=4)
+        result = search(store)
+        assert files(store) == files(tmp_path / "whole")
+        assert fell(result) == fell(expected)
+        assert result.best == expected.best
+        assert len(again.ran) == 6 - sum(boundary > n for n in (0, 1, 2, 3, 7, 8))
+    left = boundaries
+    search(tmp_path / "all")
+    assert left == 0
+
+
+def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(width=1)
+    small = {"set": {"federation.num_rounds": 2}, "watch_labels": True}
+    expected = search(tmp_path / "whole", **small)
+    full = tune(
+        "simclr", store=tmp_path / "full", sampler="random", trials=4, watch_labels=True,
+        set={**SMALL, "federation.num_rounds": 2},
+    )  # fmt: skip
+    scores = {trial["number"]: trial for trial in full.trials}
+    finished = [trial for trial in expected.trials if trial["status"] == "ok"]
+    assert len(finished) == 2
+    for trial in finished:
+        same = ("objective", "watched", "bytes", "scores", "spread")
+        assert [trial[key] for key in same] == [scores[trial["number"]][key] for key in same]
+
+    def lossy(job: CellJob) -> Outcome:
+        if job.until_round is None and not job.untrained:
+            assert any(job.folder.glob("round-*.safetensors"))
+            shutil.rmtree(job.folder)
+        return execute_here(job)
+
+    in_one_process(fake=lossy, width=3, seed=2)
+    lost = search(tmp_path / "lost", **small)
+    for ours, theirs in zip(lost.trials, expected.trials, strict=True):
+        assert ours["objective"] == theirs["objective"]
+    decisions = [
+        {name: data for name, data in files(tmp_path / root).items() if ".trial-" not in name}
+        for root in ("lost", "whole")
+    ]
+    assert decisions[0] == decisions[1]
+    assert not [*(tmp_path / "whole" / "cells").glob("*/*.safetensors")]
+
+
+def crossing(lr: float, rounds: int) -> float:
+    """Return a score by which the best rate after the last round is the worst before."""
+    return near(lr, rounds) if rounds == ROUNDS else -near(lr, rounds)
+
+
+def test_stable_ranks_find_the_winner_and_crossing_curves_say_where_it_fell(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=by_curve(near))
+    best = tune(
+        "simclr", store=tmp_path, sampler="random", trials=4,
+        set={**SMALL, "federation.num_rounds": ROUNDS},
+    ).best["trial"]  # fmt: skip
+    stable = search(tmp_path)
+    assert stable.best["trial"] == best
+    in_one_process(fake=by_curve(crossing))
+    crossed = search(tmp_path / "crossing")
+    assert crossed.best["trial"] != best
+    assert fell(crossed)[best] == ("pruned", 2)
+    (view,) = studies(tmp_path / "crossing")
+    assert view.fidelity == {"name": "halving", "eta": 2, "rounds": [2, 4], "sizes": [4]}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_brackets_follow_each_other_and_extend_a_study(
+    sampler: str, tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=by_curve(near), width=1)
+    settings = {"sampler": sampler, "seeds_per_trial": 2}
+    first = search(tmp_path / "a", **settings)
+    more = search(tmp_path / "a", **settings, trials=8)
+    in_one_process(fake=by_curve(near), width=5, seed=3)
+    at_once = search(tmp_path / "b", **settings, trials=8, batch_size=4)
+    assert first.study_id == more.study_id == at_once.study_id
+    assert more.to_run == 4
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert [t["params"] for t in more.trials] == [t["params"] for t in at_once.trials]
+    again = in_one_process(fake=by_curve(near))
+    assert search(tmp_path / "b", **settings, trials=8).to_run == len(again.ran) == 0
+
+
+def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: Use) -> None:
+    lowest = sorted(t["params"]["client.lr"] for t in _rates(tmp_path, in_one_process))
+    calls = list[str]()
+
+    def fake(job: CellJob) -> Outcome:
+        if job.config.client.lr == lowest[0]:
+            calls.append(job.cell)
+            return Outcome(job, "error", error="broken")
+        return by_curve(lambda lr, rounds: None if lr > lowest[1] else 1.0)(job)
+
+    in_one_process(fake=fake)
+    result = search(tmp_path)
+    ends = sorted(t["status"] for t in result.trials)
+    assert ends == ["diverged", "diverged", "error", "ok"]
+    assert len(calls) == 2  # a failed run is repeated once
+    assert len(result.kept_errors) == 1
+    again = in_one_process(fake=fake)
+    assert (search(tmp_path).to_run, again.ran) == (0, [])
+
+    in_one_process(fake=lambda job: Outcome(job, "error", error="broken"))
+    broken = search(tmp_path / "broken")
+    assert broken.kept_errors == ()
+    assert not [name for name in files(tmp_path / "broken") if "trial" not in Path(name).name]
+    in_one_process(fake=by_curve(near))
+    assert search(tmp_path / "broken").failed == 0
+
+
+def _rates(tmp_path: Path, in_one_process: Use) -> Sequence[Mapping[str, Any]]:
+    in_one_process(fake=by_curve(near))
+    trials: Sequence[Mapping[str, Any]] = search(tmp_path / "rates").trials
+    return trials
+
+
+def test_altered_decisions_are_refused(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=by_curve(near), die_after=5)
+    with pytest.raises(KilledError):
+        search(tmp_path)
+    (path,) = tmp_path.glob("trials/*/bracket-0000/rung-0.json")
+    decision = unseal(path.read_bytes(), required=True)
+    path.write_text(seal({**decision, "kept": decision["kept"][::-1]}))
+    in_one_process(fake=by_curve(near))
+    with pytest.raises(StoreError, match=r"rung-0.json' does not follow from the records"):
+        search(tmp_path)
+    path.write_text(json.dumps(decision))
+    with pytest.raises(StoreError, match="no checksum"):
+        search(tmp_path)
+
+
+def test_brackets_of_hyperband(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(fake=by_curve(near))
+    settings = {"fidelity": "hyperband", "eta": 2, "rungs": 3}
+    with pytest.raises(ConfigError, match="have 4, 3, 3 trials; give 7 or 10"):
+        search(tmp_path, **settings, trials=8)
+    result = search(tmp_path, **settings, trials=10)
+    names = [Path(name) for name in files(tmp_path) if ".trial-" not in name]
+    rounds = [(path.parent.name, unseal((tmp_path / path).read_bytes())["round"]) for path in names]
+    assert [r for folder, r in rounds if folder.endswith("0")] == [1, 2, 4]
+    assert [r for folder, r in rounds if folder.endswith("1")] == [2, 4]
+    assert [r for folder, r in rounds if folder.endswith("2")] == [4]
+    assert sum(status == "ok" for status, _ in fell(result).values()) == 1 + 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("n", "eta", "rungs", "share"),
+    [(16, 4, 3, 0.1562), (16, 2, 4, 0.3125), (24, 4, 3, 0.1406), (27, 3, 4, 0.1111)],
+)
+def test_shares_of_a_full_search(n: int, eta: int, rungs: int, share: float) -> None:
+    rounds = 10 * eta ** (rungs - 1)
+    fidelity = make_fidelity("halving", eta=eta, rungs=rungs, rounds=rounds, least_rounds=0, size=n)
+    assert fidelity is not None
+    (bracket,) = fidelity.brackets(n)
+    added = [end - start for start, end in zip((0, *bracket.rounds), bracket.rounds, strict=False)]
+    cost = sum(a * b for a, b in zip(bracket.counts(), added, strict=True))
+    assert cost / (n * rounds) == pytest.approx(share, abs=1e-4)
+
+
+def test_what_rounds_and_trials_do_not_suffice_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="would end after 1, 1, 4 rounds; give fewer --rungs"):
+        search(tmp_path, eta=4, rungs=3)
+    with pytest.raises(ConfigError, match="need at least 16 trials in a bracket, which has 8"):
+        search(tmp_path, eta=4, rungs=3, trials=8, set={"federation.num_rounds": 16})
+    with pytest.raises(ConfigError, match="--trials 6: brackets of halving have 4 trials; give 4"):
+        search(tmp_path, trials=6, batch_size=4)
+    with pytest.raises(ConfigError, match="--eta 3: needs --fidelity"):
+        search(tmp_path, fidelity="none", eta=3, rungs=None)
+    with pytest.raises(ConfigError, match="--stop-hopeless: --fidelity halving"):
+        search(tmp_path, stop_hopeless=True)
+
+
+def test_the_gate_ranks_refused_trials_last() -> None:
+    fidelity = make_fidelity("halving", eta=2, rungs=2, rounds=4, least_rounds=0, size=4)
+    assert fidelity is not None
+    (bracket,) = fidelity.brackets(4)
+    record = {"seed_objectives": [], "status": "ok", "score": 0.5}
+    records = [
+        {**record, "number": 0, "status": "refused", "score": 0.9},
+        {**record, "number": 3},
+        {**record, "number": 1, "status": "diverged", "score": None},
+        {**record, "number": 2},
+    ]
+    assert halving.decide(bracket, 0, records, 2)["kept"] == [2, 3]
+    assert halving.decide(bracket, 0, records, 3)["kept"] == [2, 3, 0]
+    assert halving.decide(bracket, 0, records[:1], 1)["kept"] == [0]
