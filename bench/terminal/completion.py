@@ -65,7 +65,7 @@ def kinds(incomplete: str) -> list[str]:
 
 def samplers(incomplete: str) -> list[str]:
     """Search algorithms of `tune`."""
-    return _matching(("tpe", "random", "grid", "gp"), incomplete)
+    return _matching(("tpe", "random", "sobol", "grid", "gp", "cmaes"), incomplete)
 
 
 def fidelities(incomplete: str) -> list[str]:

@@ -163,7 +163,9 @@ Batch = Annotated[
 Sampler = Annotated[
     str,
     _option(
-        "NAME", "Search algorithm: tpe, random, grid or gp.", autocompletion=completion.samplers
+        "NAME",
+        "Search algorithm: tpe, random, sobol, grid, gp or cmaes.",
+        autocompletion=completion.samplers,
     ),
 ]
 Objective = Annotated[

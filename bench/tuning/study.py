@@ -34,7 +34,7 @@ from fedbench.bench.tuning.ray.nodes import Share
 from fedbench.bench.tuning.rungs import HYPERBAND, NONE, Bracket, Fidelity, make_fidelity
 from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.space import SearchSpace, load_space
-from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
+from fedbench.bench.tuning.suggester import BATCH_SIZE, FINISHED_ONLY, Suggester, check_sampler
 from fedbench.bench.tuning.trials import StudyPlan, TrialSource, told_trials
 from fedbench.bench.tuning.untrained import cautions, without_training
 
@@ -150,12 +150,13 @@ def tune(
         settings: sources of the configuration.
         trials: number of trials of the whole study.
         seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
-        sampler: `tpe`, `random`, `grid` (the values that the space lists) or `gp`.
+        sampler: `tpe`, `random`, `sobol` (points that fill the space evenly), `grid` (the values
+            that the space lists), `gp` or `cmaes` (ranges of numbers only).
         batch_size: trials that are suggested together, before any of their results is known; part
             of the study's identity. None = that of a stored study with the same arguments, else as
             many as fill the GPUs, the cluster or `concurrency`, at least 4 and at most a quarter of
             the trials; on CPUs 4, so that machines of different size make the same study.
-            `random` and `grid` need no results: their trials do not wait for each other.
+            `random`, `sobol` and `grid` need no results: their trials do not wait for each other.
         space_file: search space in place of the method's.
         watch_labels: measure k-NN accuracy as well; the search never sees it.
         stop_hopeless: end collapsed runs and bad trials early, as described above.
@@ -218,6 +219,11 @@ def tune(
         load_space(spec, file=as_path(space_file)),
         {*user_keys(spec, settings.config_files), *fixed},
     )
+    if fidelity != NONE and sampler in FINISHED_ONLY:
+        raise ConfigError(
+            f"--sampler {sampler}: learns from trials that were run to their end, and --fidelity"
+            f" {fidelity} runs few of them; use --sampler tpe, random or sobol"
+        )
     if fidelity != NONE and _ROUNDS in space.dimensions:
         raise ConfigError(
             f"--fidelity {fidelity}: the search space varies {_ROUNDS}, which decides how far a"

@@ -2,8 +2,9 @@
 
 Trials come in batches: the parameters of a batch are asked for before any of its results is known,
 and its results are told in the order of the trials. Samplers that look at no result need no
-batches. The sampler of every trial is seeded by the trial's number. A study therefore continues by
-asking again and comparing with the stored trials.
+batches. The sampler of every trial is seeded by the trial's number, except for those with a state:
+Sobol points, whose index is the trial's number, and CMA-ES. A study therefore continues by asking
+for all trials again and comparing with the stored ones.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError, UnknownNameError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import install_extra
 from fedbench.bench.system.seeding import derive
@@ -25,12 +27,19 @@ from fedbench.bench.tuning.rungs import batch_end
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
-    from optuna.trial import Trial
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
 
 
-SAMPLERS = ("tpe", "random", "grid", "gp")
-INDEPENDENT = ("random", "grid")
+SAMPLERS = ("tpe", "random", "sobol", "grid", "gp", "cmaes")
+INDEPENDENT = ("random", "sobol", "grid")
 """Samplers whose suggestions depend on no result."""
+FINISHED_ONLY = ("gp", "cmaes")
+"""Samplers that learn nothing from a trial that was not run to its end."""
+_SEQUENCES = ("sobol", "cmaes")
+"""Samplers that are asked for all trials of a study in order, with one seed."""
+_PACKAGES = {"gp": "greenlet", "cmaes": "cmaes"}
+_WORST = -1e300
 BATCH_SIZE = 4
 """Least number of trials per batch, and the number on CPUs, however many processors there are."""
 _STARTUP_TRIALS = 8
@@ -93,6 +102,8 @@ class Suggester:
         told: Mapping[int, ToldTrial] | None = None,
     ) -> None:
         check_sampler(sampler)
+        if sampler == "cmaes":
+            _check_continuous(distributions)
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -102,7 +113,9 @@ class Suggester:
         self._points = list(points)
         self.total = min(total, len(self._points)) if sampler == "grid" else total
         self._earlier = dict(told or {})
-        self._study = optuna.create_study(direction="maximize", sampler=make_sampler("random", 0))
+        # The seed of Sobol points and of CMA-ES; other samplers are made for each trial.
+        first = make_sampler(sampler, derive(seed, "sampler") % _BITS, distributions)
+        self._study = optuna.create_study(direction="maximize", sampler=first)
         self._open: dict[int, Trial] = {}
         self._told: dict[int, tuple[float | None, int | None]] = {}
         self._ready: deque[Suggestion] = deque()
@@ -144,8 +157,9 @@ class Suggester:
         for number in range(self._next, last):
             if number < len(self._points):
                 self._study.enqueue_trial(self._points[number])
-            seed = derive(self._seed, "sampler", number) % _BITS
-            self._study.sampler = make_sampler(self._sampler, seed)
+            if self._sampler not in _SEQUENCES:
+                seed = derive(self._seed, "sampler", number) % _BITS
+                self._study.sampler = make_sampler(self._sampler, seed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
                 trial = self._study.ask(fixed_distributions=self._distributions)
@@ -178,6 +192,8 @@ class Suggester:
                 self._study.tell(self._open[number], state=TrialState.PRUNED)
             elif math.isfinite(value):
                 self._study.tell(self._open[number], value)
+            elif self._sampler == "cmaes":  # it only ranks, and leaves pruned trials out
+                self._study.tell(self._open[number], _WORST)
             else:  # TPE ranks a pruned trial without values below every completed one
                 self._study.tell(self._open[number], state=TrialState.PRUNED)
         self._open.clear()
@@ -193,16 +209,42 @@ def check_sampler(name: str) -> None:
     """
     if name not in SAMPLERS:
         raise UnknownNameError("sampler", name, SAMPLERS)
-    if name == "gp" and importlib.util.find_spec("greenlet") is None:
+    package = _PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
         raise ResourceError(
-            f"--sampler gp: needs the package greenlet: {install_extra('gp')}; or use --sampler tpe"
+            f"--sampler {name}: needs the package {package}: {install_extra(name)}; or use"
+            " --sampler tpe"
         )
 
 
-def make_sampler(name: str, seed: int) -> BaseSampler:
+def _check_continuous(distributions: Mapping[str, BaseDistribution]) -> None:
+    """Check that CMA-ES can search a space.
+
+    Raises:
+        ConfigError: for a choice between values, or a single dimension.
+    """
+    from optuna.distributions import CategoricalDistribution
+
+    choices = [
+        key for key, one in distributions.items() if isinstance(one, CategoricalDistribution)
+    ]
+    problem = f"{', '.join(choices)} is a choice between values" if choices else None
+    if len(distributions) < 2:
+        problem = f"the search space has one dimension, {', '.join(distributions)}"
+    if problem is not None:
+        raise ConfigError(
+            f"--sampler cmaes: needs two or more ranges of numbers and no choices, but {problem};"
+            " use --sampler tpe, or --space with other dimensions"
+        )
+
+
+def make_sampler(
+    name: str, seed: int, distributions: Mapping[str, BaseDistribution] = MappingProxyType({})
+) -> BaseSampler:
     """Return an Optuna sampler; settings that change results are explicit, not Optuna's defaults.
 
-    For `grid` any sampler will do: all its trials are given points.
+    For `grid` any sampler will do: all its trials are given points. `sobol` needs to know the
+    search space.
     """
     from optuna import samplers
 
@@ -217,4 +259,19 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
             )
         if name == "gp":
             return samplers.GPSampler(n_startup_trials=_STARTUP_TRIALS, seed=seed)
+        if name == "cmaes":
+            return samplers.CmaEsSampler(
+                n_startup_trials=1, seed=seed, independent_sampler=samplers.RandomSampler(seed=seed)
+            )
+        if name == "sobol":
+
+            class Sobol(samplers.QMCSampler):
+                """Scrambled Sobol points; unlike its parent it also has one for the first trial."""
+
+                def infer_relative_search_space(
+                    self, study: Study, trial: FrozenTrial
+                ) -> dict[str, BaseDistribution]:
+                    return dict(distributions)
+
+            return Sobol(qmc_type="sobol", scramble=True, seed=seed)
         return samplers.RandomSampler(seed=seed)

@@ -13,13 +13,14 @@ import pytest
 from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.tuning import halving
 from fedbench.bench.tuning.cell import CellJob, Outcome
-from fedbench.bench.tuning.rungs import make_fidelity
+from fedbench.bench.tuning.rungs import decide, make_fidelity
 from fedbench.bench.tuning.study import tune
 
-from .conftest import KilledError, execute_here
+from .conftest import Fake, KilledError, execute_here
 from .test_study import SMALL, Use
 
 ROUNDS = 4
@@ -32,7 +33,7 @@ def search(store: Path, **settings: Any) -> Any:
     return tune("simclr", store=store, set=values, **{"sampler": "random", **HALVING, **settings})
 
 
-def by_curve(curve: Curve) -> Any:
+def by_curve(curve: Curve) -> Fake:
     """Return outcomes without training: a score by learning rate and rounds; None diverges."""
 
     def make(job: CellJob) -> Outcome:
@@ -69,7 +70,7 @@ def test_a_killed_driver_leaves_no_trace(
     expected = search(tmp_path / "whole")
     assert sorted(status for status, _ in fell(expected).values()) == ["ok", "ok", *["pruned"] * 2]
     left = -1
-    write, write_trial = halving.atomic_write_text, Store.write_trial
+    write, write_trial = atomic_write_text, Store.write_trial
 
     def count() -> None:
         nonlocal left
@@ -111,10 +112,7 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
     in_one_process(width=1)
     small = {"set": {"federation.num_rounds": 2}, "watch_labels": True}
     expected = search(tmp_path / "whole", **small)
-    full = tune(
-        "simclr", store=tmp_path / "full", sampler="random", trials=4, watch_labels=True,
-        set={**SMALL, "federation.num_rounds": 2},
-    )  # fmt: skip
+    full = search(tmp_path / "full", **small, fidelity="none", eta=None, rungs=None)
     scores = {trial["number"]: trial for trial in full.trials}
     finished = [trial for trial in expected.trials if trial["status"] == "ok"]
     assert len(finished) == 2
@@ -149,10 +147,7 @@ def test_stable_ranks_find_the_winner_and_crossing_curves_say_where_it_fell(
     tmp_path: Path, in_one_process: Use
 ) -> None:
     in_one_process(fake=by_curve(near))
-    best = tune(
-        "simclr", store=tmp_path, sampler="random", trials=4,
-        set={**SMALL, "federation.num_rounds": ROUNDS},
-    ).best["trial"]  # fmt: skip
+    best = search(tmp_path, fidelity="none", eta=None, rungs=None).best["trial"]
     stable = search(tmp_path)
     assert stable.best["trial"] == best
     in_one_process(fake=by_curve(crossing))
@@ -266,6 +261,8 @@ def test_what_rounds_and_trials_do_not_suffice_for(tmp_path: Path) -> None:
         search(tmp_path, trials=6, batch_size=4)
     with pytest.raises(ConfigError, match="--eta 3: needs --fidelity"):
         search(tmp_path, fidelity="none", eta=3, rungs=None)
+    with pytest.raises(ConfigError, match="--sampler cmaes: learns from trials that were run to"):
+        search(tmp_path, sampler="cmaes")
     with pytest.raises(ConfigError, match="--stop-hopeless: --fidelity halving"):
         search(tmp_path, stop_hopeless=True)
 
@@ -281,6 +278,6 @@ def test_the_gate_ranks_refused_trials_last() -> None:
         {**record, "number": 1, "status": "diverged", "score": None},
         {**record, "number": 2},
     ]
-    assert halving.decide(bracket, 0, records, 2)["kept"] == [2, 3]
-    assert halving.decide(bracket, 0, records, 3)["kept"] == [2, 3, 0]
-    assert halving.decide(bracket, 0, records[:1], 1)["kept"] == [0]
+    assert decide(bracket, 0, records, 2)["kept"] == [2, 3]
+    assert decide(bracket, 0, records, 3)["kept"] == [2, 3, 0]
+    assert decide(bracket, 0, records[:1], 1)["kept"] == [0]

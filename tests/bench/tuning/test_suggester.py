@@ -12,7 +12,7 @@ from statistics import mean
 import optuna
 import pytest
 
-from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError, UnknownNameError
 from fedbench.bench.tuning.suggester import Params, Suggester, ToldTrial, check_sampler
 
 SPACE = {
@@ -139,3 +139,54 @@ def test_unknown_and_unavailable_samplers(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ResourceError, match=r"greenlet.*fedbench-ssl\[gp\]"):
         check_sampler("gp")
+    with pytest.raises(ResourceError, match=r"package cmaes: .*fedbench-ssl\[cmaes\]"):
+        check_sampler("cmaes")
+
+
+RANGES = {
+    "client.lr": optuna.distributions.FloatDistribution(1e-3, 0.3, log=True),
+    "method.temperature": optuna.distributions.FloatDistribution(0.05, 1.0),
+}
+
+
+def test_sobol_points_have_the_index_of_their_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SPACE", RANGES)
+    table = search(total=16, sampler="sobol")
+    assert table[0].params == POINT
+    rates = [math.log(table[number].params["client.lr"] / 1e-3) for number in range(1, 16)]
+    cells = {int(rate / math.log(300) * 16) for rate in rates}
+    assert len(cells) == 15  # at most one of 16 points lies in each sixteenth of the range
+    assert search(total=8, sampler="sobol") == {n: table[n] for n in range(8)}
+    resumed = search(total=16, sampler="sobol", finished={n: table[n] for n in (0, 3, 7)})
+    assert resumed == table
+    assert search(total=16, sampler="sobol", seed=1) != table
+
+
+def test_cmaes_is_replayed_and_converges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SPACE", RANGES)
+    table = search(total=60, sampler="cmaes")
+    part = search(total=60, sampler="cmaes", stop_after=21)
+    assert search(total=60, sampler="cmaes", finished=part, order=max) == table
+    errors = [abs(math.log10(table[n].params["client.lr"] / 0.1)) for n in range(60)]
+    assert mean(errors[-20:]) < mean(errors[1:21]) / 2
+
+
+def test_cmaes_needs_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"method.temperature is a choice .* --sampler tpe"):
+        search(sampler="cmaes")
+    monkeypatch.setitem(globals(), "SPACE", {"client.lr": RANGES["client.lr"]})
+    with pytest.raises(ConfigError, match=r"one dimension, client\.lr"):
+        search(sampler="cmaes")
+
+
+def test_trials_that_fell_early_rank_by_their_rounds() -> None:
+    suggester = Suggester("s", RANGES, total=4, batch_size=(2, 2))
+    for rounds in ((1, None), (2, None)):
+        for number, end in enumerate(rounds):
+            suggestion = suggester.ask()
+            assert suggestion is not None
+            assert suggestion.number % 2 == number
+            suggester.tell(suggestion.number, 0.5, end)
+    states = [trial.state.name for trial in suggester._study.trials]
+    assert states == ["PRUNED", "COMPLETE"] * 2
+    assert suggester._study.trials[2].intermediate_values == {2: 0.5}
