@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +62,11 @@ def files(store: Path) -> dict[str, bytes]:
         str(path.relative_to(store)): path.read_bytes()
         for path in sorted(store.glob("trials/*/bracket-*/*.json"))
     }
+
+
+def decisions(store: Path) -> dict[str, bytes]:
+    """Return the files that hold no times."""
+    return {name: data for name, data in files(store).items() if ".trial-" not in name}
 
 
 def fell(result: Any) -> dict[int, tuple[str, int]]:
@@ -130,12 +140,36 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
     lost = search(tmp_path / "lost", **small)
     for ours, theirs in zip(lost.trials, expected.trials, strict=True):
         assert ours["objective"] == theirs["objective"]
-    decisions = [
-        {name: data for name, data in files(tmp_path / root).items() if ".trial-" not in name}
-        for root in ("lost", "whole")
-    ]
-    assert decisions[0] == decisions[1]
+    assert decisions(tmp_path / "lost") == decisions(tmp_path / "whole")
     assert not [*(tmp_path / "whole" / "cells").glob("*/*.safetensors")]
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from fedbench.bench.tuning import study
+from tests.bench.tuning.conftest import InOneProcess
+from tests.bench.tuning.test_halving import search
+study.run_source = InOneProcess(width=1)
+search(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_no_trace(tmp_path: Path, in_one_process: Use) -> None:
+    in_one_process(width=4)
+    search(tmp_path / "whole")
+    root = str(Path(__file__).resolve().parents[3])
+    command = [sys.executable, "-c", PROCESS, str(tmp_path / "killed")]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root}) as process:
+        while len(files(tmp_path / "killed")) < 2:
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    assert len(decisions(tmp_path / "killed")) < 2
+    search(tmp_path / "killed")
+    assert decisions(tmp_path / "killed") == decisions(tmp_path / "whole")
 
 
 def crossing(lr: float, rounds: int) -> float:
