@@ -268,9 +268,11 @@ def tune(
         scoring=scoring,
         fidelity=of_bracket,
     )
-    if batch_size is None and of_bracket is not None:  # brackets of a stored study, if they fit
-        size = study.stored_batch_size() or total
-        study = replace(study, batch_size=size, fidelity=at(size))
+    if batch_size is None and of_bracket is not None:  # more trials extend a stored study
+        least = of_bracket.eta ** ((rungs or 2) - 1)
+        parts = [size for size in range(total, least - 1, -1) if total % size == 0]
+        studies = [replace(study, batch_size=size, fidelity=at(size)) for size in parts]
+        study = max(studies, key=lambda one: len(one.store.trials(one.study_id)))
     elif batch_size is None:
         study = _with_batch(study, cluster, share, may_ask=not dry_run)
     brackets = () if study.fidelity is None else tuple(study.fidelity.brackets(total))

@@ -157,22 +157,16 @@ class StudyPlan:
         Of several the one with the most trials counts, then the one with the batch size of this.
         """
         absent = {"objective": None, "fidelity": None, "batch_size": None}
-        ours = self._alike({**absent, **self._identity()})
+        ours = canonical_json({**absent, **self._identity(), "batch_size": None})
         found = []
         for study_id in self.store.studies():
             meta = self.store.study(study_id) or {}
             theirs = {key: meta.get(key) for key in {*absent, *self._identity()}}
-            size: Any = theirs["batch_size"]
-            if self._alike(theirs) == ours and (self.fidelity is None or self.total % size == 0):
+            if canonical_json({**theirs, "batch_size": None}) == ours:
+                size = theirs["batch_size"]
                 count = len(self.store.trials(study_id))
                 found.append((count, size == self.batch_size, size))
         return max(found)[-1] if found else None
-
-    @staticmethod
-    def _alike(identity: Mapping[str, Any]) -> str:
-        """Return what identities have in common that differ in their batch size only."""
-        fidelity = identity["fidelity"] and {**identity["fidelity"], "sizes": None}
-        return canonical_json({**identity, "fidelity": fidelity, "batch_size": None})
 
     def trials(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the trials of the store, and those of them that need no further run."""

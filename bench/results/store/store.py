@@ -4,6 +4,7 @@
 rows/<row_id>.parquet              the truth, one file per finished cell
 rows/<row_id>@<hash>.parquet       replicas: other results of that run, from other platforms
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
+trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as sealed JSON
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
 cells/<row_id>@<hash>/             the same of a replica
 leaderboard.parquet                all rows, sorted; derived, may be deleted; makes reading fast

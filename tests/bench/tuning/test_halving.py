@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,27 +148,34 @@ import sys
 from pathlib import Path
 from fedbench.bench.tuning import study
 from tests.bench.tuning.conftest import InOneProcess
-from tests.bench.tuning.test_halving import search
-study.run_source = InOneProcess(width=1)
+from tests.bench.tuning.test_halving import by_curve, near, search
+def fake(job):
+    if len(executor.ran) == 6:
+        print("here", flush=True)
+        sys.stdin.read()
+    return by_curve(near)(job)
+study.run_source = executor = InOneProcess(width=1, fake=fake)
 search(Path(sys.argv[1]))
 """
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_trace(tmp_path: Path, in_one_process: Use) -> None:
-    in_one_process(width=4)
+    again = in_one_process(fake=by_curve(near), width=4)
     search(tmp_path / "whole")
     root = str(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-c", PROCESS, str(tmp_path / "killed")]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root}) as process:
-        while len(files(tmp_path / "killed")) < 2:
-            assert process.poll() is None
-            time.sleep(0.001)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environment = os.environ | {"PYTHONPATH": root}
+    with subprocess.Popen(command, env=environment, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"here\n"
         process.send_signal(signal.SIGKILL)
         assert process.wait(60) == -signal.SIGKILL
-    assert len(decisions(tmp_path / "killed")) < 2
+    assert len(files(tmp_path / "killed")) == 6
+    again.ran.clear()
     search(tmp_path / "killed")
-    assert decisions(tmp_path / "killed") == decisions(tmp_path / "whole")
+    assert len(again.ran) == 1
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
 def crossing(lr: float, rounds: int) -> float:
@@ -208,6 +214,8 @@ def test_brackets_follow_each_other_and_extend_a_study(
     assert [t["params"] for t in more.trials] == [t["params"] for t in at_once.trials]
     again = in_one_process(fake=by_curve(near))
     assert search(tmp_path / "b", **settings, trials=8).to_run == len(again.ran) == 0
+    longer = search(tmp_path / "b", **settings, trials=12)
+    assert (longer.study_id, longer.to_run) == (first.study_id, 4)
 
 
 def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: Use) -> None:
