@@ -16,7 +16,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.metrics import FINAL_METRICS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.runs.execute import Origin, Paused, Place, execute
 from fedbench.bench.runs.run import forget_cell, run
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
@@ -41,6 +41,23 @@ def metrics(row: Row) -> dict[str, float]:
     assert row.metrics_json is not None
     values: dict[str, float] = json.loads(row.metrics_json)
     return values
+
+
+def test_a_run_pauses_goes_back_and_continues(tmp_path: Path) -> None:
+    config = tiny_config("orchestra", federation__num_rounds=3)  # one preparatory round besides
+
+    def to(end: int | None, folder: str) -> Any:
+        place = Place(tmp_path / folder, workers=1, device="cpu", until_round=end)
+        try:
+            return execute(config, Origin(), place)
+        except Paused as paused:
+            return paused
+
+    first, second = to(1, "a"), to(2, "a")
+    assert (first.rounds_done, second.rounds_done) == (2, 3)
+    assert first.metrics != second.metrics
+    assert to(1, "a").metrics == first.metrics  # a state that is past comes from the start
+    assert {**result(to(None, "a")), "env_json": ""} == {**result(to(3, "b")), "env_json": ""}
 
 
 def test_a_run_becomes_a_row_and_is_not_run_again(tmp_path: Path) -> None:
