@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.results.leaderboard.studies import studies
+from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_text
@@ -78,6 +79,8 @@ def test_a_killed_driver_leaves_no_trace(
     in_one_process(fake=by_curve(near), width=1)
     expected = search(tmp_path / "whole")
     assert sorted(status for status, _ in fell(expected).values()) == ["ok", "ok", *["pruned"] * 2]
+    merge([tmp_path / "whole"], tmp_path / "merged")
+    assert files(tmp_path / "merged") == files(tmp_path / "whole")
     left = -1
     write, write_trial = atomic_write_text, Store.write_trial
 
