@@ -82,7 +82,7 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
     """
 
     def add(cls: type[M]) -> type[M]:
-        source = inspect.getsourcefile(cls) or "?"
+        source = _source_of(cls)
         if not name.replace("-", "").isalnum() or name != name.lower():
             raise PluginError(f"method name {name!r} must be lower-case words joined by '-'")
         if name in _ENTRIES:
@@ -98,6 +98,13 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
         return cls
 
     return add
+
+
+def _source_of(cls: type) -> str:
+    try:
+        return inspect.getsourcefile(cls) or "?"
+    except OSError:  # of a class without a file
+        return "this session (start it anew to define the class again)"
 
 
 @cache

@@ -1,0 +1,82 @@
+"""Write the pages of the site that are made from code and results: docs/generated/.
+
+Methods come from the registry with their docstrings, tables and the report from
+leaderboards/results. The configuration reference is docs/reference.py's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import fedbench
+from fedbench.bench.method import registry
+from fedbench.bench.method.registry import Entry
+from fedbench.bench.results.leaderboard.formats import to_markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "leaderboards" / "results"
+
+
+def write(folder: Path) -> None:
+    """Write every page into a folder, and the report into its `extra/`."""
+    (folder / "extra").mkdir(parents=True, exist_ok=True)
+    (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
+    (folder / "tables.md").write_text(tables_page(), encoding="utf-8")
+    fedbench.report(folder / "extra" / "report.html", RESULTS)
+
+
+def methods_page() -> str:
+    """Describe each method and add-on in the words of its own source file."""
+    shipped = ROOT / "methods"
+    entries = [
+        entry
+        for entry in registry.entries().values()  # other packages may have added theirs
+        if Path(inspect.getfile(entry.cls)).resolve().parent == shipped
+    ]
+    parts = [
+        "# How each method works\n\nEvery section is the docstring of the class that runs: the idea,"
+        " the source, and each deliberate deviation from it.",
+        "## Methods",
+        *(_section(entry) for entry in entries if not entry.is_addon),
+        "## Add-ons",
+        *(_section(entry) for entry in entries if entry.is_addon),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(entry: Entry) -> str:
+    parts = [f"### `{entry.name}`", _markdown(entry.description)]
+    if entry.bases is not None:
+        parts.append("Goes with " + ", ".join(f"`{name}`" for name in sorted(entry.bases)) + ".")
+    file = Path(inspect.getfile(entry.cls)).resolve().relative_to(ROOT)
+    fields = [name for name in entry.cls.model_fields if name != "base"]
+    if fields:
+        anchor = f"{'add-on' if entry.is_addon else 'method'}-{entry.name}"
+        names = ", ".join(f"`{name}`" for name in fields)
+        parts.append(f"[Hyperparameters](../configuration.md#{anchor}): {names}.")
+    parts.append(f"Code: [{file}](../../{file}).")
+    return "\n\n".join(parts)
+
+
+def _markdown(docstring: str) -> str:
+    """Make links of bare addresses; the rest of a docstring is Markdown as it is."""
+    return re.sub(r"https?://[^\s,;)]*[^\s,;).:]", r"<\g<0>>", docstring)
+
+
+def tables_page() -> str:
+    """Rank the rows of leaderboards/results, one table for each comparability class."""
+    board = to_markdown(fedbench.leaderboard(RESULTS).board)
+    return (
+        "# Leaderboards\n\nRows of `leaderboards/results`, ranked as"
+        " `fedbench leaderboard --store leaderboards/results` ranks them. Best values are bold;"
+        " [leaderboards](../leaderboards.md) explains columns, notes and tests.\n\n"
+        # One level higher, since tables are sections of this page.
+        + re.sub(r"^### ", "## ", board, flags=re.MULTILINE)
+    )
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("generated"))
