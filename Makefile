@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench docs format clean
 
 help:  ## this list
 	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,9 +36,15 @@ test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Tutorials are executed. One job: they run processes of their own. -E builds every page anew.
+docs: $(STAMP)  ## the documentation site in docs/_build/html, warnings are errors
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 format: $(STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and caches, keep results
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build docs/_build docs/generated *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
