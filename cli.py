@@ -506,7 +506,15 @@ def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
         emit_json(record["parts"]) if output.json else show_lists.show_spec(record)
 
 
-_add_list("presets", "List presets: named, complete configurations.")
+@command("fedbench presets")
+def presets(*, output: groups.Output) -> None:
+    """List presets: named, complete configurations."""
+    if not output.json and (plain := declared.presets()) is not None:
+        show_lists.show_list("presets", plain)  # as `preset_records`, but without torch
+    else:
+        _show_list("presets", output)
+
+
 _add_list("grids", "List grids that can be swept.")
 _add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")
 

@@ -20,10 +20,10 @@ for name in [name for name in os.environ if name.startswith("FEDBENCH")]:
     if name != "FEDBENCH_DATA_DIR":
         del os.environ[name]  # tutorials show what a reader gets, whatever this shell has set
 
-import pages  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 import fedbench  # noqa: E402
+import pages  # noqa: E402
 
 pages.write(HERE / "generated")
 

@@ -37,8 +37,8 @@ def methods_page() -> str:
         if Path(inspect.getfile(entry.cls)).resolve().parent == shipped
     ]
     parts = [
-        "# How each method works\n\nEvery section is the docstring of the class that runs: the idea,"
-        " the source, and each deliberate deviation from it.",
+        "# How each method works\n\nEvery section is the docstring of the class that runs: the"
+        " idea, the source, and each deliberate deviation from it.",
         "## Methods",
         *(_section(entry) for entry in entries if not entry.is_addon),
         "## Add-ons",
@@ -70,7 +70,7 @@ def tables_page() -> str:
     """Rank the rows of leaderboards/results, one table for each comparability class."""
     board = to_markdown(fedbench.leaderboard(RESULTS).board)
     return (
-        "# Leaderboards\n\nRows of `leaderboards/results`, ranked as"
+        "# Tables\n\nRows of `leaderboards/results`, ranked as"
         " `fedbench leaderboard --store leaderboards/results` ranks them. Best values are bold;"
         " [leaderboards](../leaderboards.md) explains columns, notes and tests.\n\n"
         # One level higher, since tables are sections of this page.

@@ -106,6 +106,20 @@ def records() -> list[dict[str, Any]] | None:
     ]
 
 
+def presets() -> list[dict[str, Any]] | None:
+    """Return what a list of presets shows of each.
+
+    Returns:
+        None if there are presets of other packages, which are checked against the methods first.
+    """
+    from fedbench.bench.config.yaml_files import load_yaml, shipped
+
+    if entry_points(group="fedbench.presets"):
+        return None
+    files = [load_yaml(file) for file in shipped("presets").values()]
+    return [{"name": file["preset"], "description": file["description"]} for file in files]
+
+
 def objectives() -> set[str]:
     """Return the names of the label-free objectives that ship with fedbench."""
     from fedbench.bench.evaluation.objectives import of_clients

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.method import registry
-from fedbench.bench.runs.presets import preset_names
+from fedbench.bench.runs.presets import preset_names, preset_records
 from fedbench.bench.terminal import completion, declared
 from fedbench.bench.terminal.show_lists import method_records
 
@@ -49,6 +49,19 @@ def test_the_quick_list_of_methods_is_that_of_the_registry(
     monkeypatch.setattr(declared, "entry_points", lambda group: points)
     assert declared.records() is None
     assert call("methods").out == text
+
+
+def test_the_quick_list_of_presets_is_that_of_the_checked_files(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = declared.presets()
+    assert quick
+    assert quick == [{key: record[key] for key in quick[0]} for record in preset_records()]
+    text = call("presets").out
+    points = [EntryPoint("other", "other.package", "fedbench.presets")]
+    monkeypatch.setattr(declared, "entry_points", lambda group: points)
+    assert declared.presets() is None
+    assert call("presets").out == text
 
 
 def test_offered_keys_and_presets() -> None:

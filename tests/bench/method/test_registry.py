@@ -117,6 +117,16 @@ def test_names_are_taken_once() -> None:
         registry.register("fed-simclr")(Supervised)
 
 
+def test_a_class_of_a_notebook_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(cls: type) -> str:
+        raise OSError("source code not available")  # as of a class of an interactive __main__
+
+    monkeypatch.setattr(registry.inspect, "getsourcefile", no_file)
+    registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
+    with pytest.raises(PluginError, match="registered twice: this session"):
+        registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
+
+
 def test_a_third_partys_method_is_as_good_as_any() -> None:
     @registry.register("their-method")
     class Theirs(Supervised):
