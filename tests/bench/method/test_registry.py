@@ -121,7 +121,7 @@ def test_a_class_of_a_notebook_has_no_file(monkeypatch: pytest.MonkeyPatch) -> N
     def no_file(cls: type) -> str:
         raise OSError("source code not available")  # as of a class of an interactive __main__
 
-    monkeypatch.setattr(registry.inspect, "getsourcefile", no_file)
+    monkeypatch.setattr("inspect.getsourcefile", no_file)
     registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
     with pytest.raises(PluginError, match="registered twice: this session"):
         registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
