@@ -172,7 +172,7 @@ class Torture:
         place = self.folder / "inputs" / str(number)
         place.mkdir(parents=True)
         make = self.random.choices(
-            [self.command_line, self.yaml, self.stored, self.images], [5, 2, 4, 1]
+            [self.command_line, self.yaml, self.stored, self.images], [5, 2, 4, 3]
         )[0]
         words, store = make(place)
         words = [word.replace("\0", "\x01") for word in words]  # no system passes a NUL
