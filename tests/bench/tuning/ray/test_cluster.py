@@ -141,7 +141,8 @@ def test_unused_folders_on_a_node_are_deleted_after_a_week(tmp_path: Path, scrat
 def test_the_folder_of_another_user_is_not_used(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote.settle(job(tmp_path / "unseen"), HOME)
+    unseen = job(tmp_path / "unseen")
+    remote.settle(unseen, HOME)
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: int(folder.name.split("-")[1]))
@@ -149,7 +150,7 @@ def test_the_folder_of_another_user_is_not_used(
         Path, "stat", lambda *_, **__: os.stat_result([0o40700, *[0] * 3, 12345, *[0] * 5])
     )
     with pytest.raises(ResourceError, match="is another user's; set TMPDIR there"):
-        remote.settle(job(tmp_path / "unseen"), HOME)
+        remote.settle(unseen, HOME)
 
 
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
