@@ -475,7 +475,9 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     for row in rows:
         family, point = _split(row, grid.keys(row.preset))
         sibling = (family, row.seed) in families and (row.preset, point) in points
-        if sibling or _trained(json.loads(_by_content(row)), names) in planned:
+        # Rows of an older version lack later fields, which have their defaults then.
+        config = RunConfig.model_validate_json(_by_content(row)).model_dump(mode="json")
+        if sibling or _trained(config, names) in planned:
             row_ids.add(row.row_id)
     return frozenset(row_ids)
 
