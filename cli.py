@@ -35,10 +35,10 @@ from fedbench.bench.terminal.exit_codes import (
     run_command,
 )
 from fedbench.bench.terminal.progress import (
-    CellProgress,
     DecodingProgress,
     RunProgress,
     StudyProgress,
+    SweepProgress,
 )
 from fedbench.bench.training import fork_server
 
@@ -128,10 +128,7 @@ def run(
             lanes=lanes,
             checkpoint_seconds=checkpoint_seconds,
             track=opt.parse_names(track) or (),
-            on_start=progress.start,
-            on_resume=progress.resume,
-            on_round=progress,
-            on_client=progress.client,
+            on_progress=progress,
             **common,
         )
     if result.stored_before:
@@ -210,7 +207,7 @@ def sweep(
     output: groups.Output,
 ) -> None:
     """Run all cells of a grid that are not in the store yet."""
-    with CellProgress(f"sweep {grid}", **output.verbosity) as progress:
+    with SweepProgress(f"sweep {grid}", **output.verbosity) as progress:
         result = fedbench.sweep(
             grid,
             methods=opt.parse_names(methods),

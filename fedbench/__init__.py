@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         StoreError,
         UnknownNameError,
     )
+    from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.tuning.explain import explain
     from fedbench.bench.tuning.schemas import schema
     from fedbench.bench.tuning.study import StudyResult, tune
@@ -77,6 +78,7 @@ _HOMES = {
     "runs.verify": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",
+    "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
     "tuning.schemas": "schema",
     "tuning.study": "StudyResult tune",
@@ -99,10 +101,13 @@ __all__ = [
     "Row",
     "RunConfig",
     "RunPlan",
+    "RunProgress",
     "RunResult",
     "Store",
     "StoreError",
+    "StudyProgress",
     "StudyResult",
+    "SweepProgress",
     "SweepResult",
     "UnknownNameError",
     "Verification",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
@@ -28,6 +28,25 @@ CUSTOM = "custom"
 """Recorded as the preset of a `RunConfig` that was made by hand."""
 
 
+class Watcher(Protocol):
+    """Callbacks of a run in one object."""
+
+    @property
+    def start(self) -> OnStart:
+        """As `on_start`."""
+
+    @property
+    def resume(self) -> OnResume:
+        """As `on_resume`."""
+
+    @property
+    def client(self) -> OnClient:
+        """As `on_client`."""
+
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        """As `on_round`."""
+
+
 @grouped
 def run(
     spec: str | RunConfig,
@@ -42,6 +61,7 @@ def run(
     on_resume: OnResume | None = None,
     on_round: OnRound | None = None,
     on_client: OnClient | None = None,
+    on_progress: Watcher | None = None,
 ) -> RunResult:
     """Run one configuration and evaluate it, unless the store has its row; resume a begun run.
 
@@ -60,12 +80,16 @@ def run(
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
         on_round: called after every round with its record and the number of rounds.
         on_client: called whenever a client has ended its part of a round.
+        on_progress: does all four of these that are not given, as `fedbench.RunProgress`.
 
     Raises:
         FedbenchError: for configuration, data, device or store problems.
     """
     from fedbench.bench.results.trackers import Begun, Tracking
 
+    if on_progress is not None:
+        on_start, on_resume = on_start or on_progress.start, on_resume or on_progress.resume
+        on_round, on_client = on_round or on_progress, on_client or on_progress.client
     config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
     tracking = Tracking(track, store)

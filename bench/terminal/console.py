@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, cast
 
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.text import single_line, visible, visible_json
+from fedbench.bench.terminal.notebook import CellOutput, in_notebook
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -300,7 +301,9 @@ def _fitting(
 
 
 class Status:
-    """Lines at the foot of the terminal that are replaced as work goes on; nothing in a pipe.
+    """Lines that are replaced as work goes on; nothing in a pipe.
+
+    They stand at the foot of the terminal, or in the output of a notebook's cell.
 
     Args:
         title: what is running.
@@ -308,18 +311,21 @@ class Status:
         verbose: show more, as a subclass says.
 
     Attributes:
-        live: whether there is a terminal to draw on.
+        live: whether there is a terminal, or a notebook, to draw on.
     """
 
     first_step = "preparing"
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         self.title, self.quiet, self.verbose = title, quiet, verbose
-        self.live = not quiet and is_terminal(sys.stderr) and sys.stderr.isatty()
-        self._drawn: Live | None = None
+        on_terminal = is_terminal(sys.stderr) and sys.stderr.isatty()
+        self.live = not quiet and (on_terminal or in_notebook())
+        self._drawn: Live | CellOutput | None = None
 
     def __enter__(self) -> Self:
-        if self.live:
+        if self.live and in_notebook():
+            self._drawn = CellOutput()
+        elif self.live:
             from rich.live import Live
 
             console = _console(sys.stderr)
@@ -334,7 +340,7 @@ class Status:
             self._drawn = None
 
     def update(self, *lines: str) -> None:
-        """Replace the lines on the terminal."""
+        """Replace the lines."""
         if self._drawn is not None:
             from rich.text import Text
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
+_FRAME = 0.25  # seconds between two drawings of a round's clients, at least
 _SHOWN_METRICS = ("objective", "knn_acc", "linear_acc")
 """Metrics of an evaluated round that its line has; `verbose` has all."""
 _SHOWN_CELLS = 8  # running cells shown at the same time
 
 
 class RunProgress(Status):
-    """Rounds of a run, and clients within a round: bars on a terminal, plain lines in a pipe.
+    """Rounds of a run, and clients within a round: bars to look at, plain lines in a pipe.
 
     With `verbose`, every round gets a plain line with all terms of the loss.
     """
@@ -33,7 +34,7 @@ class RunProgress(Status):
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         super().__init__(title, quiet=quiet, verbose=verbose)
         self.live = self.live and not verbose
-        self._last_line = float("-inf")
+        self._last_line = self._last_client = float("-inf")
         self._rounds = 0
         self._seconds = 0.0
         self._bytes = 0
@@ -79,7 +80,9 @@ class RunProgress(Status):
         passed = now - self._clock
         if self._images and passed:
             self._pace = f"{self._images / passed:,.0f} images/s"
-        self._draw(event.round_index, event.done, event.cohort_size)
+        if now - self._last_client >= _FRAME:
+            self._last_client = now
+            self._draw(event.round_index, event.done, event.cohort_size)
 
     def __call__(self, record: RoundRecord, total: int) -> None:
         """Show a finished round."""
@@ -160,7 +163,7 @@ class RunProgress(Status):
         return " · ".join(parts)
 
 
-class CellProgress(Status):
+class SweepProgress(Status):
     """Cells of a study or a sweep: running cells on a terminal, a line per finished cell in a pipe.
 
     With `verbose`, a terminal gets the lines of finished cells too.
@@ -220,7 +223,7 @@ class CellProgress(Status):
         )
 
 
-class StudyProgress(CellProgress):
+class StudyProgress(SweepProgress):
     """Trials of a study, and the best of them so far."""
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -12,16 +13,16 @@ from rich.console import Console
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.terminal import console
 from fedbench.bench.terminal.progress import (
-    CellProgress,
     DecodingProgress,
     RunProgress,
     StudyProgress,
+    SweepProgress,
 )
 from fedbench.bench.training.history import ClientDone, RoundRecord
 from fedbench.bench.tuning import events
 
 
-def show(progress: CellProgress) -> None:
+def show(progress: SweepProgress) -> None:
     """Send the events of two cells; the first ends well, the second does not."""
     with progress:
         progress(events.Began(total=3, done=1, concurrency=2, gpus=0.5))
@@ -33,8 +34,8 @@ def show(progress: CellProgress) -> None:
 
 def test_a_sweep_keeps_its_end_in_view(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[str, ...]] = []
-    monkeypatch.setattr(CellProgress, "update", lambda _, *texts: drawn.append(texts))
-    progress = CellProgress("sweep x", quiet=True)
+    monkeypatch.setattr(SweepProgress, "update", lambda _, *texts: drawn.append(texts))
+    progress = SweepProgress("sweep x", quiet=True)
     progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
     progress(events.CellStarted("b", "simclr seed=1", done=2, total=3))
     progress(events.CellProgress("b", "simclr seed=1", 1, 4, loss=0.5, collapsed=False))
@@ -78,7 +79,7 @@ FAILED = "3/3 · simclr seed=1 · error · 1 s · torn"
 
 @pytest.mark.parametrize(("quiet", "lines"), [(False, [HEAD, ENDED, FAILED]), (True, [])])
 def test_cells_in_a_pipe(quiet: bool, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    show(CellProgress("sweep x", quiet=quiet))
+    show(SweepProgress("sweep x", quiet=quiet))
     assert capsys.readouterr().err.splitlines() == lines
 
 
@@ -93,8 +94,8 @@ def test_cells_on_a_terminal(
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     drawn: list[tuple[str, ...]] = []
-    monkeypatch.setattr(CellProgress, "update", lambda _, *texts: drawn.append(texts))
-    show(CellProgress("sweep x", verbose=verbose))
+    monkeypatch.setattr(SweepProgress, "update", lambda _, *texts: drawn.append(texts))
+    show(SweepProgress("sweep x", verbose=verbose))
     printed = capsys.readouterr().err
     assert [text for text in (HEAD, ENDED, FAILED) if text in printed] == lines
     assert drawn[:3] == [
@@ -161,9 +162,36 @@ def test_bars_of_rounds_and_clients(columns: int, monkeypatch: pytest.MonkeyPatc
     assert "64 images/s" in drawn[-2]
 
 
+def test_a_notebook_shows_a_run_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without widgets; the output is empty at the end. docs/tutorials/sweep.md has a kernel."""
+    sent: list[str] = []
+
+    class Handle:
+        def update(self, shown: Any, raw: bool = False) -> None:
+            bundle = shown if raw else shown._repr_mimebundle_([], [])
+            sent.append(bundle["text/plain"])
+            assert raw or "<pre" in bundle["text/html"]
+
+    ipython = types.ModuleType("IPython")
+    display = types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    display.display = lambda *_, **__: Handle()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    config = resolve("simclr", set={"federation.num_rounds": 3}, environ={}).config
+    with RunProgress("run simclr") as progress:
+        progress.start(config, ["cpu"])
+        progress.client(ClientDone(0, 1, 2, 128))
+        progress(_ended(0), 3)
+    assert "preparing" in sent[0]
+    assert "rounds" in sent[-2]
+    assert "1/3" in sent[-2]
+    assert sent[-1] == ""
+
+
 def test_a_study_shows_the_best_trial_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[str, ...]] = []
-    monkeypatch.setattr(CellProgress, "update", lambda _, *texts: drawn.append(texts))
+    monkeypatch.setattr(SweepProgress, "update", lambda _, *texts: drawn.append(texts))
     progress = StudyProgress("tune x", quiet=True)
     label = "trial {} · client.lr={}"
     for number, rate, score, status in (

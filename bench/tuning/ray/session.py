@@ -186,6 +186,8 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             ray_environment(folder, private=address is None),
             _signal_handlers(session) as install_handlers,
         ):
+            # In a notebook the import asks for ipywidgets.
+            logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
             import ray
 
             for name in _LOGGERS:  # fedbench reports the events that matter itself

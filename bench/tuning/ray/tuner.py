@@ -129,6 +129,7 @@ def run_tuner(driver: Driver, pool: Pool, folder: Path, home: dict[str, str] | N
             name=f"run-{driver.tuners}",
             storage_path=str(folder),
             verbose=0,
+            progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
             callbacks=[_Reports(driver)],
             failure_config=tune.FailureConfig(max_failures=0),  # the driver repeats cells
         ),
