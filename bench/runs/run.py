@@ -368,4 +368,5 @@ def forget_cell(store: Store, identity: str) -> None:
 
 def command_line() -> str:
     """The command line of this process, without the folder of the program."""
-    return utf8_text(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    program = Path(sys.argv[0]).name.replace("__main__.py", "python -m fedbench")
+    return utf8_text(" ".join([program, *sys.argv[1:]]))

@@ -19,15 +19,11 @@ _PROBES = {
     "linear_acc": "linear probe",
     "finetune_1pct_acc": "fine-tuned 1 %",
     "finetune_10pct_acc": "fine-tuned 10 %",
-}
-"""Accuracies that are shown with their gain over the untrained encoder, and their labels."""
-
-_OPTIONAL_PROBES = {
     "mlp_acc": "MLP probe",
     "linear_local_acc": "linear, local",
     "mlp_local_acc": "MLP, local",
 }
-"""Further accuracies; the local ones have a standard deviation over clients."""
+"""Labels of accuracies; the local ones have a standard deviation over clients."""
 
 
 def show_result(result: RunResult) -> None:
@@ -43,9 +39,7 @@ def show_result(result: RunResult) -> None:
     if metrics["linear_paper_acc"] is not None:
         lines.append(_entry("linear (paper)", percent(metrics["linear_paper_acc"])))
     up, down = row.bytes_up or 0, row.bytes_down or 0
-    per_gb = result.cost["linear_acc_per_gb"]
-    gain = "" if per_gb is None else f"  (linear probe per GB: {per_gb * 100:,.0f} points)"
-    lines.append(_entry("traffic", f"{size(up)} up, {size(down)} down{gain}"))
+    lines.append(_entry("traffic", f"{size(up)} up, {size(down)} down"))
     lines += [_entry("privacy", text) for text in _privacy(row)]
     lines.append(_entry("time", f"{duration(row.wall_seconds or 0)} on {row.device}"))
     lines.append(_entry("run id", result.run_id))
@@ -58,16 +52,16 @@ def show_result(result: RunResult) -> None:
 def _accuracies(metrics: Mapping[str, float | None]) -> list[str]:
     """Format the accuracies that were measured, beside those of the untrained encoder."""
     lines = []
-    for name, label in (_PROBES | _OPTIONAL_PROBES).items():
+    for name, label in _PROBES.items():
         value, before = metrics.get(name), metrics.get(f"untrained_{name}")
         if value is None:
             continue
         text = percent(value)
-        if (deviation := metrics.get(f"{name}_std")) is not None and name in _OPTIONAL_PROBES:
+        if (deviation := metrics.get(f"{name}_std")) is not None and name.endswith("_local_acc"):
             text += f" ± {percent(deviation)} over clients"
         if before is not None:
-            gain = f", gain {(value - before) * 100:+.1f} points" if name in _PROBES else ""
-            text += f"  (untrained encoder {percent(before)}{gain})"
+            gain = f"{(value - before) * 100:+.1f} points"
+            text += f"  (untrained encoder {percent(before)}, gain {gain})"
         lines.append(_entry(label, text))
     return lines
 

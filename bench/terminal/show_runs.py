@@ -177,4 +177,6 @@ def _percent(value: float | None) -> str:
 def _number(name: str, value: float | None) -> str:
     if value is None:
         return ""
+    if name.endswith("_bytes"):
+        return size(int(value))
     return f"{value * 100:.1f} %" if name.endswith("_acc") else f"{value:.4g}"

@@ -172,6 +172,8 @@ class Store:
             ConfigError: where several row ids begin so.
         """
         run_id, at, chosen = run_id.partition("@")
+        if not run_id:
+            raise ConfigError("a run id must not be empty; `fedbench runs` lists run ids")
         row = self.require().row(run_id)
         if row is None and len(run_id) >= _MIN_PREFIX:
             names = {p.stem.partition("@")[0] for p in self._row_paths()}
