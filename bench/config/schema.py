@@ -281,6 +281,12 @@ class EvaluationConfig(Strict):
         "simclr-o", description="view that alignment compares with the image"
     )
     objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
+    objective_noise: float | None = Field(
+        None,
+        gt=0,
+        description="noise on the sums of label-free scores / sensitivity; see docs/objectives.md;"
+        " null = none",
+    )
     num_clients: int = Field(
         10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
     )
@@ -322,7 +328,10 @@ def row_id(config: RunConfig, data_revision: str) -> str:
     does not read.
     """
     body = config.model_dump(mode="json")
-    measured = {**training_settings(body), "evaluation": body["evaluation"], "seed": config.seed}
+    evaluation = body["evaluation"]
+    if evaluation["objective_noise"] is None:  # as rows from before there was any
+        del evaluation["objective_noise"]
+    measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}
     return identity(measured, data_revision)
 
 

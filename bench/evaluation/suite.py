@@ -18,6 +18,7 @@ from fedbench.bench.evaluation.finetune import finetune_accuracies
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.objective import client_statistics, objective, separation
+from fedbench.bench.evaluation.objectives.noise import GaussianNoise
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.tally import Tally
 from fedbench.bench.evaluation.probes import probe_accuracies
@@ -55,6 +56,7 @@ def evaluate(
     device: torch.device,
     *,
     one_encoder: bool = False,
+    rounds: int = 0,
 ) -> dict[str, float]:
     """Metrics by name: `objective align unif`, the protocols' accuracies, the collapse detector.
 
@@ -72,19 +74,20 @@ def evaluate(
             read. The method's `Needs.encoders` go through `knn` and `linear` too: `target_knn_acc`.
         device: where the net is.
         one_encoder: evaluate the net as it is for all clients, as before the first round.
+        rounds: that the encoder has trained, so that noise on sums differs between them.
     """
     binding.net.eval()
     splits = _Splits(setup, device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             holders = np.flatnonzero(setup.dealt.sizes)
-            metrics = _objective(setup, binding, holders.tolist(), device)
+            metrics = _objective(setup, binding, holders.tolist(), device, rounds)
             return _finite({**metrics, **_protocols(setup, binding, protocols, splits, device, [])})
         rows: list[Mapping[str, float]] = []
         pairs: list[Mapping[str, Tensor]] = []
         for k in evaluated_clients(setup):
             select_client(k)
-            metrics = _objective(setup, binding, [k], device)
+            metrics = _objective(setup, binding, [k], device, rounds)
             scores = _protocols(setup, binding, protocols, splits, device, pairs, k)
             rows.append({**metrics, **scores})
         return _finite({**_over_clients(rows), **angle_summary(pairs)})
@@ -92,18 +95,20 @@ def evaluate(
 
 
 def _objective(
-    setup: Setup, binding: Binding, clients: Sequence[int], device: torch.device
+    setup: Setup, binding: Binding, clients: Sequence[int], device: torch.device, rounds: int
 ) -> dict[str, float]:
     """Objective of the net over some clients' data, and its parts."""
     config, net, method = setup.config.evaluation, binding.net, setup.method
     embed = method.embed if config.objective_on == "projector" else method.encode
-    tally = Tally(objectives().values(), len(clients))
+    multiplier, seed = config.objective_noise, setup.config.seed
+    noise = None if multiplier is None else GaussianNoise(multiplier, seed, rounds, *clients[:1])
+    tally = Tally(objectives().values(), len(clients), noise)
     statistics = client_statistics(
         lambda x: embed(net, x),
         ((k, setup.dealt.client(k).astype(np.int64)) for k in clients),
         setup.images,
         view=config.objective_view,
-        seed=setup.config.seed,
+        seed=seed,
         device=device,
         temperature=config.objective_temperature,
         max_examples=config.objective_max_examples,

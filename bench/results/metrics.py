@@ -37,6 +37,7 @@ LOWER_IS_BETTER = frozenset(
         "self_clustering",
         "sigreg",
         "objective_bytes",
+        "objective_epsilon",
     }
 )
 
@@ -111,23 +112,17 @@ def contraction(after: Mapping[str, float | None], before: Mapping[str, float | 
 _ENCODERS = ("num_clients",)
 """Read where encoders differ between clients: a metric is then a mean over some of them."""
 _PROBES = ("labels_from", *_ENCODERS)
+_SCORED = ("objective_on", "objective_max_examples", *_ENCODERS)
 _SHARE = r"(_[\w.+-]+pct)?(_local|_train)?"
 _READS = {
     r"final_loss|relative_movement|idle_clients": (),
     r"(projection_)?std_ratio|effective_rank|collapsed|angle\w*": _ENCODERS,
-    r"objective_bytes": _ENCODERS,
-    r"rho|global_rho|global_unif|rankme\w*|stable_rank|nesum|participation_ratio|alpha_req"
-    r"|self_clustering|sigreg|clusterability": (
-        "objective_on",
-        "objective_max_examples",
-        *_ENCODERS,
-    ),
-    r"align|delta_views|sep|global_align|global_sep|lidar": (
-        "objective_on",
-        "objective_view",
-        "objective_max_examples",
-        *_ENCODERS,
-    ),
+    r"objective_(bytes|epsilon)": ("objective_noise", *_ENCODERS),
+    r"rho": _SCORED,
+    r"global_rho|global_unif|rankme\w*|stable_rank|nesum|participation_ratio|alpha_req"
+    r"|self_clustering|sigreg|clusterability": (*_SCORED, "objective_noise"),
+    r"align|delta_views|sep": (*_SCORED, "objective_view"),
+    r"global_align|global_sep|lidar": (*_SCORED, "objective_view", "objective_noise"),
     r"unif\w*": ("objective_on", "objective_temperature", "objective_max_examples", *_ENCODERS),
     r"objective": (
         "objective_on",

@@ -359,6 +359,7 @@ class _Run:
             self.setup.config.evaluation.protocols,
             self._device,
             one_encoder=one_encoder,
+            rounds=0 if first else trainer.rounds_done,
         )
 
     def _metrics(

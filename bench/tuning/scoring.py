@@ -10,11 +10,12 @@ from functools import cached_property
 from typing import Any
 
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
+from fedbench.bench.evaluation.objectives.noise import with_noise
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.metrics import SPREAD_OF_PROJECTIONS
-from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 PER_CLIENT = {name: entry[0] for name, entry in OF_CLIENTS.items()}
 _DIM = 128
@@ -66,6 +67,21 @@ class Scoring:
         """Return the score of an encoder, more is better; None if it is undefined."""
         value, found = figures.get(self.metric), self._objective
         return value if value is None or found is None else found.score(value)
+
+    def check_noise(self, multiplier: float | None) -> None:
+        """Refuse an objective to whose sums noise gives no epsilon, where there is noise.
+
+        Raises:
+            ConfigError: names the objectives that go with it.
+        """
+        allowed = [objective.name for objective in with_noise(objectives().values())]
+        if multiplier is None or self._plain in allowed:
+            return
+        why = "are values of single clients" if self._objective is None else "are unbounded sums"
+        raise ConfigError(
+            f"objective {self._plain!r}: its parts {why}, to which"
+            f" evaluation.objective_noise gives no epsilon; use {', '.join(allowed)}"
+        )
 
     def scores(self, encoders: Sequence[Mapping[str, float]]) -> list[float]:
         """Return the scores of the encoders that have one."""

@@ -215,6 +215,7 @@ def tune(
         return resolve(spec, tuned=params, content=content, **vars(sources))
 
     base = configure({}, settings.seed)
+    scoring.check_noise(base.config.evaluation.objective_noise)
     space = _without(
         load_space(spec, file=as_path(space_file)),
         {*user_keys(spec, settings.config_files), *fixed},

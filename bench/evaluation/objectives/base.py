@@ -20,6 +20,9 @@ from torch.nn import functional as F
 Sums = Mapping[str, Tensor]
 """Statistic's name -> float64 sum over all images, of its shape."""
 
+VARIANCE = ".variance"
+"""Ending of the entry of noisy sums that has the variance of a sum's noise (`noise_variance`)."""
+
 BYTES = 8
 """Bytes of a number: sums travel in double precision, since centring cancels digits."""
 
@@ -74,6 +77,13 @@ class Statistic(ABC):
             shared: what the server has sent; empty unless an objective has several exchanges.
         """
 
+    def noise_scale(self, dim: int) -> Tensor:
+        """Return the standard deviation of each number's noise over that of the sum's noise.
+
+        Sensitivity is meant after division by it.
+        """
+        return torch.ones(self.shape(dim), dtype=torch.float64)
+
     def numbers(self, dim: int) -> int:
         """Return how many numbers a client sends."""
         return math.prod(self.shape(dim))
@@ -123,6 +133,11 @@ class Objective(ABC):
         """Return how many numbers a client sends in one scoring, all exchanges together."""
         times = {False: 1, True: self.exchanges - 1}
         return sum(times[s.repeated] * s.numbers(dim) for s in self.statistics)
+
+
+def noise_variance(sums: Sums, name: str) -> float:
+    """Return the variance of the noise on a sum, to be taken out of its squares; 0 without any."""
+    return float(sums[name + VARIANCE]) if name + VARIANCE in sums else 0.0
 
 
 def triangle(matrix: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from fedbench.bench.evaluation.objectives.base import Objective, Sums
+from fedbench.bench.evaluation.objectives.base import Objective, Sums, noise_variance
 from fedbench.bench.evaluation.objectives.statistics import Pairs, Slices
 
 
@@ -37,5 +37,7 @@ class SigReg(Objective):
         weights = torch.full_like(knots, 2 * step)
         weights[-1] = step
         value = float((weights * distance).sum(dim=0).mean())
+        noise = 2 * noise_variance(sums, "slices") / float(sums["pairs"][0]) ** 2
+        value -= noise * float((weights * normal).sum())
         assert math.isfinite(value)
         return value

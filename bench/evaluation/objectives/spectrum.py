@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.objectives.base import Objective, Sums, symmetric
+from fedbench.bench.evaluation.objectives.base import Objective, Sums, noise_variance, symmetric
 from fedbench.bench.evaluation.objectives.statistics import (
     DirectionProducts,
     Directions,
@@ -87,7 +87,9 @@ class ParticipationRatio(Objective):
     statistics = (Pairs(), Directions(), DirectionProducts())
 
     def combine(self, sums: Sums) -> float | None:
-        return participation_ratio(direction_covariance(sums))
+        covariance = direction_covariance(sums)
+        noise = _noise_of_squares(sums, len(covariance)) / float(sums["pairs"][0]) ** 2
+        return participation_ratio(covariance, noise)
 
 
 class AlphaReq(Objective):
@@ -136,7 +138,8 @@ class SelfClustering(Objective):
         expected = count + count * (count - 1) / dim
         if count * count - expected <= 0:  # one image, or one dimension
             return None
-        return (float(matrix.square().sum()) - expected) / (count * count - expected)
+        squares = float(matrix.square().sum()) - _noise_of_squares(sums, dim)
+        return (squares - expected) / (count * count - expected)
 
 
 class LiDAR(Objective):
@@ -207,10 +210,17 @@ def over_largest(values: Tensor) -> float:
     return float(values.sum() / values[0]) if values[0] > 0 else 1.0
 
 
-def participation_ratio(matrix: Tensor) -> float:
-    """Return tr(C)^2 / |C|_F^2 of a covariance; 1 if it is 0."""
-    squares = float(matrix.square().sum())
-    return float(matrix.diagonal().sum()) ** 2 / squares if squares > 0 else 1.0
+def participation_ratio(matrix: Tensor, noise: float = 0.0) -> float | None:
+    """Return tr(C)^2 / |C|_F^2 of a covariance; 1 if it is 0.
+
+    Args:
+        matrix: C.
+        noise: what noise adds to |C|_F^2 on average; None is returned if nothing else is left.
+    """
+    squares = float(matrix.square().sum()) - noise
+    if squares <= 0:
+        return None if noise else 1.0
+    return float(matrix.diagonal().sum()) ** 2 / squares
 
 
 def decay(eigenvalues: Tensor, low: int, high: int) -> tuple[float, float]:
@@ -252,6 +262,11 @@ def lidar(between: Tensor, within: Tensor, share: float = 1e-4, least: float = 0
     eigenvalues = spectrum(half.T @ between.cpu() @ half)
     share_of = eigenvalues[eigenvalues > 0] / eigenvalues.sum()
     return float(torch.exp(-(share_of * share_of.log()).sum()))
+
+
+def _noise_of_squares(sums: Sums, dim: int) -> float:
+    """Return what noise adds to |sum u u^T|_F^2 on average: variance d (d + 1) / 2."""
+    return noise_variance(sums, "direction-products") * dim * (dim + 1) / 2
 
 
 def _centred(moment: Tensor, mean: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from fedbench.bench.evaluation.objectives.base import Objective, Sums
+from fedbench.bench.evaluation.objectives.base import Objective, Sums, noise_variance
 from fedbench.bench.evaluation.objectives.statistics import (
     TEMPERATURE,
     Directions,
@@ -80,11 +80,14 @@ class GlobalUniformity(Objective):
 
     def combine(self, sums: Sums) -> float | None:
         count = sums["pairs"][0]
-        kernel = (sums["frequencies"] / count).square().sum(dim=0).mean()  # E |psi(w)|^2
-        return -math.log(float(kernel)) - 1 / TEMPERATURE
+        kernel = float((sums["frequencies"] / count).square().sum(dim=0).mean())  # E |psi(w)|^2
+        kernel -= 2 * noise_variance(sums, "frequencies") / float(count) ** 2
+        return -math.log(kernel) - 1 / TEMPERATURE if kernel > 0 else None
 
 
 def rho(sums: Sums) -> float:
-    """Return the mean cosine distance between two images, in [0, 1]."""
-    mean: Tensor = sums["directions"] / sums["pairs"][0]
-    return max(0.0, 1 - float(mean.square().sum()))
+    """Return the mean cosine distance between two images, in [0, 1] unless there is noise."""
+    count = sums["pairs"][0]
+    mean: Tensor = sums["directions"] / count
+    noise = len(mean) * noise_variance(sums, "directions") / float(count) ** 2
+    return max(0.0, 1 - float(mean.square().sum()) + noise)

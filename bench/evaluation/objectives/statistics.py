@@ -50,13 +50,18 @@ class DirectionProducts(Statistic):
 
     name = "direction-products"
     meaning = "summed products of unit projections, upper triangle"
-    sensitivity = 1.0  # |vech(u u^T)| with off-diagonals counted twice is |u|^2
+    sensitivity = 1.0  # |u u^T|_F = |u|^2, its off-diagonals times sqrt(2)
 
     def shape(self, dim: int) -> tuple[int, ...]:
         return (dim * (dim + 1) // 2,)
 
     def of(self, projections: Projections, shared: Sums) -> Tensor:
         return triangle(projections.unit.T @ projections.unit)
+
+    def noise_scale(self, dim: int) -> Tensor:
+        """Return 1 for the diagonal and 1 / sqrt(2) for the rest, which stands for two entries."""
+        off = torch.full((dim, dim), math.sqrt(0.5), dtype=torch.float64)
+        return triangle(off.fill_diagonal_(1.0))
 
 
 class Moments(Statistic):

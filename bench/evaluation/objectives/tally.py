@@ -14,6 +14,7 @@ from fedbench.bench.evaluation.objectives.base import (
     Statistic,
     Sums,
 )
+from fedbench.bench.evaluation.objectives.noise import GaussianNoise, epsilon, with_noise
 
 KEPT = 10_000
 """Images of all clients together that objectives with several exchanges are computed on, at most;
@@ -28,10 +29,17 @@ class Tally:
     Args:
         objectives: what is computed.
         num_clients: clients that will be added.
+        noise: added to the sums; only objectives that it leaves an epsilon are then computed.
     """
 
-    def __init__(self, objectives: Collection[Objective], num_clients: int) -> None:
-        self._objectives = objectives
+    def __init__(
+        self,
+        objectives: Collection[Objective],
+        num_clients: int,
+        noise: GaussianNoise | None = None,
+    ) -> None:
+        self._objectives = objectives if noise is None else with_noise(objectives)
+        self._noise = noise
         self._share = max(1, KEPT // max(1, num_clients))
         self._kept: list[tuple[Tensor, Tensor]] = []
         self._sums: dict[str, Tensor] = {}
@@ -52,12 +60,16 @@ class Tally:
     def values(self) -> dict[str, float]:
         """Return metric -> value, without those that are undefined; empty without clients.
 
-        `objective_bytes` is what all clients send for all of them, each statistic once.
+        `objective_bytes` is what all clients send for all of them, each statistic once;
+        `objective_epsilon` what the scoring costs with noise.
         """
         if not self._clients:
             return {}
         found = {}
-        sums = {name: value.cpu() for name, value in self._sums.items()}
+        sums: Sums = {name: value.cpu() for name, value in self._sums.items()}
+        if self._noise is not None:
+            sums = self._noise.add(sums, _statistics(self._single), self._dim)
+            found["objective_epsilon"] = epsilon(self._noise.multiplier)
         for objective in self._objectives:
             value = objective.combine(
                 sums if objective.exchanges == 1 else self._exchange(objective)

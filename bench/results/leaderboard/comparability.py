@@ -42,6 +42,7 @@ COLUMN_OF = {
 }
 """Fields whose values are columns of the class."""
 _PRECISION = "client.precision"
+_NOISE = "evaluation.objective_noise"
 _SECTIONS = ("data.", "model.")
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
@@ -107,6 +108,8 @@ def measured_by(row: Row, metric: str) -> dict[str, Any]:
     settings = {}
     for name, value in settings_of(row.config_json).items():
         section, _, field = name.partition(".")
+        if name == _NOISE and value is None:  # as rows from before there was any
+            continue
         if section == "evaluation" and (field in read or field not in ALL_READ | NEVER_READ):
             settings[name] = value
     if CLIENTS in settings:

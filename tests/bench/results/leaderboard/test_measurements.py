@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import BENCHMARK_VERSION, EvaluationConfig, RunConfig, config_id
+from fedbench.bench.results.leaderboard.comparability import measured_by
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import (
     UNEVEN_CURVES,
@@ -308,3 +309,20 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: 
         ("simclr", 0.6, 1),
         ("byol", None, None),
     ]
+
+
+def test_rows_from_before_there_was_noise_on_sums(make_row: MakeRow) -> None:
+    """They rank with rows that have none, by a metric that noise would change."""
+    new, noisy = (
+        make_row(
+            configured(seed, evaluation={"objective_noise": z}), metrics_json='{"global_sep":0.5}'
+        )
+        for seed, z in enumerate((None, 2.0))
+    )
+    old = make_row(configured(2, spec="byol"), metrics_json='{"global_sep":0.4}')
+    config = json.loads(old.config_json)
+    del config["evaluation"]["objective_noise"]
+    old = old.model_copy(update={"config_json": json.dumps(config)})
+    assert measured_by(old, "global_sep") == measured_by(new, "global_sep")
+    groups = leaderboard([new, noisy, old], metric="global_sep").groups
+    assert sorted(len(group.lines) for group in groups) == [1, 2]
