@@ -1,7 +1,7 @@
 """Trackers: rows as TensorBoard event files and as runs of Weights & Biases.
 
-A tracker gets every row after the store has it, with the records of its rounds, and those of a
-single run also while it goes on; nothing that it does, or fails to do, changes a result.
+A tracker gets the rounds of a run while it goes on, and its row with the records of all rounds at
+the end; nothing that it does, or fails to do, changes a result.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Begun:
         config: the configuration.
         preset: the preset that it started from.
         dataset: name of its data set's content.
+        study: the tuning study that it is a trial of.
     """
 
     row_id: str
@@ -46,6 +47,7 @@ class Begun:
     config: RunConfig
     preset: str
     dataset: str
+    study: str | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +60,7 @@ class Begun:
     def settings(self) -> dict[str, Any]:
         """Configuration by dotted name; lists as text."""
         plain = _plain(settings_of(self.config.model_dump_json()))
-        return plain | _origin(self.dataset, self.preset, self.config_id)
+        return plain | _origin(self.dataset, self.preset, self.config_id, self.study)
 
 
 class Tracker(Protocol):
@@ -76,8 +78,8 @@ class Tracker(Protocol):
             values: every number of the round.
         """
 
-    def close(self) -> None:
-        """Let go of it, since it ended with an error."""
+    def close(self, *, failed: bool) -> None:
+        """Let go of it, since it ended with an error, or pauses."""
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Show a run; a second time leaves one run with the same numbers.
@@ -119,11 +121,12 @@ def outcome(row: Row) -> dict[str, float]:
 def settings(row: Row) -> dict[str, Any]:
     """Return the configuration by dotted name; lists as text."""
     plain = _plain(settings_of(row.config_json))
-    return plain | _origin(row.dataset, row.preset, row.config_id)
+    return plain | _origin(row.dataset, row.preset, row.config_id, row.study_id)
 
 
-def _origin(dataset: str, preset: str, config_id: str) -> dict[str, str]:
-    return {"dataset": dataset, "preset": preset, "config_id": config_id}
+def _origin(dataset: str, preset: str, config_id: str, study: str | None) -> dict[str, str]:
+    of_study = {} if study is None else {"study": study}
+    return {"dataset": dataset, "preset": preset, "config_id": config_id, **of_study}
 
 
 def run_name(row: Row) -> str:
@@ -170,7 +173,7 @@ class TensorBoard:
             self._live.add_scalar(f"round/{name}", value, done, walltime=self._began + seconds)
         self._live.flush()
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Close the file; what it has stays."""
         if self._live is not None:
             self._live.close()
@@ -222,10 +225,10 @@ class WeightsAndBiases:
         if done >= self._live.step:
             self._live.log(dict(values), step=done)
 
-    def close(self) -> None:
-        """Close the run as one that failed."""
+    def close(self, *, failed: bool) -> None:
+        """Close the run, which goes on later unless it failed."""
         if self._live is not None:
-            self._live.finish(exit_code=1)
+            self._live.finish(exit_code=int(failed))
             self._live = None
 
     def _init(self, row_id: str, name: str, method: str, config: Mapping[str, Any]) -> Any:
@@ -275,26 +278,35 @@ class Tracking:
     Args:
         names: any of `tensorboard`, `wandb`.
         store: rows and rounds are read from it; event files go to folders of it.
+        on_failure: called with a text for each tracker that fails; None = it is a warning.
 
     Raises:
         UnknownNameError: for another name.
         ResourceError: for a tracker whose package is not installed.
     """
 
-    def __init__(self, names: Collection[str], store: Store) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        store: Store,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
         for name in names:
             if name not in _TRACKERS:
                 raise UnknownNameError("tracker", name, _TRACKERS)
-        self._store = store
+        self.names = tuple(names)
+        self._store, self._on_failure = store, on_failure
         self._trackers = {name: _TRACKERS[name](store.root) for name in names}
         self._live: list[str] = []
         self._points: list[Mapping[str, Any]] = []
 
-    def begin(self, run: Begun) -> None:
-        """Open a run in every tracker."""
+    def begin(self, run: Begun, points: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Open a run in every tracker, with the records of rounds that an earlier attempt made."""
         self._points = []
         self._live = [*self._trackers]
         self._each(run.row_id, lambda tracker: tracker.begin(run))
+        for point in points:
+            self.round(point)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Pass the record of a round of the run that goes on, flat as in its curve."""
@@ -302,9 +314,9 @@ class Tracking:
         (last,) = deque(rounds(self._points), maxlen=1)
         self._each("that goes on", lambda tracker: tracker.round(*last))
 
-    def close(self) -> None:
-        """Let go of a run that ended with an error."""
-        self._each("that ended with an error", lambda tracker: tracker.close())
+    def close(self, *, failed: bool = True) -> None:
+        """Let go of a run that ended with an error, or pauses."""
+        self._each("that has ended", lambda tracker: tracker.close(failed=failed))
 
     def _each(self, run: str, do: Callable[[Tracker], None]) -> None:
         """Do something with every tracker that takes rounds; one that fails takes no more."""
@@ -313,16 +325,25 @@ class Tracking:
                 do(self._trackers[name])
             except Exception as error:  # any service may fail in its own way
                 self._live.remove(name)
-                what = " ".join(f"{type(error).__name__}: {error}".split())
-                warnings.warn(f"{name} takes no rounds of run {run}: {what}", stacklevel=3)
+                self._failed(f"{name} takes no rounds of run {run}", error)
 
     def __call__(self, row_id: str) -> None:
-        """Pass a row of the store to every tracker; one that fails is named in a warning."""
+        """Pass a row of the store to every tracker, with its curve."""
+        row = self._store.row(row_id)
+        if row is not None:
+            self.end(row, self._store.curve(row_id))
+
+    def end(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
+        """Pass a row to every tracker, with the records of all rounds, flat as in its curve."""
         for name, tracker in self._trackers.items():
             try:
-                row = self._store.row(row_id)
-                if row is not None:
-                    tracker.finished(row, self._store.curve(row_id))
+                tracker.finished(row, points)
             except Exception as error:  # any service may fail in its own way; the row is safe
-                what = " ".join(f"{type(error).__name__}: {error}".split())
-                warnings.warn(f"{name} did not take run {row_id}: {what}", stacklevel=2)
+                self._failed(f"{name} did not take run {row.row_id}", error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        text = f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+        if self._on_failure is None:
+            warnings.warn(text, stacklevel=3)
+        else:
+            self._on_failure(text)

@@ -133,7 +133,7 @@ Track = Annotated[
     str | None,
     _option(
         "NAME,…",
-        "Send finished runs, and rounds as `run` ends them, to tensorboard, wandb or both.",
+        "Show runs while they go on in tensorboard, wandb or both.",
     ),
 ]
 DryRun = Annotated[

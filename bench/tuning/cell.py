@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import RunConfig, config_id
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs.execute import Origin, Paused, Place, execute, facts
 from fedbench.bench.runs.remeasure import begin, with_training_of
 from fedbench.bench.runs.untrained import untrained_figures
@@ -62,6 +64,7 @@ class CellJob:
         stop_collapsed: end the run early when its encoder has collapsed.
         untrained: only measure the encoder before training; no row comes of it.
         until_round: round after which the run pauses; None = it is run to its end.
+        track: viewers that get its rounds and its row from the trial process.
         wait_seconds: time to wait for the lock before reporting that the cell is busy.
     """
 
@@ -83,6 +86,7 @@ class CellJob:
     stop_collapsed: bool = False
     untrained: bool = False
     until_round: int | None = None
+    track: tuple[str, ...] = ()
     wait_seconds: float = 0.0
 
     @property
@@ -106,7 +110,7 @@ class CellJob:
         record = json.loads(text)
         record["config"] = RunConfig.model_validate(record["config"])
         record["origin"] = Origin(**record["origin"])
-        record["earlier"] = tuple(record["earlier"])
+        record["earlier"], record["track"] = tuple(record["earlier"]), tuple(record["track"])
         for name in ("store", "dataset", "checkpoints"):
             record[name] = None if record[name] is None else Path(record[name])
         return cls(**record)
@@ -126,6 +130,7 @@ class Outcome:
         bytes: bytes sent by clients and server together.
         history: its rounds, if they are in no folder that the driver sees.
         figures: of an encoder without a row: before training, or of a paused run.
+        tracked: True if every viewer of `CellJob.track` has taken the row.
     """
 
     job: CellJob
@@ -136,6 +141,7 @@ class Outcome:
     bytes: int = 0
     history: Sequence[Mapping[str, Any]] | None = None
     figures: Mapping[str, float] | None = None
+    tracked: bool = False
 
     @property
     def objective(self) -> float | None:
@@ -166,8 +172,9 @@ class Outcome:
         row = Row.model_validate_json(message["row"]) if message.get("row") else None
         cost = (row.bytes_up or 0) + (row.bytes_down or 0) if row else message.get("bytes", 0)
         seconds, history = message.get("seconds", 0.0), message.get("history")
-        figures = message.get("figures")
-        return cls(job, status, row, message.get("error"), seconds, cost, history, figures)
+        figures, tracked = message.get("figures"), message.get("tracked", False)
+        error = message.get("error")
+        return cls(job, status, row, error, seconds, cost, history, figures, tracked)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -221,9 +228,12 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
             return {"status": "elsewhere", "row": stored.model_dump_json()}
     folder = job.folder
     reported = began
+    failures: list[str] = []
+    tracking = _tracking(job, failures)
 
     def on_round(record: RoundRecord, total: int) -> None:
         nonlocal reported
+        tracking.round(flatten(record.as_dict()))
         if job.stop_collapsed:
             _check_collapse(folder)
         if time.monotonic() - reported >= REPORT_SECONDS:
@@ -252,13 +262,19 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         store = Store(job.store)
         rows = [row for i in job.earlier for row in store.replicas(i)]
         origin, trained = begin(store, rows, job.config, job.origin, place)
+        if tracking.names:
+            tracking.begin(_begun(job, dataset.name), _points(folder))
         row = execute(job.config, origin, place, on_round)
         if trained is not None:
             row = with_training_of(row, trained)
+        if tracking.names:
+            tracking.end(row, _points(folder))
     except _Stopped:
+        tracking.close()
         cost = sum(record.bytes_up + record.bytes_down for record in History(folder).read())
         return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
     except Paused as paused:
+        tracking.close(failed=False)
         return {
             "status": "paused",
             "figures": dict(paused.metrics),
@@ -268,13 +284,38 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
     except (StoreError, ResourceError) as err:
         return abort_report(err)
     except Exception as err:
+        tracking.close()
         if is_gpu_fault(err):  # CUDA answers every later call in this process with the same error
             raise
         with suppress(StoreError):  # the report has the message in one line
             atomic_write_text(folder / "error.txt", traceback.format_exc())
         text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else _one_line(err)
         return {"status": "error", "error": text, "seconds": time.monotonic() - began}
-    return {"status": row.status, "row": row.model_dump_json(), "seconds": row.wall_seconds}
+    tracked = bool(tracking.names) and not failures
+    return {
+        "status": row.status,
+        "row": row.model_dump_json(),
+        "seconds": row.wall_seconds,
+        "tracked": tracked,
+    }
+
+
+def _tracking(job: CellJob, failures: list[str]) -> Tracking:
+    """Return the job's trackers; none where one cannot be had, as without its package."""
+    store = Store(job.store)
+    with suppress(ResourceError):
+        return Tracking(job.track, store, failures.append)
+    return Tracking((), store)
+
+
+def _begun(job: CellJob, dataset: str) -> Begun:
+    identity = config_id(job.config, job.revision)
+    return Begun(job.row_id, identity, job.config, job.origin.preset, dataset, job.origin.study_id)
+
+
+def _points(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds in a run's folder, flat as in a curve."""
+    return [flatten(record.as_dict()) for record in History(folder).read()]
 
 
 def _check_collapse(folder: Path) -> None:

@@ -17,6 +17,7 @@ from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.statistics import pearson, spearman
 from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import field_infos
@@ -130,6 +131,7 @@ def tune(
     rungs: int | None = None,
     places: Places,
     cluster: Cluster,
+    track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> StudyResult:
@@ -171,6 +173,7 @@ def tune(
             rounds and trials suffice for.
         places: store, data and device.
         cluster: runs at a time, and their shares.
+        track: viewers that get every round and row of the trials: `tensorboard`, `wandb`.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
         dry_run: count and estimate only.
 
@@ -193,6 +196,8 @@ def tune(
             f" {_MAX_RUNS:,} runs; give a smaller number"
         )
     check_sampler(sampler)
+    store = places.open_store()
+    tracking = Tracking(track, store)
     scoring = Scoring(objective)
     if fidelity != NONE and stop_hopeless:
         raise ConfigError(
@@ -261,7 +266,7 @@ def tune(
         batch_size=batch_size or (BATCH_SIZE if of_bracket is None else total),
         stop_hopeless=stop_hopeless,
         watched=WATCHED if watch_labels else None,
-        store=places.open_store(),
+        store=store,
         dataset=open_dataset(base.config, places.cache),
         checkpoints=cluster.checkpoints,
         workers=share.cpus,
@@ -290,7 +295,7 @@ def tune(
         runs += [without_training(base.config)] * len(measured)
         cost = cluster.estimate(runs, share, places, keep_cells=study.fidelity is not None)
     else:
-        stored, to_run, file = _run(study, cluster, share, on_progress)
+        stored, to_run, file = _run(study, cluster, share, tracking, on_progress)
         cost = None
     best, untrained = best_trial(stored), _untrained(study.store.study(study.study_id) or {})
     return StudyResult(
@@ -357,7 +362,11 @@ def _with_batch(study: StudyPlan, cluster: Cluster, share: Share, *, may_ask: bo
 
 
 def _run(
-    study: StudyPlan, cluster: Cluster, share: Share, on_progress: OnProgress | None
+    study: StudyPlan,
+    cluster: Cluster,
+    share: Share,
+    tracking: Tracking,
+    on_progress: OnProgress | None,
 ) -> tuple[list[dict[str, Any]], int, Path | None]:
     """Run the missing trials; return all trials, the number of new ones, and the best values' file.
 
@@ -416,6 +425,7 @@ def _run(
                         wait_for_nodes=cluster.wait_for_nodes,
                         root=cluster.checkpoints or store.root,
                         on_progress=on_progress,
+                        tracking=tracking,
                     )
                 finally:
                     study.forget_untrained()

@@ -31,7 +31,7 @@ from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
-from fedbench.bench.tuning.events import CellDone, Event, OnProgress
+from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.ray.executor import estimate_device, remove_leftovers, run_source
 
@@ -126,7 +126,7 @@ def sweep(
         retry_failed: run cells again whose row has the status `error`.
         places: store, data and device.
         cluster: cells at a time, and their shares.
-        track: viewers that get every finished row: `tensorboard`, `wandb`.
+        track: viewers that get every round and every row: `tensorboard`, `wandb`.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
         dry_run: count and estimate only.
 
@@ -199,13 +199,6 @@ def sweep(
     if cluster.checkpoints is not None and not dry_run:
         _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:
-
-        def watch(event: Event) -> None:
-            if isinstance(event, CellDone):
-                tracking(event.id)
-            if on_progress is not None:
-                on_progress(event)
-
         store.check_writable()
         try:
             run_source(
@@ -215,7 +208,8 @@ def sweep(
                 address=cluster.address,
                 wait_for_nodes=cluster.wait_for_nodes,
                 root=root,
-                on_progress=watch,
+                on_progress=on_progress,
+                tracking=tracking,
             )
         finally:
             if source.outcomes:

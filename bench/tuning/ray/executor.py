@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.compute import choose_devices, physical_cores
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_text
@@ -27,6 +28,7 @@ from fedbench.bench.tuning.ray.nodes import (
     share_in_cluster,
 )
 from fedbench.bench.tuning.ray.session import ray_session, short_folder
+from fedbench.bench.tuning.ray.tracked import Tracked
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
@@ -106,6 +108,7 @@ def run_source(
     root: Path,
     wait_for_nodes: float = 0.0,
     on_progress: OnProgress | None,
+    tracking: Tracking,
 ) -> None:
     """Run Ray Tune until a source has no more jobs; without any, Ray is not started.
 
@@ -118,6 +121,7 @@ def run_source(
         wait_for_nodes: seconds to wait, at the start and whenever no trial runs, for a node of the
             cluster that can hold one.
         on_progress: called with every event.
+        tracking: viewers of the runs.
 
     Raises:
         ResourceError, StoreError: if cells cannot be run here, or not be stored.
@@ -125,6 +129,8 @@ def run_source(
     """
     if source.finished:
         return
+    if tracking.names:
+        source = Tracked(source, tracking)
     limit = choose_concurrency(concurrency, need, address)
     remaining = source.total - source.ended
     if on_progress is not None:

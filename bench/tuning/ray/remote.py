@@ -209,5 +209,7 @@ def _train(config: dict[str, Any]) -> None:
             job, local = settle(job, Home(**config["home"]))
         except FedbenchError as err:
             raise _UnfitError(str(err)) from err
+        if local:  # the viewers' folders are not seen from here; the driver passes the row
+            job = replace(job, track=())
         if work(job, tune.report, history=local) not in ("busy", "paused") and local:
             shutil.rmtree(job.folder, ignore_errors=True)

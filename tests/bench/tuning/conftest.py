@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.ray.driver import Source
+from fedbench.bench.tuning.ray.tracked import Tracked
 
 Fake = Callable[[CellJob], Outcome]
 UNTRAINED = {"projection_std_ratio": 0.8, "effective_rank": 40.0}
@@ -40,8 +42,9 @@ class InOneProcess:
     untrained: Sequence[float] = (0.1, 0.11, 0.09, 0.1, 0.1)
     ran: list[str] = field(default_factory=list)
 
-    def __call__(self, source: Source, **_: Any) -> None:
+    def __call__(self, source: Source, *, tracking: Tracking, **_: Any) -> None:
         """Run the jobs of a source with the signature of `run_source`."""
+        source = Tracked(source, tracking) if tracking.names else source
         order, out = random.Random(self.seed), list[CellJob]()
         while True:
             while len(out) < self.width and (job := source.next()) is not None:

@@ -1,0 +1,106 @@
+"""Trackers of a sweep and of a study: rounds from the trial processes, rows at their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbench
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.trackers import Begun, TensorBoard
+from fedbench.bench.tuning.grid import Grid
+
+SETTINGS: dict[str, Any] = {
+    "data.train_subset": 80,
+    "data.test_subset": 40,
+    "model.width": 4,
+    "federation.num_rounds": 3,
+    "client.local_epochs": 1,
+    "evaluation.protocols": [],
+    "evaluation.untrained": False,
+    "evaluation.objective_max_examples": 20,
+}
+CALL: dict[str, Any] = {"set": SETTINGS, "track": ["tensorboard"]}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the calls of a viewer, which still does its work."""
+    seen: list[str] = []
+
+    def noted(name: str, text: Callable[..., str]) -> None:
+        real = getattr(TensorBoard, name)
+
+        def call(self: TensorBoard, *given: Any, **rest: Any) -> None:
+            seen.append(text(*given, **rest))
+            real(self, *given, **rest)
+
+        monkeypatch.setattr(TensorBoard, name, call)
+
+    noted("begin", lambda run: f"begin {run.row_id[:4]}")
+    noted("round", lambda done, seconds, values: f"round {done}")
+    noted("finished", lambda row, points: f"{row.status} {row.row_id[:4]} {len(points)}")
+    return seen
+
+
+def test_a_sweep_shows_rounds_as_they_end(
+    tmp_path: Path, in_one_process: Any, calls: list[str]
+) -> None:
+    in_one_process(width=1)
+    grid = Grid(grid="one", description="", methods=("simclr",), seeds=(0, 1))
+    result = fedbench.sweep(grid, store=tmp_path, **CALL)
+    shown = []
+    for cell in result.cells:
+        name = cell["row_id"][:4]
+        shown.append([f"begin {name}", "round 1", "round 2", "round 3", f"ok {name} 3"])
+    assert calls in (shown[0] + shown[1], shown[1] + shown[0])
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+
+
+def test_trials_of_a_study_name_it(
+    tmp_path: Path, in_one_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoders before training are no runs to be shown."""
+    in_one_process(width=1)
+    begun: list[Begun] = []
+    rows: list[Row] = []
+    monkeypatch.setattr(TensorBoard, "begin", lambda _, run: begun.append(run))
+    monkeypatch.setattr(TensorBoard, "round", lambda *_: None)
+    monkeypatch.setattr(TensorBoard, "finished", lambda _, row, points: rows.append(row))
+    result = fedbench.tune("simclr", trials=2, store=tmp_path, **CALL)
+    assert [run.settings["study"] for run in begun] == [result.study_id] * 2
+    assert [row.row_id for row in rows] == [run.row_id for run in begun]
+
+
+def test_a_trial_that_pauses_keeps_its_rounds(
+    tmp_path: Path, in_one_process: Any, calls: list[str]
+) -> None:
+    """A rung ends after one round; half of the trials go on from there."""
+    in_one_process(width=1)
+    fedbench.tune("simclr", trials=4, store=tmp_path, fidelity="halving", eta=4, rungs=2, **CALL)
+    ended = [index for index, call in enumerate(calls) if call.startswith("ok")]
+    assert len(ended) == 1
+    first = calls[ended[0] - 4]
+    assert first.startswith("begin")
+    assert calls.count(first) == 2
+    assert calls[ended[0] - 3 : ended[0]] == ["round 1", "round 2", "round 3"]
+
+
+def test_the_driver_passes_a_row_that_a_trial_process_could_not(
+    tmp_path: Path, in_one_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It warns if it cannot either."""
+    in_one_process(width=1)
+    rows: list[int] = []
+    monkeypatch.setattr(TensorBoard, "round", lambda *_: 1 / 0)
+    monkeypatch.setattr(TensorBoard, "finished", lambda _, row, points: rows.append(len(points)))
+    grid = Grid(grid="one", description="", methods=("simclr",), seeds=(0,))
+    fedbench.sweep(grid, store=tmp_path / "a", **CALL)
+    assert rows == [3, 3]
+    monkeypatch.setattr(TensorBoard, "finished", lambda *_: 1 / 0)
+    with pytest.warns(UserWarning, match="tensorboard did not take run"):
+        result = fedbench.sweep(grid, store=tmp_path / "b", **CALL)
+    assert result.done == 1
