@@ -191,7 +191,7 @@ def ensure(
         if cache is not None:
             return cache
         require()
-        return _build_locked(path, name, source or "", write, verify, whole)
+        return _build_locked(path, name, source or "", write, verify, whole, reason)
     except DataError as err:
         if reason:
             raise DataError(f"{err}; and its cache cannot be used: {reason}") from err
@@ -240,14 +240,20 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
     )
 
 
-def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | None, str]:
-    """Return the cache if it can be used as it is, else None and the damage; "" for no damage."""
+def _usable(
+    path: Path, source: str | None, verify: Verify, known: str = ""
+) -> tuple[Cache | None, str]:
+    """Return the cache if it can be used as it is, else None and the damage; "" for no damage.
+
+    `known` is damage that has been reported already.
+    """
     if not path.exists():
         return None, ""
     try:
         cache = open_cache(path, verify=verify)
     except DataError as err:
-        LOGGER.warning("data cache: %s; it must be built again", err)
+        if str(err) != known:
+            LOGGER.warning("data cache: %s; it must be built again", err)
         return None, str(err)
     if source is None:
         LOGGER.warning("%s is gone; its cache %s is used", cache.name, path)
@@ -258,7 +264,13 @@ def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | Non
 
 
 def _build_locked(
-    path: Path, name: str, source: str, write: Write, verify: Verify, whole: str | None
+    path: Path,
+    name: str,
+    source: str,
+    write: Write,
+    verify: Verify,
+    whole: str | None,
+    damage: str,
 ) -> Cache:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.parent / f".{path.name}.lock"
@@ -267,7 +279,8 @@ def _build_locked(
         LOGGER.info("another process builds %s; waiting for it", path)
         held = lock_file(lock, wait=True)
     try:
-        cache, _ = _usable(path, source, verify)  # another process may have been faster
+        # Another process may have been faster.
+        cache, _ = _usable(path, source, verify, damage)
         return cache or _build(path, name, source, write, whole)
     finally:
         release_lock(held)

@@ -81,6 +81,7 @@ def test_a_cache_of_the_format_before_is_built_again(
     with caplog.at_level(logging.WARNING):
         ensure(path, "set", "1", write)
     assert "has cache format 1, this fedbench reads 2; it must be built again" in caplog.text
+    assert caplog.text.count("must be built again") == 1
     assert read_meta(path) == {**meta, "arrays": read_meta(path)["arrays"]}
 
 
