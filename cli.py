@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,6 +20,7 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.terminal import (
     declared,
     groups,
+    show_board,
     show_lists,
     show_results,
     show_run,
@@ -437,13 +439,84 @@ def merge(
         raise typer.Exit(UNREADABLE)
 
 
+@command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
+def submit(
+    run_ids: opt.SubmittedIds = None,
+    *,
+    all_: opt.AllRuns = False,
+    out: opt.BundleFile = None,
+    by: opt.By = None,
+    orcid: opt.Orcid = None,
+    sign: opt.SigningKey = None,
+    store: opt.StoreDir = None,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
+    """Pack runs into a bundle for others, and show how to propose it to a board."""
+    result = fedbench.submit(
+        run_ids or (),
+        store,
+        every=all_,
+        file=out,
+        by=by,
+        orcid=orcid,
+        key=sign,
+        data_dir=data_dir,
+    )
+    output.show(result, show_board.show_submission)
+
+
 @command("fedbench verify --store leaderboards")
-def verify(*, store: opt.StoreDir = None, output: groups.Output) -> None:
-    """Check every file of the store: whole, unaltered, rows as their settings say."""
-    result = fedbench.verify(store)
-    output.show(result, show_results.show_verification)
+def verify(
+    bundle: opt.CheckedBundle = None,
+    *,
+    rerun: opt.Rerun = 0,
+    add_to: opt.AddTo = None,
+    claims: opt.Claims = False,
+    data: opt.DataName = None,
+    workers: opt.Workers = None,
+    places: groups.Places,
+    output: groups.Output,
+) -> None:
+    """Check every file of the store, or a bundle of others' rows: files, ids, ledger, copies."""
+    opt.check_verify(bundle, rerun=rerun, add_to=add_to, claims=claims)
+    result: Any
+    if bundle is not None:
+        result = _verify_bundle(bundle, rerun, add_to, data, workers, places, output)
+        output.show(result, show_board.show_bundle)
+    elif claims:
+        result = fedbench.verify_claims(places.store, data_dir=places.data_dir)
+        output.show(result, show_board.show_bundle)
+    else:
+        result = fedbench.verify(places.store)
+        output.show(result, show_results.show_verification)
     if not result.ok:
         raise typer.Exit(UNREADABLE)
+
+
+def _verify_bundle(
+    bundle: Path,
+    rerun: int,
+    add_to: Path | None,
+    data: str | None,
+    workers: int | None,
+    places: groups.Places,
+    output: groups.Output,
+) -> Any:
+    with ExitStack() as bars:
+
+        def watch(run_id: str) -> RunProgress:
+            return bars.enter_context(RunProgress(f"reproduce {run_id}", **output.verbosity))
+
+        return fedbench.verify_bundle(
+            bundle,
+            rerun=rerun,
+            add_to=add_to,
+            data_name=data,
+            workers=workers,
+            on_rerun=watch,
+            **places.values(),
+        )
 
 
 # Settings and data

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbench.bench.api.boards import leaderboard, report
     from fedbench.bench.api.runs import partition, plan_run, prepare_data, run
+    from fedbench.bench.board.submit import submit
+    from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
     from fedbench.bench.data.partition.deal import Deal
     from fedbench.bench.results.leaderboard.formats import Ranking
@@ -60,6 +62,8 @@ if not Path(__file__).with_name("bench").is_dir():
 _HOMES = {
     "api.boards": "leaderboard report",
     "api.runs": "partition plan_run prepare_data run",
+    "board.submit": "submit",
+    "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",
     "data.partition.deal": "Deal",
     "results.leaderboard.formats": "Ranking",
@@ -130,9 +134,12 @@ __all__ = [
     "runs",
     "schema",
     "studies",
+    "submit",
     "sweep",
     "tune",
     "verify",
+    "verify_bundle",
+    "verify_claims",
 ]
 
 

@@ -274,12 +274,23 @@ def cached_labels(
         revision: `Dataset.revision`.
         data_dir: see `load_dataset`.
     """
+    dataset = cached_dataset(revision, data_dir)
+    if dataset is None:
+        return None
+    return dataset.train_labels, dataset.class_names, dataset.train_clients
+
+
+def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | None:
+    """Return the data set of a revision from whichever cache holds it; None if none does.
+
+    Args:
+        revision: `Dataset.revision`.
+        data_dir: see `load_dataset`.
+    """
     for file in sorted(_root(data_dir).glob("*/meta.json")):
         with suppress(DataError):
             if read_meta(file.parent)["revision"] == revision:
-                cache = open_cache(file.parent, verify="sizes")
-                arrays = cache.arrays
-                return arrays["train_labels"], cache.class_names, arrays.get(CLIENTS)
+                return reopen(file.parent, revision)
     return None
 
 

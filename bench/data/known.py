@@ -23,3 +23,12 @@ REVISIONS: Mapping[str, str] = {
     "1a11b3d28f302a873dc3eb263a3e0a649a0e8461dae9fd13cc6d2db41af452de": "cifar10",
 }
 """Revision of the whole set -> its name."""
+
+SUBSETS: Mapping[str, tuple[str, tuple[int, int]]] = {
+    "72388120d84d4a7c74913ab7aef594d30b855dbf50ece996902931302a578a58": (
+        "cifar10",
+        (10_000, 2_000),
+    ),
+}
+"""Revision of a part of a known set -> name of the set, and its training and test images; of the
+preset `laptop`."""

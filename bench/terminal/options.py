@@ -381,6 +381,35 @@ DataName = Annotated[
 NewStore = Annotated[Path | None, _option("DIR", "Store for the new run; default: discard it.")]
 Stores = Annotated[list[Path], _argument("STORE…", "Folders of the stores to merge.")]
 MergeDryRun = Annotated[bool, _choice("Only show what would be merged.", "--dry-run", "-n")]
+SubmittedIds = Annotated[
+    list[str] | None,
+    _argument(
+        "[RUN_ID…]",
+        "Runs to pack: ids, or unambiguous beginnings of them.",
+        autocompletion=completion.run_ids,
+    ),
+]
+AllRuns = Annotated[bool, _choice("Pack every run that has a curve and did not fail.", "--all")]
+BundleFile = Annotated[
+    Path | None,
+    _option("FILE", "A .zip, or a new folder; default: fedbench-ID.zip here.", "--out", "-o"),
+]
+By = Annotated[str | None, _option("NAME", "Your name, which the bundle tells others.", "--by")]
+Orcid = Annotated[str | None, _option("ID", "Your ORCID iD beside it.", "--orcid")]
+SigningKey = Annotated[
+    Path | None, _option("KEY", "SSH key to sign with, by ssh-keygen -Y.", "--sign")
+]
+CheckedBundle = Annotated[
+    Path | None,
+    _argument("[BUNDLE]", "A .zip or folder of `fedbench submit`; default: check the store."),
+]
+Rerun = Annotated[
+    int, _option("N", "Also run N rows again, which the bundle's hash chooses.", min=0)
+]
+AddTo = Annotated[
+    Path | None, _option("DIR", "Store that takes the rows if nothing contradicts them.")
+]
+Claims = Annotated[bool, _choice("Check the rows of the store as those of a bundle.", "--claims")]
 
 # Configurations and data
 
@@ -423,6 +452,19 @@ def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, A
         return dict(parse_override(text) for text in texts or ())
     except ConfigError as err:
         raise ConfigError(f"{option} {err}") from err
+
+
+def check_verify(bundle: Path | None, *, rerun: int, add_to: Path | None, claims: bool) -> None:
+    """Refuse options of `verify` that need a bundle, or do without one.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if bundle is not None and claims:
+        raise ConfigError("--claims checks the store; give it without a bundle")
+    if bundle is None and (rerun or add_to is not None):
+        option = "--rerun" if rerun else "--add-to"
+        raise ConfigError(f"{option} needs a bundle: fedbench verify BUNDLE {option} …")
 
 
 def parse_names(text: str | None) -> list[str] | None:

@@ -1,0 +1,1 @@
+"""Results for others: bundles of rows, checks of a stranger's rows, tiers by reproductions."""

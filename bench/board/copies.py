@@ -1,0 +1,132 @@
+"""Comparison of rows with each other: numbers of one run that another run also has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fedbench.bench.board.bundle import Entry
+from fedbench.bench.config import training_settings
+from fedbench.bench.results.metrics import METRICS, is_accuracy
+from fedbench.bench.results.store.replicas import differences, known_apart
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import StoreError
+
+_DIGITS = 12
+"""Characters of a number that two runs do not share by chance."""
+_BY_SEED = frozenset({"dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological"})
+_SHOWN = 3
+
+
+def known_entries(store: Store, rows: Iterable[Row]) -> list[Entry]:
+    """Return rows of a store with their curves; a curve that cannot be read counts as none."""
+    entries = []
+    for row in rows:
+        try:
+            points = store.curve(store.key(row))
+        except StoreError:  # `fedbench verify --store` reports it
+            points = []
+        entries.append(Entry(row, tuple(points)))
+    return entries
+
+
+class Copies:
+    """Numbers and partitions of rows that are there, to compare further ones with.
+
+    Args:
+        entries: of the board that a bundle is to join.
+    """
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._rows: dict[str, list[Row]] = {}
+        self._numbers: dict[float, list[Row]] = {}
+        self._deals: dict[str, Row] = {}
+        self._hashes: dict[str, Row] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Add a row to those that are there."""
+        row = entry.row
+        self._rows.setdefault(row.row_id, []).append(row)
+        for value in numbers(entry).values():
+            self._numbers.setdefault(value, []).append(row)
+        self._deals.setdefault(_deal(row), row)
+        self._hashes.setdefault(row.partition_hash, row)
+
+    def problems(self, entry: Entry) -> Iterator[str]:
+        """Yield why a row is a copy of another, or contradicts it."""
+        row = entry.row
+        yield from self._other_bits(row)
+        shared: dict[str, tuple[Row, list[str]]] = {}
+        for name, value in numbers(entry).items():
+            for other in self._numbers.get(value, ()):
+                if other.seed != row.seed and other.row_id != row.row_id:
+                    shared.setdefault(other.row_id, (other, []))[1].append(name)
+        if shared:
+            other, names = max(shared.values(), key=lambda pair: len(pair[1]))
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            yield (
+                f"seed {row.seed} has the numbers of run {other.row_id} of seed {other.seed}:"
+                f" {', '.join(names[:_SHOWN])}{more}"
+            )
+        yield from self._deal_problems(row)
+
+    def notes(self, entry: Entry) -> Iterator[str]:
+        """Yield which other training of the same seed gave the same numbers to the last bit."""
+        mine = numbers(entry)
+        if "final_loss" not in mine:
+            return
+        for other in self._numbers.get(mine["final_loss"], ()):
+            if other.seed == entry.row.seed and other.training_id != entry.row.training_id:
+                yield (
+                    f"run {entry.row.row_id} has the final_loss of run {other.row_id} to the last"
+                    " bit: true only where the settings in which they differ have no effect"
+                )
+                return
+
+    def _other_bits(self, row: Row) -> Iterator[str]:
+        for other in self._rows.get(row.row_id, ()):
+            found = differences(other, row)
+            if found and not known_apart(other, row):
+                yield f"the board has this run of the same platform with other bits: {found[0]}"
+                return
+
+    def _deal_problems(self, row: Row) -> Iterator[str]:
+        other = self._deals.get(_deal(row))
+        if other is not None and other.partition_hash != row.partition_hash:
+            yield (
+                f"partition_hash is {row.partition_hash}, but run {other.row_id} of the same data,"
+                f" deal and seed has {other.partition_hash}"
+            )
+        other = self._hashes.get(row.partition_hash)
+        data = json.loads(row.config_json)["data"]
+        drawn = row.partition in _BY_SEED and not data.get("legacy") and row.num_clients > 1
+        if other is not None and drawn and other.seed != row.seed:
+            yield (
+                f"partition_hash of seed {row.seed} is that of run {other.row_id} of seed"
+                f" {other.seed}"
+            )
+
+
+def numbers(entry: Entry) -> dict[str, float]:
+    """Return the numbers of a run by name that no other seed gives: long ones, no accuracies."""
+    row = entry.row
+    further: Mapping[str, Any] = json.loads(row.metrics_json or "{}")
+    values = {name: getattr(row, name) for name in METRICS} | dict(further)
+    for point in entry.points:
+        values[f"loss of round {point.get('round_index')}"] = point.get("loss")
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float) and not is_accuracy(name) and len(repr(value)) > _DIGITS
+    }
+
+
+def _deal(row: Row) -> str:
+    """Return what decides a deal, as text."""
+    data = dict(training_settings(json.loads(row.config_json))["data"])
+    data.pop("label_fraction", None)
+    return json.dumps([row.dataset_revision, row.seed, data], sort_keys=True)
