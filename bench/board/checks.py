@@ -28,6 +28,7 @@ from fedbench.bench.system.numerics import Platform
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Flow
 from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.trainer import drawn
 
 _EXACT = 1e-9
 """Largest error of sums in double precision here."""
@@ -277,13 +278,22 @@ def check_rounds(claim: Claim) -> Iterator[str]:
     if len(points) > total or abs(len(points) - done) > 1:
         yield f"its curve has {len(points)} rounds, the row {done}, its configuration {total}"
         return
-    every = config.evaluation.every
+    every, sizes = config.evaluation.every, _sizes(claim)
     for point, plan in zip(points, expected.plans, strict=False):
         number = point.round_index + 1
         most = config.data.num_clients
         if plan.cohort == "sampled" and config.privacy.clip is None:
             most = min(most, config.cohort_size)
         batches = -(-facts.num_train // config.client.batch_size) + point.cohort_size
+        if sizes is not None and plan.cohort == "sampled":
+            cohort = drawn(config, list(sizes), point.round_index)
+            if point.cohort_size != len(cohort):
+                yield (
+                    f"round {number}: a cohort of {point.cohort_size} clients, its seed draws"
+                    f" {len(cohort)}"
+                )
+                return
+            batches = sum(-(-sizes[k] // config.client.batch_size) for k in cohort)
         if point.cohort_size > most:
             yield f"round {number}: a cohort of {point.cohort_size} clients, at most {most} can be"
         elif point.idle_clients > point.cohort_size:
@@ -297,6 +307,15 @@ def check_rounds(claim: Claim) -> Iterator[str]:
         return
     if points and row.status == "ok":
         yield from _last_round(claim, points)
+
+
+def _sizes(claim: Claim) -> dict[int, int] | None:
+    """Return the images of each client that has some; None if they are not known here."""
+    if claim.facts is None or claim.facts.dataset is None or claim.expected is None:
+        return None
+    shares = dealt(claim.facts.dataset, claim.need_config())
+    sizes = shares.pooled().sizes if claim.expected.pooled else shares.sizes
+    return {k: int(size) for k, size in enumerate(sizes) if size}
 
 
 def _last_round(claim: Claim, points: Sequence[Point]) -> Iterator[str]:

@@ -32,6 +32,7 @@ class Expected:
         surveyed: True if clients answer a survey in each round.
         secure_sum: True if the server needs sums over clients only.
         on_clients: True if metrics are means over the encoders of several clients.
+        pooled: True if one client holds all images.
         budgets: True if some extra has a privacy budget.
         plans: of each round, preparatory ones included.
     """
@@ -44,6 +45,7 @@ class Expected:
     surveyed: bool
     secure_sum: bool
     on_clients: bool
+    pooled: bool
     budgets: bool
     plans: tuple[RoundPlan, ...]
 
@@ -78,6 +80,7 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
         surveyed=bool(needs.survey),
         secure_sum=not needed_one_by_one(setup.method),
         on_clients=setup.evaluate_on_clients,
+        pooled=needs.pooled,
         budgets=any(extra.budget is not None for extra in needs.extras.values()),
         plans=tuple(setup.method.plan_round(index, default) for index in range(rounds)),
     )

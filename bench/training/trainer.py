@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.method import RoundPlan, Server, Upload
 from fedbench.bench.nn.optimizers import Optimizer
 from fedbench.bench.system.compute import all_finite
@@ -271,12 +272,7 @@ class Trainer:
             pool = [k for k in pool if (labels[partition.client(k)] >= 0).any()]
         if plan.cohort == "all":
             return pool
-        rng = generator(self.setup.config.seed, "cohort", index)
-        if self.setup.config.privacy.clip is not None:  # independent draws are what is accounted
-            taken = torch.rand(len(pool), generator=rng) < self.participation(index)
-            return [k for k, takes_part in zip(pool, taken.tolist(), strict=True) if takes_part]
-        drawn = torch.randperm(len(pool), generator=rng)
-        return sorted(pool[i] for i in drawn[: self.setup.config.cohort_size].tolist())
+        return drawn(self.setup.config, pool, index)
 
     def participation(self, index: int) -> float:
         """Return the probability that a client takes part in a round with client-level privacy."""
@@ -438,6 +434,19 @@ class Trainer:
                 )
                 return False
         return True
+
+
+def drawn(config: RunConfig, pool: Sequence[int], index: int) -> list[int]:
+    """Return the clients of `pool` that take part in a round which samples its cohort, ascending.
+
+    Under client-level privacy the draws are independent, since that is what is accounted for.
+    """
+    rng = generator(config.seed, "cohort", index)
+    if config.privacy.clip is not None:
+        taken = torch.rand(len(pool), generator=rng) < config.federation.participation
+        return [k for k, takes_part in zip(pool, taken.tolist(), strict=True) if takes_part]
+    order = torch.randperm(len(pool), generator=rng)
+    return sorted(pool[i] for i in order[: config.cohort_size].tolist())
 
 
 def default_seconds(rounds: int) -> float:
