@@ -71,7 +71,9 @@ class Point(BaseModel):
                 raise StoreError(f"curve: {start}{name} is {value!r}, no number")
             counts.append(value)
         smallest = extra.get(f"{start}smallest")
-        return Flow(*counts, smallest=smallest if isinstance(smallest, int) else None)
+        messages, size, num_bytes, revealing = counts
+        least = smallest if isinstance(smallest, int) else None
+        return Flow(messages, size, num_bytes, revealing, least)
 
     @property
     def groups(self) -> set[tuple[str, str]]:

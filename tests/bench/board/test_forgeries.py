@@ -400,8 +400,13 @@ def test_images_of_the_test_split_in_training(honest: Honest, tmp_path: Path) ->
     """Every number is true, and the run can be reproduced: only the data show it."""
     images = np.random.default_rng(0).integers(0, 255, (90, 8, 8), dtype=np.uint8)
     labels = np.arange(90) % 10
-    parts = {"x_train": images, "y_train": labels, "x_test": images[:30], "y_test": labels[:30]}
-    np.savez(tmp_path / "mine.npz", **parts)
+    np.savez(
+        tmp_path / "mine.npz",
+        x_train=images,
+        y_train=labels,
+        x_test=images[:30],
+        y_test=labels[:30],
+    )
     store, data = Store(tmp_path / "store"), tmp_path / "data"
     config = tiny_config("simclr", data__name=f"npz:{tmp_path / 'mine.npz'}")
     config = config.model_copy(
