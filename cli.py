@@ -403,11 +403,15 @@ def reproduce(
     *,
     data: opt.DataName = None,
     keep: opt.NewStore = None,
+    by: opt.ReproducedBy = None,
+    orcid: opt.Orcid = None,
+    sign: opt.SigningKey = None,
     workers: opt.Workers = None,
     places: groups.Places,
     output: groups.Output,
 ) -> None:
     """Repeat a stored run and compare every bit of its result."""
+    who = opt.parse_person(by, orcid, sign)
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
         result = fedbench.reproduce(
             run_id,
@@ -420,6 +424,11 @@ def reproduce(
     output.show(result, show_results.show_reproduction)
     if result.verdict == "different":
         raise typer.Exit(DIFFERENT)
+    if who is not None:
+        from fedbench.bench.board.tiers import record_reproduction
+
+        store = fedbench.open_store(places.store)
+        note(f"recorded in {record_reproduction(store, result, who, sign)}")
 
 
 @command("fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
@@ -473,16 +482,35 @@ def verify(
     rerun: opt.Rerun = 0,
     add_to: opt.AddTo = None,
     claims: opt.Claims = False,
+    by: opt.ReproducedBy = None,
+    orcid: opt.Orcid = None,
+    sign: opt.SigningKey = None,
     data: opt.DataName = None,
     workers: opt.Workers = None,
     places: groups.Places,
     output: groups.Output,
 ) -> None:
     """Check every file of the store, or a bundle of others' rows: files, ids, ledger, copies."""
-    opt.check_verify(bundle, rerun=rerun, add_to=add_to, claims=claims)
+    opt.check_verify(bundle, rerun=rerun, add_to=add_to, claims=claims, by=by)
     result: Any
     if bundle is not None:
-        result = _verify_bundle(bundle, rerun, add_to, data, workers, places, output)
+        with ExitStack() as bars:
+
+            def watch(run_id: str) -> RunProgress:
+                return bars.enter_context(RunProgress(f"reproduce {run_id}", **output.verbosity))
+
+            result = fedbench.verify_bundle(
+                bundle,
+                rerun=rerun,
+                add_to=add_to,
+                data_name=data,
+                workers=workers,
+                by=by,
+                orcid=orcid,
+                key=sign,
+                on_rerun=watch,
+                **places.values(),
+            )
         output.show(result, show_board.show_bundle)
     elif claims:
         result = fedbench.verify_claims(places.store, data_dir=places.data_dir)
@@ -492,31 +520,6 @@ def verify(
         output.show(result, show_results.show_verification)
     if not result.ok:
         raise typer.Exit(UNREADABLE)
-
-
-def _verify_bundle(
-    bundle: Path,
-    rerun: int,
-    add_to: Path | None,
-    data: str | None,
-    workers: int | None,
-    places: groups.Places,
-    output: groups.Output,
-) -> Any:
-    with ExitStack() as bars:
-
-        def watch(run_id: str) -> RunProgress:
-            return bars.enter_context(RunProgress(f"reproduce {run_id}", **output.verbosity))
-
-        return fedbench.verify_bundle(
-            bundle,
-            rerun=rerun,
-            add_to=add_to,
-            data_name=data,
-            workers=workers,
-            on_rerun=watch,
-            **places.values(),
-        )
 
 
 # Settings and data

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.listing import short_ids
 from fedbench.bench.results.report.page import Report
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 
 
 def leaderboard(
@@ -61,14 +66,47 @@ def leaderboard(
         reach=reach,
     )
     problems = (*store.problems(), *unreadable)
+    board, reproductions = _with_tiers(board, store)
     if board.groups:
-        return Ranking(board, problems, short_ids=short_ids([row.row_id for row in rows]))
+        ids = short_ids([row.row_id for row in rows])
+        return Ranking(board, problems, short_ids=ids, reproductions=reproductions)
     if not store.root.exists():
         raise StoreError(
             f"there is no store at {str(store.root)!r}; name another with --store, or fill this"
             f" one: `fedbench run simclr --store {shlex.quote(str(store.root))}`"
         )
     return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
+
+
+def _with_tiers(
+    board: Leaderboard, store: Store
+) -> tuple[Leaderboard, tuple[Mapping[str, Any], ...]]:
+    """Return the board with the tier of each line, and the tiers of the rows that have records.
+
+    A store without reproductions stays as it is; only they need torch.
+    """
+    if not (store.root / REPRODUCTIONS).is_dir():
+        return board, ()
+    from fedbench.bench.board.tiers import tier_name, tiers
+
+    of_rows = tiers(store)
+    counts = {row_id: tier.count for row_id, tier in of_rows.items()}
+    groups = tuple(
+        replace(
+            group,
+            lines=tuple(
+                replace(
+                    line, tier=tier_name(min((counts.get(i, 0) for i in line.row_ids), default=0))
+                )
+                for line in group.lines
+            ),
+        )
+        for group in board.groups
+    )
+    shown = {row_id for line in board.lines for row_id in line.row_ids}
+    return replace(board, groups=groups), tuple(
+        tier.as_dict() for row_id, tier in of_rows.items() if row_id in shown
+    )
 
 
 def report(

@@ -12,18 +12,16 @@ from typing import Any
 
 from fedbench.bench.board.bundle import MANIFEST, Bundle, open_bundle
 from fedbench.bench.board.copies import known_entries
-from fedbench.bench.board.people import Person, signature_of, signing_key
+from fedbench.bench.board.people import Person, person, signature_of, signing_key
 from fedbench.bench.board.static import CheckCount, Checker, Problem
+from fedbench.bench.board.tiers import record_reproduction
 from fedbench.bench.results.store.merge import merge
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.execute import OnRound
 from fedbench.bench.runs.reproduce import Reproduction, reproduce
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.system.files import atomic_write_bytes, write_error
-
-SUBMISSIONS = "submissions"
-"""Folder of a board with the manifests of the bundles that were added."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,9 @@ def verify_bundle(
     checkout: Path | None = None,
     workers: int | None = None,
     device: str = "auto",
+    by: str | None = None,
+    orcid: str | None = None,
+    key: Path | str | None = None,
     on_rerun: Callable[[str], OnRound] | None = None,
 ) -> BundleVerification:
     """Check a bundle: files, schema, and that its rows contradict neither themselves nor others.
@@ -108,6 +109,9 @@ def verify_bundle(
         checkout: clone of the project whose commits are known; None = that of this fedbench.
         workers: as in `reproduce`.
         device: as in `reproduce`.
+        by: name of who runs rows again; they are then recorded in `add_to`.
+        orcid: ORCID iD of the same.
+        key: SSH key to sign the records with.
         on_rerun: called with the id of each row before it is run again; returns what is called
             after each of its rounds.
 
@@ -118,19 +122,19 @@ def verify_bundle(
     """
     if rerun < 0:
         raise ConfigError(f"--rerun must be 0 or more (got {rerun})")
-    began = time.monotonic()
+    began, who = time.monotonic(), person(by, orcid)
     board = open_store(add_to if store is None and add_to is not None else store)
     with open_bundle(bundle) as opened:
         known = known_entries(board, board.rows()) if board.root.is_dir() else []
         checker = Checker(known, as_path(data_dir), checkout)
         for row_id, problem in opened.problems:
             checker.file_problem(row_id, problem)
-        key = _signature(opened, checker)
+        signer = _signature(opened, checker)
         for entry in opened.entries.values():
             checker(entry)
         checked = checker.result()
         reruns: list[Reproduction] = []
-        for row_id in chosen(opened.id, tuple(opened.entries), rerun):
+        for row_id in chosen(opened.id, tuple(opened.entries), 0 if checked.problems else rerun):
             reruns.append(
                 reproduce(
                     row_id,
@@ -146,12 +150,15 @@ def verify_bundle(
         added = add_to is not None and not checked.problems and not bad
         if add_to is not None and added:
             _add(opened, open_store(add_to))
+            if who is not None:
+                for again in reruns:
+                    record_reproduction(open_store(add_to), again, who, as_path(key))
     rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
     return BundleVerification(
         bundle=str(bundle),
         id=opened.id,
         by=opened.by,
-        key=key,
+        key=signer,
         rows=tuple(dict.fromkeys(rows)),
         board=str(board.root) if known else None,
         checks=checked.checks,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.results.metrics import METRICS
@@ -58,6 +58,7 @@ class Reproduction:
         reason: the cause of the verdict `different`; empty otherwise.
         environment: versions and hardware that differ: name to (then, now).
         row: the new row.
+        claimed: the stored row.
     """
 
     row_id: str
@@ -72,6 +73,7 @@ class Reproduction:
     reason: str
     environment: Mapping[str, tuple[str | None, str | None]]
     row: Row = field(repr=False)
+    claimed: Row = field(repr=False)
 
     @property
     def same(self) -> bool:
@@ -158,32 +160,61 @@ def reproduce(
         alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
         row = next(alike, row)
     before = store.curve(store.key(row))
-    of_row = differences(row, again)
     of_rounds = _round_differences(
         before, after, same_schema=row.schema_version == again.schema_version
     )
-    apart = known_apart(row, again)
     num_test = len(open_dataset(config, data_dir).test_labels)
-    spread = spreads(row, again, store.rows(), num_test) if apart else ()
-    reason = _reason(of_row, of_rounds, spread, apart=apart)
-    if not of_row and not of_rounds:
-        verdict: Verdict = "same bits"
-    else:
-        verdict = "different" if reason else "within seed spread"
+    judged = judge(row, again, store.rows(), num_test, of_rounds)
     return Reproduction(
         row_id=row.row_id,
         method=row.method,
         seed=row.seed,
         num_results=len(results_of(row)),
         num_rounds=min(len(before), len(after)),
-        differences=(*of_row, *of_rounds),
+        differences=judged.differences,
         platforms=(platform_of(row), platform_of(again)),
-        spread=spread,
-        verdict=verdict,
-        reason=reason,
+        spread=judged.spread,
+        verdict=judged.verdict,
+        reason=judged.reason,
         environment=_environment(row, again),
         row=again,
+        claimed=row,
     )
+
+
+class Judgement(NamedTuple):
+    """Comparison of a row with another of the same run; fields as in `Reproduction`."""
+
+    differences: tuple[Difference, ...]
+    spread: tuple[Spread, ...]
+    verdict: Verdict
+    reason: str
+
+
+def judge(
+    row: Row,
+    again: Row,
+    rows: Sequence[Row],
+    num_test: int,
+    of_rounds: Sequence[Difference] = (),
+) -> Judgement:
+    """Compare a stored row with its repetition.
+
+    Args:
+        row: the stored row.
+        again: its repetition.
+        rows: all rows of the store, for the spread of seeds.
+        num_test: images of the test split.
+        of_rounds: differences between their curves.
+    """
+    of_row, of_rounds = differences(row, again), list(of_rounds)
+    apart = known_apart(row, again)
+    spread = spreads(row, again, rows, num_test) if apart else ()
+    reason = _reason(of_row, of_rounds, spread, apart=apart)
+    verdict: Verdict = "different" if reason else "within seed spread"
+    if not of_row and not of_rounds:
+        verdict = "same bits"
+    return Judgement((*of_row, *of_rounds), spread, verdict, reason)
 
 
 def _reason(

@@ -18,7 +18,7 @@ from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.results.store.reader import list_folder, parse_record, tables_in
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import has_checksum, read_table
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
 from fedbench.bench.runs.execute import derived
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import FedbenchError, StoreError
@@ -141,6 +141,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
     yield from (("rows", path) for path in tables_in(root / "rows"))
     if (root / "leaderboard.parquet").exists():
         yield "leaderboard", root / "leaderboard.parquet"
+    for kind in (SUBMISSIONS, REPRODUCTIONS):
+        yield from ((kind, path) for path in sorted((root / kind).rglob("[!.]*.json")))
     for folder in list_folder(root / "trials"):
         if folder.is_dir():
             yield from (("trials", path) for path in tables_in(folder))
@@ -264,6 +266,11 @@ _KINDS: dict[str, tuple[_Check, str]] = {
         "delete it; an unfinished run measures again, the row of a finished one has it",
     ),
     "figures": (_json, "run `fedbench figures` for this run again"),
+    SUBMISSIONS: (
+        partial(_json, required=True),
+        "copy it again from the bundle of that id; until then no reproduction counts",
+    ),
+    REPRODUCTIONS: (partial(_json, required=True), "delete it; it does not count"),
     "leaderboard": (_table, "delete it; it is made again from the rows"),
 }
 """Check and remedy of each kind of file."""

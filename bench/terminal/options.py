@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import completion
+
+if TYPE_CHECKING:
+    from fedbench.bench.board.people import Person
 
 
 class Format(StrEnum):
@@ -396,6 +399,9 @@ BundleFile = Annotated[
 ]
 By = Annotated[str | None, _option("NAME", "Your name, which the bundle tells others.", "--by")]
 Orcid = Annotated[str | None, _option("ID", "Your ORCID iD beside it.", "--orcid")]
+ReproducedBy = Annotated[
+    str | None, _option("NAME", "Your name: record in the store that you repeated the run.", "--by")
+]
 SigningKey = Annotated[
     Path | None, _option("KEY", "SSH key to sign with, by ssh-keygen -Y.", "--sign")
 ]
@@ -454,7 +460,9 @@ def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, A
         raise ConfigError(f"{option} {err}") from err
 
 
-def check_verify(bundle: Path | None, *, rerun: int, add_to: Path | None, claims: bool) -> None:
+def check_verify(
+    bundle: Path | None, *, rerun: int, add_to: Path | None, claims: bool, by: str | None
+) -> None:
     """Refuse options of `verify` that need a bundle, or do without one.
 
     Raises:
@@ -465,6 +473,25 @@ def check_verify(bundle: Path | None, *, rerun: int, add_to: Path | None, claims
     if bundle is None and (rerun or add_to is not None):
         option = "--rerun" if rerun else "--add-to"
         raise ConfigError(f"{option} needs a bundle: fedbench verify BUNDLE {option} …")
+    if by is not None and (not rerun or add_to is None):
+        raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
+
+
+def parse_person(by: str | None, orcid: str | None, key: Path | None) -> Person | None:
+    """Return who `--by` and `--orcid` name; None without either.
+
+    Raises:
+        ConfigError: for `--orcid` or `--sign` without `--by`, and for names that are none.
+    """
+    from fedbench.bench.board.people import person
+
+    if by is None and key is not None:
+        raise ConfigError("--sign needs --by NAME beside it")
+    if key is not None and not key.expanduser().is_file():
+        raise ConfigError(
+            f"--sign: there is no key {str(key)!r}; `ssh-keygen -t ed25519` makes one"
+        )
+    return person(by, orcid)
 
 
 def parse_names(text: str | None) -> list[str] | None:

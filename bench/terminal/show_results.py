@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.terminal.console import emit, emit_json, show_table
 from fedbench.bench.terminal.units import count, size
@@ -71,7 +72,35 @@ def _legend(ranking: Ranking) -> str:
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
+    parts += _reproductions(ranking)
     return "\n".join(parts)
+
+
+def _reproductions(ranking: Ranking) -> list[str]:
+    """Name who reproduced which run, on what platform, and why a record does not count."""
+    lines = []
+    for tier in ranking.reproductions:
+        run = ranking.short_ids.get(tier["row_id"], tier["row_id"][:8])
+        people = [
+            f"{_name(record['by'])} on {record['platform']}"
+            + (f" ({record['verdict']})" if record["verdict"] != "same bits" else "")
+            for record in tier["records"]
+            if not record["reason"]
+        ]
+        if people:
+            lines.append(f"run {run} {tier['tier']}, by {'; by '.join(people)}")
+        lines += [
+            f"run {run}: a record by {_name(record['by'])} does not count, {record['reason']}"
+            for record in tier["records"]
+            if record["reason"]
+        ]
+    return lines
+
+
+def _name(person: Mapping[str, Any] | None) -> str:
+    if person is None:
+        return "nobody named"
+    return f"{person['name']} ({person['orcid']})" if person["orcid"] else str(person["name"])
 
 
 def show_report(report: Report) -> None:

@@ -254,6 +254,8 @@ def _notes(line: Line) -> list[str]:
         notes.append(f"{line.num_replicas} {runs}, spread {spread}")
     if 0 < line.n_seeds < 3:
         notes.append("descriptive")
+    if line.tier is not None:
+        notes.append(line.tier)
     return notes
 
 
@@ -424,17 +426,25 @@ class Ranking:
         problems: one line per unreadable file; its rows are missing from the board.
         nothing: why the board is empty, in one line; empty if it is not.
         short_ids: for each run id of the store its shortest unambiguous beginning.
+        reproductions: of each run with any: its tier, who reproduced it, on which platforms.
     """
 
     board: Leaderboard
     problems: tuple[str, ...]
     nothing: str = ""
     short_ids: Mapping[str, str] = field(default_factory=dict)
+    reproductions: tuple[Mapping[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""
         across = [comparison.as_dict() for comparison in self.board.across()]
-        return {**self.board.to_dict(), "across": across, "problems": list(self.problems)}
+        more = {"reproductions": list(self.reproductions)} if self.reproductions else {}
+        return {
+            **self.board.to_dict(),
+            "across": across,
+            "problems": list(self.problems),
+            **more,
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per configuration, numbers unrounded."""

@@ -92,6 +92,8 @@ class Line:
         replica_spread: largest minus smallest value of one seed, the most of any seed; None
             without replicas.
         curve_ids: the runs of the seeds whose curves have the most evaluations.
+        tier: the lowest of its runs: claimed, reproduced once, reproduced three times; None where
+            the store has no reproductions.
     """
 
     rank: int | None
@@ -145,11 +147,14 @@ class Line:
     num_replicas: int = 0
     replica_spread: float | None = None
     curve_ids: tuple[str, ...] = field(default=(), repr=False)
+    tier: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Plain values for JSON: the fields, with the columns of the class beside them."""
         flat = asdict(self)
         keys, _ = flat.pop("keys"), flat.pop("curve_ids")
+        if self.tier is None:
+            del flat["tier"]
         flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
         return flat | {key: keys[key] for key in KEYS}
 

@@ -12,7 +12,13 @@ from typing import Any, Literal
 from fedbench.bench.results.store.reader import list_folder, read_error
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.store import Store, open_store, replica_key
+from fedbench.bench.results.store.store import (
+    REPRODUCTIONS,
+    SUBMISSIONS,
+    Store,
+    open_store,
+    replica_key,
+)
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
 
@@ -120,6 +126,8 @@ def merge(
             with _locked(target, "run", row_id):
                 for row, source in replicas:
                     _copy(row, source, target)
+        for source in map(open_store, sources):
+            _copy_records(source, target)
         target.refresh()
     return done
 
@@ -175,6 +183,15 @@ def _copy(row: Row, source: Store, target: Store) -> None:
         key = replica_key(row) if fate == "replica" else row.row_id
         _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
         target.write_replica(row) if fate == "replica" else target.write_row(row)
+
+
+def _copy_records(source: Store, target: Store) -> None:
+    """Copy who submitted and who reproduced rows; the name of a file is a hash of its content."""
+    for folder in (SUBMISSIONS, REPRODUCTIONS):
+        for path in sorted((source.root / folder).rglob("[!.]*")):
+            there = target.root / path.relative_to(source.root)
+            if path.is_file() and not there.exists():
+                atomic_write_bytes(there, path.read_bytes())
 
 
 @contextmanager

@@ -7,6 +7,8 @@ trials/<study_id>/<number>.parquet one file per finished trial; study.json besid
 trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as sealed JSON
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
 cells/<row_id>@<hash>/             the same of a replica
+submissions/<id>.json              manifests of bundles that were added: who submitted which rows
+reproductions/<row_id>/<hash>.json rows that others got when they repeated a run
 leaderboard.parquet                all rows, sorted; derived, may be deleted; makes reading fast
 ```
 
@@ -49,6 +51,7 @@ from fedbench.bench.system.files import (
 )
 from fedbench.bench.system.sealed_json import seal, unseal
 
+SUBMISSIONS, REPRODUCTIONS = "submissions", "reproductions"
 STORE_VARIABLE = "FEDBENCH_STORE"
 _log = logging.getLogger(__name__)
 

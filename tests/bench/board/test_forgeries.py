@@ -25,10 +25,11 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import derived
+from fedbench.bench.runs.execute import derived, open_dataset
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
+from fedbench.bench.training.steps import dealt
 
 from .conftest import Honest
 
@@ -431,17 +432,14 @@ def test_images_of_the_test_split_in_training(honest: Honest, tmp_path: Path) ->
 def test_the_deal_of_another_seed(honest: Honest, tmp_path: Path) -> None:
     """Where the labels are here, the data are dealt again."""
     store = Store(tmp_path / "store")
-    rows = [
-        run(tiny_config("simclr", seed=seed), store=store, workers=1, device="cpu").row
-        for seed in (0, 1)
-    ]
-    forged = rows[0].model_copy(
-        update={
-            "git_sha": honest.entries[0].row.git_sha,
-            "partition_hash": rows[1].partition_hash,
-        }
+    row = run(tiny_config("simclr"), store=store, workers=1, device="cpu").row
+    other = tiny_config("simclr", seed=1)
+    deal = dealt(open_dataset(other, None), other).hash
+    assert deal != row.partition_hash
+    forged = row.model_copy(
+        update={"git_sha": honest.entries[0].row.git_sha, "partition_hash": deal}
     )
-    pack([Entry(forged, tuple(store.curve(rows[0].row_id)))], None, tmp_path / "bundle")
+    pack([Entry(forged, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")
     (problem,) = found(tmp_path / "bundle", tmp_path / "no board", honest)
     assert problem.check == "partition"
-    assert problem.problem.endswith(f"its configuration deals {rows[0].partition_hash}")
+    assert problem.problem.endswith(f"its configuration deals {row.partition_hash}")
