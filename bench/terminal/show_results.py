@@ -78,7 +78,9 @@ def _legend(ranking: Ranking) -> str:
 
 def _reproductions(ranking: Ranking) -> list[str]:
     """Name who reproduced which run, on what platform, and why a record does not count."""
-    lines = []
+    if not ranking.reproductions:
+        return []
+    lines = ["claimed, reproduced once, three times: by other people; the least of a line's runs"]
     for tier in ranking.reproductions:
         run = ranking.short_ids.get(tier["row_id"], tier["row_id"][:8])
         people = [
