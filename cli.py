@@ -475,6 +475,20 @@ def submit(
     output.show(result, show_board.show_submission)
 
 
+@command("fedbench release release-2026.11 --version 2026.11 --against old.parquet")
+def release(
+    folder: opt.ReleaseFolder,
+    *,
+    version: opt.ReleaseVersion,
+    against: opt.Against = None,
+    store: opt.StoreDir = None,
+    output: groups.Output,
+) -> None:
+    """Write all runs of the store as one Parquet file, with data card and checksums."""
+    result = fedbench.release(folder, store, version=version, against=against)
+    output.show(result, show_board.show_release)
+
+
 @command("fedbench verify --store leaderboards")
 def verify(
     bundle: opt.CheckedBundle = None,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbench.bench.api.boards import leaderboard, report
     from fedbench.bench.api.runs import partition, plan_run, prepare_data, run
+    from fedbench.bench.board.release import release
     from fedbench.bench.board.submit import submit
     from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
@@ -62,6 +63,7 @@ if not Path(__file__).with_name("bench").is_dir():
 _HOMES = {
     "api.boards": "leaderboard report",
     "api.runs": "partition plan_run prepare_data run",
+    "board.release": "release",
     "board.submit": "submit",
     "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",
@@ -127,6 +129,7 @@ __all__ = [
     "partition",
     "plan_run",
     "prepare_data",
+    "release",
     "report",
     "reproduce",
     "resolve",

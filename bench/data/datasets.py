@@ -189,7 +189,7 @@ def load_dataset(
         DataError: the data set is missing or torn; the message says what to do.
     """
     whole = _load(name, data_dir, reading, progress=progress)
-    content = _name_of(whole.name, whole.whole, _sizes(whole), _root(data_dir))
+    content = _name_of(whole.name, whole.whole, _sizes(whole), cache_root(data_dir))
     dataset = _dataset(content, whole)
     train, test = len(dataset.train_labels), len(dataset.test_labels)
     for which, size, total in (("train", train_subset, train), ("test", test_subset, test)):
@@ -242,7 +242,7 @@ def prepare(
     """
     cache = _load(name, data_dir, reading, download=download, verify="content", progress=progress)
     sizes = _sizes(cache)
-    content = _name_of(cache.name, cache.whole, sizes, _root(data_dir))
+    content = _name_of(cache.name, cache.whole, sizes, cache_root(data_dir))
     return PreparedDataset(cache.path, cache.revision, content, *sizes[2:])
 
 
@@ -287,7 +287,7 @@ def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | Non
         revision: `Dataset.revision`.
         data_dir: see `load_dataset`.
     """
-    for file in sorted(_root(data_dir).glob("*/meta.json")):
+    for file in sorted(cache_root(data_dir).glob("*/meta.json")):
         with suppress(DataError):
             if read_meta(file.parent)["revision"] == revision:
                 return reopen(file.parent, revision)
@@ -296,7 +296,7 @@ def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | Non
 
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     """Return one record per known data set; sizes are null where they depend on a path."""
-    root = _root(data_dir)
+    root = cache_root(data_dir)
     tiny = TinyImageNet(root / "raw" / FOLDER)
     sets = (_torchvision(key, root, data_dir, download=False) for key in TORCHVISION)
     rows: list[tuple[str, int, tuple[int, int, int], int, int, str]] = [
@@ -365,7 +365,7 @@ class Contents:
         return self._names[name, reading]
 
     def _look_up(self, name: str, reading: Reading) -> str:
-        root = _root(self._data_dir)
+        root = cache_root(self._data_dir)
         if self._build:
             cache = _load(name, self._data_dir, reading)
             full_name, revision, sizes = cache.name, cache.whole, _sizes(cache)
@@ -459,7 +459,7 @@ def _load(
     verify: Verify = "stamps",
     progress: Progress | None = None,
 ) -> Cache:
-    root = _root(data_dir)
+    root = cache_root(data_dir)
     source, full_name = _source(name, root, data_dir, reading, download=download)
 
     def write(writer: CacheWriter) -> tuple[str, ...]:
@@ -546,7 +546,7 @@ def _torchvision(name: str, root: Path, data_dir: Path | None, *, download: bool
     )
 
 
-def _root(data_dir: Path | None) -> Path:
+def cache_root(data_dir: Path | None) -> Path:
     """Return the absolute folder of all caches.
 
     Raises:

@@ -97,7 +97,12 @@ Config = Annotated[
 Seed = Annotated[int | None, _option("N", "Seed of all random draws.")]
 StoreDir = Annotated[
     Path | None,
-    _option("DIR", "Folder of results; default: $FEDBENCH_STORE, else ./leaderboards.", "--store"),
+    _option(
+        "DIR",
+        "Folder of results, or a release to read: its Parquet file or https address; default:"
+        " $FEDBENCH_STORE, else ./leaderboards.",
+        "--store",
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -396,6 +401,14 @@ AllRuns = Annotated[bool, _choice("Pack every run that has a curve and did not f
 BundleFile = Annotated[
     Path | None,
     _option("FILE", "A .zip, or a new folder; default: fedbench-ID.zip here.", "--out", "-o"),
+]
+ReleaseFolder = Annotated[Path, _argument("FOLDER", "New or empty folder.")]
+ReleaseVersion = Annotated[
+    str, _option("TEXT", "Version of the release, such as 2026.11.", "--version")
+]
+Against = Annotated[
+    Path | None,
+    _option("PLACE", "Earlier release or store: list ranks that have changed since.", "--against"),
 ]
 By = Annotated[str | None, _option("NAME", "Your name, which the bundle tells others.", "--by")]
 Orcid = Annotated[str | None, _option("ID", "Your ORCID iD beside it.", "--orcid")]

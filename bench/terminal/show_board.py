@@ -10,6 +10,7 @@ from fedbench.bench.terminal.units import count, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fedbench.bench.board.release import Released
     from fedbench.bench.board.static import CheckCount
     from fedbench.bench.board.submit import Submission
     from fedbench.bench.board.verify import BundleVerification
@@ -38,6 +39,32 @@ def show_submission(result: Submission) -> None:
     )
     emit(f"\nTo propose it, in a clone of the project whose board it is for:\n\n{commands}")
     emit(f"\nThen open a pull request with this text:\n\n{text}")
+
+
+def show_release(result: Released) -> None:
+    """Print what was written, and the ranks that have changed."""
+    emit(
+        f"{result.folder} · version {result.version} · {count(result.num_rows, 'run')} of"
+        f" {count(len(result.methods), 'method')} · {size(result.num_bytes)}"
+    )
+    emit(f"files {', '.join(result.files)}")
+    if result.against is None:
+        return
+    if not result.changes:
+        emit(f"no rank differs from {result.against}")
+        return
+    for board in dict.fromkeys(change.board for change in result.changes):
+        rows = [
+            [
+                f"{change.method} ({change.variant})" if change.variant else change.method,
+                *("-" if rank is None else str(rank) for rank in (change.before, change.after)),
+                change.cause,
+            ]
+            for change in result.changes
+            if change.board == board
+        ]
+        emit("\n")
+        show_table(["method", "before", "after", "cause"], rows, title=board)
 
 
 def show_bundle(result: BundleVerification) -> None:

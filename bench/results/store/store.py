@@ -38,6 +38,7 @@ from fedbench.bench.results.store.reader import (
     same_rows,
     tables_in,
 )
+from fedbench.bench.results.store.released import Points, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
@@ -407,11 +408,48 @@ class Store:
                         yield path / "clients"
 
 
+class Release(Store):
+    """A release, unpacked: nothing can be written to it."""
+
+    def check_writable(self) -> None:
+        """Raise a StoreError."""
+        raise StoreError(
+            "a release cannot be written to; copy it first: fedbench merge RELEASE --store DIR"
+        )
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self.check_writable()
+
+
 def open_store(store: Store | Path | str | None = None) -> Store:
-    """Return the store of a folder; None = `$FEDBENCH_STORE`, else `./leaderboards`."""
+    """Return the store of a folder or of a release.
+
+    Args:
+        store: a folder; the Parquet file of a release, or its https address; None =
+            `$FEDBENCH_STORE`, else `./leaderboards`.
+
+    Raises:
+        StoreError: for a release that cannot be had or read.
+    """
     if isinstance(store, Store):
         return store
-    return Store(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
+    place = str(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
+    if is_release(place):
+        from fedbench.bench.data.datasets import cache_root
+
+        return Release(unpacked(place, cache_root(None), _fill))
+    return Store(place)
+
+
+def _fill(folder: Path, runs: Sequence[tuple[Row, Points]]) -> None:
+    """Write rows and their rounds to an empty folder."""
+    store = Store(folder)
+    for row, points in runs:
+        if not store.write_row(row):
+            store.write_replica(row)
+        if points:
+            store.write_curve(store.key(row), points)
+    store.refresh()
 
 
 def _checked(name: str, kind: str) -> str:

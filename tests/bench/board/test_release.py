@@ -1,0 +1,230 @@
+"""Releases: written, described, fetched, read as a store; ranks that change between two."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlcroissant
+import pandas as pd
+import pytest
+
+import fedbench
+from fedbench.bench.board.changes import Change, changes, changes_text
+from fedbench.bench.board.release import FILE, release
+from fedbench.bench.results.store.released import pack
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.errors import ConfigError, StoreError
+
+from .conftest import Honest
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDBENCH_DATA_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def board(honest: Honest, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Three runs with their curves, and a replica of the first."""
+    store = Store(tmp_path_factory.mktemp("böard"))
+    for entry in honest.entries:
+        store.write_row(entry.row)
+        store.write_curve(entry.row.row_id, entry.points)
+    first, points = honest.entries[0].row, honest.entries[0].points
+    other = first.model_copy(update={"linear_acc": 0.5, "platform": "another"})
+    store.write_replica(other)
+    store.write_curve(store.key(other), points[:2])
+    return store
+
+
+@pytest.fixture(scope="module")
+def released(board: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release") / "new"
+    result = release(folder, board, version="2026.11")
+    assert sorted(path.name for path in folder.iterdir()) == list(result.files)
+    assert (result.num_rows, result.methods) == (4, ("simclr",))
+    return folder
+
+
+def test_a_release_reads_as_the_store_that_it_is_of(released: Path, board: Store) -> None:
+    store = open_store(released / FILE)
+    assert store.rows() == board.rows()
+    assert store.problems() == []
+    for row in board.rows():
+        assert store.curve(store.key(row)) == board.curve(board.key(row))
+    assert len(store.replicas(board.rows()[0].row_id)) == 2
+    frame = pd.read_parquet(released / FILE)  # without fedbench
+    assert frame["linear_acc"].tolist() == [row.linear_acc for row in board.rows()]
+
+
+def test_equal_stores_give_equal_bytes(released: Path, tmp_path: Path) -> None:
+    """Also from the release itself."""
+    release(tmp_path / "again", released / FILE, version="2026.11")
+    for file in released.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_sums_are_of_the_files(released: Path) -> None:
+    lines = (released / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert sums.keys() == {file.name for file in released.iterdir()} - {"SHA256SUMS"}
+    for name, digest in sums.items():
+        assert hashlib.sha256((released / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in mlcroissant
+def test_croissant_describes_what_can_be_read(released: Path, board: Store) -> None:
+    dataset = mlcroissant.Dataset(jsonld=str(released / "croissant.json"))
+    assert dataset.metadata.issues.report() == ""
+    records = list(dataset.records("runs"))
+    assert [record["runs/row_id"].decode() for record in records] == [
+        row.row_id for row in board.rows()
+    ]
+    assert records[0]["runs/linear_acc"] == pytest.approx(board.rows()[0].linear_acc)
+    assert {name.partition("/")[2] for name in records[0]} == {*Row.model_fields, "curve_json"}
+
+
+def test_the_card_names_licence_columns_and_contents(released: Path) -> None:
+    card = (released / "README.md").read_text()
+    assert "| method | simclr | 4 |" in card
+    assert "CC0-1.0" in card
+    for name in Row.model_fields:
+        assert f"| `{name}` |" in card
+    assert "license: CC0-1.0" in (released / "CITATION.cff").read_text()
+
+
+def test_nothing_is_written_to_a_release(released: Path, tmp_path: Path) -> None:
+    small = {"federation.num_rounds": 1, "data.train_subset": 80}
+    with pytest.raises(StoreError, match="cannot be written to; copy it first: fedbench merge"):
+        fedbench.run("simclr", set=small, store=released / FILE)
+    merged = fedbench.merge([released / FILE], tmp_path / "mine")
+    assert (merged.rows_added, merged.replicas_added) == (3, 1)
+
+
+def test_what_is_no_release(released: Path, board: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no release at .*gone\.parquet"):
+        open_store(tmp_path / "gone.parquet")
+    (row, *_) = sorted((board.root / "rows").iterdir())
+    with pytest.raises(StoreError, match="no release: it has no column curve_json"):
+        open_store(row)
+    torn = tmp_path / FILE
+    torn.write_bytes((released / FILE).read_bytes()[:-9])
+    with pytest.raises(StoreError, match="torn or altered"):
+        open_store(torn)
+    (tmp_path / "SHA256SUMS").write_text((released / "SHA256SUMS").read_text())
+    with pytest.raises(StoreError, match="not the file of the SHA256SUMS beside it"):
+        open_store(torn)
+
+
+def test_what_cannot_be_released(board: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no run in store"):
+        release(tmp_path / "a", Store(tmp_path), version="1")
+    with pytest.raises(ConfigError, match=r"such as 2026\.11 \(got '../x'\)"):
+        release(tmp_path / "a", board, version="../x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match="is not an empty folder"):
+        release(tmp_path / "full", board, version="1")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.fixture
+def address(released: Path, tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
+    """Address of a server, its folder, and the paths that it is asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            asked.append(self.path)
+
+    place = tmp_path / "server"
+    place.mkdir()
+    (place / FILE).write_bytes((released / FILE).read_bytes())
+    handler = functools.partial(Handler, directory=str(place))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/{FILE}", place, asked
+        server.shutdown()
+
+
+def test_an_address_is_read_and_checked(
+    address: tuple[str, Path, list[str]],
+    released: Path,
+    board: Store,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url, place, _ = address
+    with caplog.at_level(logging.WARNING):
+        assert open_store(Path(url)).rows() == board.rows()  # as the option gives it
+    assert "is not checked: no SHA256SUMS lies beside it" in caplog.text
+    caplog.clear()
+    sums = (released / "SHA256SUMS").read_text()
+    (place / "SHA256SUMS").write_text(sums)
+    with caplog.at_level(logging.WARNING):
+        assert open_store(url).rows() == board.rows()
+    assert caplog.text == ""
+    (place / "SHA256SUMS").write_text(sums.replace(sums[:4], "0000"))
+    (place / "SHA256SUMS").write_text("".join(f"{'0' * 64}  {FILE}\n"))
+    with pytest.raises(StoreError, match="not the file of the SHA256SUMS"):
+        open_store(url)
+    with pytest.raises(StoreError, match=r"there is no release at .* \(HTTP 404\)"):
+        open_store(url.replace(FILE, "other.parquet"))
+    with pytest.raises(StoreError, match="cannot fetch"):
+        open_store("http://127.0.0.1:1/x.parquet")
+
+
+def of(rows: list[Row], method: str, accuracy: float, **more: object) -> list[Row]:
+    """The same runs by another method, with another accuracy."""
+    made = []
+    for row in rows:
+        identity = hashlib.sha256(f"{method} {row.seed} {more}".encode()).hexdigest()[:20]
+        values = {"method": method, "linear_acc": accuracy, "row_id": identity, **more}
+        config = row.config.model_copy(update={"spec": method})
+        made.append(row.model_copy(update={**values, "config_json": config.model_dump_json()}))
+    return made
+
+
+def test_ranks_that_change_have_a_cause(honest: Honest) -> None:
+    rows = [entry.row for entry in honest.entries]
+    a, b, c = (of(rows, name, acc) for name, acc in (("byol", 0.3), ("simclr", 0.5), ("ssd", 0.4)))
+    assert changes(a + b, b + a) == ()
+    grown = changes(a + b, a + b + c)
+    assert [(x.method, x.before, x.after, x.cause) for x in grown] == [
+        ("ssd", None, 2, "new, 3 rows"),
+        ("byol", 2, 3, "others: ssd (new)"),
+    ]
+    assert [(x.method, x.before, x.after, x.cause) for x in changes(a + b + c, a + b)] == [
+        ("byol", 3, 2, "others: ssd (removed)"),
+        ("ssd", 2, None, "removed, 3 rows"),
+    ]
+    better = of(rows[:1], "byol", 1.0, seed=7) + of(rows[:1], "byol", 0.99, seed=8)
+    (first, second) = changes(a + b, a + b + better)
+    assert (first.method, first.cause) == ("byol", "2 rows added")
+    assert (second.method, second.cause) == ("simclr", "others: byol (2 rows added)")
+    newer = [row.model_copy(update={"benchmark_version": "99"}) for row in a + b]
+    assert {x.cause for x in changes(a + b, newer)} == {"benchmark version 99 in place of 5"}
+    assert {x.cause for x in changes(a + b, [])} == {"all rows of this board were removed"}
+
+
+def test_a_release_lists_changes_since_another(
+    released: Path, board: Store, tmp_path: Path, honest: Honest
+) -> None:
+    result = release(tmp_path / "same", board, version="2026.12", against=released / FILE)
+    assert result.changes == ()
+    assert "No rank has changed." in (tmp_path / "same" / "CHANGES.md").read_text()
+    change = Change("board", "byol", "client.lr=0.1", None, 2, "new, 3 rows")
+    text = changes_text([change], "old", "new")
+    assert "| byol (client.lr=0.1) | – | 2 | new, 3 rows |" in text
+
+
+def test_packing_no_rows_is_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(pack([], "0"))
+    assert open_store(tmp_path / FILE).rows() == []
