@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check bench docs format clean
+.PHONY: help demo test check bench docs site format clean
 
 help:  ## this list
 	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,7 +37,7 @@ bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only 
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # Tutorials are executed. One job: they run processes of their own. -E builds every page anew.
-docs: $(STAMP)  ## the documentation site in docs/_build/html, warnings are errors
+docs site: $(STAMP)  ## documentation and results as a site in docs/_build/html, warnings are errors
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"

@@ -11,10 +11,11 @@ import re
 import sys
 from pathlib import Path
 
+import results_pages
+
 import fedbench
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Entry
-from fedbench.bench.results.leaderboard.formats import to_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "leaderboards" / "results"
@@ -24,7 +25,7 @@ def write(folder: Path) -> None:
     """Write every page into a folder, and the report into its `extra/`."""
     (folder / "extra").mkdir(parents=True, exist_ok=True)
     (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
-    (folder / "tables.md").write_text(tables_page(), encoding="utf-8")
+    results_pages.write(folder / "results", fedbench.open_store(RESULTS))
     fedbench.report(folder / "extra" / "report.html", RESULTS)
 
 
@@ -64,18 +65,6 @@ def _section(entry: Entry) -> str:
 def _markdown(docstring: str) -> str:
     """Make links of bare addresses; the rest of a docstring is Markdown as it is."""
     return re.sub(r"https?://[^\s,;)]*[^\s,;).:]", r"<\g<0>>", docstring)
-
-
-def tables_page() -> str:
-    """Rank the rows of leaderboards/results, one table for each comparability class."""
-    board = to_markdown(fedbench.leaderboard(RESULTS).board)
-    return (
-        "# Tables\n\nRows of `leaderboards/results`, ranked as"
-        " `fedbench leaderboard --store leaderboards/results` ranks them. Best values are bold;"
-        " [leaderboards](../leaderboards.md) explains columns, notes and tests.\n\n"
-        # One level higher, since tables are sections of this page.
-        + re.sub(r"^### ", "## ", board, flags=re.MULTILINE)
-    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from fedbench.bench.method import registry
+from fedbench.bench.results.store.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -20,13 +21,13 @@ TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 PACKAGES = ("sphinx", "furo", "myst_nb")
 
 
-def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", DOCS / "pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(name: str) -> ModuleType:
+    """Import a module of docs/, as the build does."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(DOCS))
 
 
 def toctree() -> set[str]:
@@ -63,17 +64,45 @@ def test_tutorials_are_notebooks_without_outputs(page: Path) -> None:
 
 
 def test_every_method_is_described_with_its_source() -> None:
-    text = pages().methods_page()
+    text = load("pages").methods_page()
     for name, entry in registry.entries().items():
         section = text.partition(f"\n### `{name}`\n")[2].partition("\n### ")[0]
         assert entry.summary in section
         assert f"(../../{Path(entry.source).resolve().relative_to(ROOT).as_posix()})" in section
 
 
-def test_tables_have_the_rows_of_the_repository() -> None:
-    text = pages().tables_page()
-    assert text.count("\n## ") > 3
-    assert "| simclr |" in text
+def test_every_number_leads_to_a_run_that_has_its_command(tmp_path: Path) -> None:
+    """Two lines with three seeds each, of the rows of the repository."""
+    shipped, store = Store(ROOT / "leaderboards" / "results"), Store(tmp_path / "store")
+    kept = [row for row in shipped.rows() if row.grid == "participation" and row.seed < 3]
+    kept = [row for row in kept if row.participation == 0.5 and row.method != "byol"]
+    for row in kept:
+        store.write_row(row)
+        store.write_curve(row.row_id, shipped.curve(row.row_id))
+    results = load("results_pages")
+    results.write(tmp_path / "pages", store)
+    texts = {path.stem: path.read_text("utf-8") for path in (tmp_path / "pages").iterdir()}
+    assert texts.keys() == {"board", "methods", "simclr", "orchestra"}
+    links = re.findall(r'href="(\w+)\.html#([\w-]+)">', texts["board"])
+    assert len(links) == 2 * 6
+    for page, anchor in links:
+        assert f'<a id="{anchor}">' in texts[page]
+    for row in kept:
+        line = re.search(rf'^.*id="row-{row.row_id[:8]}".*$', texts[row.method], re.MULTILINE)
+        assert line is not None
+        assert f"fedbench run {row.method} --preset laptop --seed {row.seed}" in line[0]
+        assert f"| {100 * (row.linear_acc or 0):.1f} |" in line[0]
+    assert "[How simclr works](../methods.md#simclr)" in texts["simclr"]
+
+
+def test_ids_of_runs_become_links() -> None:
+    store = Store(ROOT / "leaderboards" / "results")
+    row = next(row for row in store.rows() if row.method == "simclr+uv")
+    text = load("results_pages").link_rows(
+        f"{row.row_id[:8]}, 01234567, x{row.row_id}", store, "a/b"
+    )
+    link = f'<a href="a/b/simclr-with-uv.html#row-{row.row_id[:8]}">{row.row_id[:8]}</a>'
+    assert text == f"{link}, 01234567, x{row.row_id}"
 
 
 @pytest.mark.slow

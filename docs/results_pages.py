@@ -1,0 +1,220 @@
+"""Pages of the site about results: the board, a page for each method, links to runs.
+
+Everything comes from the rows of a store. Each number of the board leads to the runs that it is a
+mean of, and each run has the command that makes it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import fedbench
+from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.lines import Group, Line
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.terminal.show_runs import sparkline
+
+_FILTER = """\
+```{raw} html
+<form class="filter" hidden>
+<label>Method <input name="method" type="search" placeholder="simclr"></label>
+<label>Setting <input name="setting" type="search" placeholder="alpha 0.1"></label>
+<label>At least <input name="seeds" type="number" min="1" max="99" value="1"> seeds</label>
+<output></output>
+</form>
+<script defer src="../../_static/board.js"></script>
+```
+"""
+
+
+def write(folder: Path, store: Store) -> None:
+    """Write the pages into a folder: `board.md`, `methods.md`, and one for each method."""
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = fedbench.leaderboard(store).board.groups
+    rows = {row.row_id: row for row in reversed(store.rows())}  # of replicas the first
+    methods = sorted({row.method for row in rows.values()})
+    (folder / "board.md").write_text(board_page(groups), encoding="utf-8")
+    (folder / "methods.md").write_text(index_page(methods, groups), encoding="utf-8")
+    for method in methods:
+        text = method_page(method, groups, rows, store)
+        (folder / f"{_file(method)}.md").write_text(text, encoding="utf-8")
+
+
+def board_page(groups: Sequence[Group]) -> str:
+    """Return the tables of all comparability classes."""
+    parts = [
+        "# Board",
+        "Runs of `leaderboards/results`, ranked as `fedbench leaderboard --store"
+        " leaderboards/results` ranks them: a table for each comparability class, linear accuracy"
+        " in %, mean over seeds ± half of the 95 % interval. Every number leads to its runs, and"
+        " each run has its command. [Leaderboards](../../leaderboards.md) explains what is"
+        " comparable and the tests; [the report](../../results/gallery.md) draws the same rows.",
+        _FILTER,
+    ]
+    header = ["rank", "method", "linear %", "best", "seeds", "gain", "k-NN %", "objective"]
+    header += ["MB", "minutes"]
+    for group in groups:
+        lines = [
+            [
+                "–" if line.rank is None else str(line.rank),
+                _link(line, _named(line), own=False),
+                _link(line, _interval(line)),
+                "*" if line.best else "",
+                str(line.n_seeds),
+                *(
+                    _link(line, text)
+                    for text in (
+                        "" if line.gain is None else f"{100 * line.gain:+.1f}",
+                        _percent(line.knn_acc_mean),
+                        _number(line.objective_mean),
+                        _number(line.mb_up_down, 1),
+                        _number(line.minutes, 1),
+                    )
+                ),
+            ]
+            for line in group.lines
+        ]
+        parts += [f"## {group.title}", _table(header, lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def index_page(methods: Sequence[str], groups: Sequence[Group]) -> str:
+    """Return the list of methods, which is the parent of their pages."""
+    lines = []
+    for method in methods:
+        of = [line for group in groups for line in group.lines if line.method == method]
+        best = max((line.gain for line in of if line.gain is not None), default=None)
+        seeds = sum(line.n_seeds for line in of)
+        gain = "" if best is None else f"{100 * best:+.1f}"
+        name = f'<a href="{_file(method)}.html">{method}</a>'
+        lines.append([name, _summary(method), str(seeds), gain])
+    header = ["method", "idea", "runs", "highest gain, points"]
+    return (
+        "# Methods and their runs\n\nThe gain is that of linear accuracy over the same encoder"
+        " before training, in the best setting of each method; settings differ, so it is no"
+        " ranking.\n\n"
+        f"{_table(header, lines)}\n\n"
+        "```{toctree}\n:hidden:\n\n" + "\n".join(map(_file, methods)) + "\n```\n"
+    )
+
+
+def method_page(method: str, groups: Sequence[Group], rows: Mapping[str, Row], store: Store) -> str:
+    """Return what a method is, what it costs, and each of its runs with its curve and command."""
+    parts = [f"# {method}", _summary(method)]
+    parts += [f"[How {name} works](../methods.md#{name})." for name in method.split("+")]
+    mine = [(group, line) for group in groups for line in group.lines if line.method == method]
+    costs = [
+        [
+            html.escape(group.title),
+            html.escape(line.variant),
+            _number(line.mb_up, 1),
+            _number(line.mb_down, 1),
+            _number(line.minutes, 1),
+            _interval(line),
+        ]
+        for group, line in mine
+    ]
+    header = ["setting", "variant", "MB up", "MB down", "minutes", "linear %"]
+    parts += ["## Cost of a run", _table(header, costs), "## Runs"]
+    for group, line in mine:
+        variant = f" · {line.variant}" if line.variant else ""
+        parts.append(f"### {group.title}{variant}")
+        parts.append(f'<a id="line-{_anchor(line)}"></a>')
+        parts.append(_runs([rows[i] for i in line.row_ids], store))
+    shown = {row_id for _, line in mine for row_id in line.row_ids}
+    others = [row for row in rows.values() if row.method == method and row.row_id not in shown]
+    if others:
+        parts += ["### Runs in no mean: failed, or measured again", _runs(others, store)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _runs(rows: Sequence[Row], store: Store) -> str:
+    header = ["run", "seed", "linear %", "k-NN %", "objective", "loss by round", "command"]
+    lines = []
+    for row in rows:
+        losses = [p["loss"] for p in store.curve(store.key(row)) if p.get("loss") is not None]
+        curve = f"{sparkline(losses)} {losses[0]:.3g} to {losses[-1]:.3g}" if losses else ""
+        # The last line is the run itself; without sources there is only `reproduce`.
+        command = fedbench.describe(row.row_id, store).commands[-1]
+        lines.append(
+            [
+                f'<a id="row-{row.row_id[:8]}" href="#row-{row.row_id[:8]}">{row.row_id[:8]}</a>',
+                str(row.seed),
+                _percent(row.linear_acc) or row.status,
+                _percent(row.knn_acc),
+                _number(row.objective),
+                curve,
+                f"<code>{html.escape(command)}</code>",
+            ]
+        )
+    return _table(header, lines)
+
+
+def link_rows(text: str, store: Store, to: str) -> str:
+    """Make links of the ids of runs, whole or their first eight characters, in Markdown.
+
+    Args:
+        text: the page.
+        store: whose runs are meant.
+        to: the folder of the pages of methods, seen from the page.
+    """
+    homes = {row.row_id[:8]: row.method for row in store.rows()}
+
+    def linked(found: re.Match[str]) -> str:
+        short = found[0][:8]
+        if short not in homes:
+            return found[0]
+        return f'<a href="{to}/{_file(homes[short])}.html#row-{short}">{found[0]}</a>'
+
+    return re.sub(r"(?<![\w/#.-])[0-9a-f]{8}(?:[0-9a-f]{12})?(?![\w-])", linked, text)
+
+
+def _summary(method: str) -> str:
+    return " ".join(
+        f"{entry.summary}" if not entry.is_addon else f"With {entry.name}: {entry.summary}"
+        for entry in registry.parse_spec(method)
+    )
+
+
+def _file(method: str) -> str:
+    return method.replace("+", "-with-")
+
+
+def _anchor(line: Line) -> str:
+    return f"{line.class_id[:8]}-{line.config_id[:8]}"
+
+
+def _link(line: Line, text: str, *, own: bool = True) -> str:
+    if not text:
+        return ""
+    place = f"#line-{_anchor(line)}" if own else ""
+    return f'<a href="{_file(line.method)}.html{place}">{text}</a>'
+
+
+def _named(line: Line) -> str:
+    return html.escape(f"{line.method} ({line.variant})" if line.variant else line.method)
+
+
+def _interval(line: Line) -> str:
+    if line.mean is None:
+        return "–"
+    if line.ci95_low is None or line.ci95_high is None:
+        return _percent(line.mean)
+    return f"{_percent(line.mean)} ± {50 * (line.ci95_high - line.ci95_low):.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] * len(header)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
