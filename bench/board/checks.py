@@ -242,6 +242,8 @@ def check_data(claim: Claim) -> Iterator[str]:
     if row.dataset != facts.name:
         yield f"dataset is {row.dataset!r}, but the revision is that of {facts.name!r}"
     data = claim.need_config().data
+    if data.num_clients > facts.num_train:
+        yield f"{data.num_clients:,} clients share {facts.num_train:,} training images"
     sizes = (facts.num_train, facts.num_test)
     taken = (data.train_subset, data.test_subset)
     for split, asked, size, full in zip(("train", "test"), taken, sizes, facts.full, strict=True):
@@ -257,6 +259,8 @@ def check_partition(claim: Claim) -> Iterator[str]:
     config = claim.need_config()
     if claim.facts is None or claim.facts.dataset is None:
         raise Unchecked("its data are not in the cache here")
+    if config.data.num_clients > claim.facts.num_train:
+        raise Unchecked("it has more clients than images")
     try:
         made = dealt(claim.facts.dataset, config).hash
     except FedbenchError as err:
@@ -273,7 +277,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
     if [point.round_index for point in points] != list(range(len(points))):
         yield "the rounds of its curve are not 1, 2, 3, …"
         return
-    total, done = len(expected.plans), row.rounds_done or 0
+    total, done = expected.num_rounds, row.rounds_done or 0
     if row.status == "ok" and not len(points) == done == total:
         yield f"its curve has {len(points)} rounds, the row {done}, its configuration {total}"
         return
@@ -281,8 +285,8 @@ def check_rounds(claim: Claim) -> Iterator[str]:
         yield f"its curve has {len(points)} rounds, the row {done}, its configuration {total}"
         return
     every, sizes = config.evaluation.every, _sizes(claim)
-    for point, plan in zip(points, expected.plans, strict=False):
-        number = point.round_index + 1
+    for point in points:
+        plan, number = expected.plan(point.round_index), point.round_index + 1
         most = config.data.num_clients
         if plan.cohort == "sampled" and config.privacy.clip is None:
             most = min(most, config.cohort_size)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedbench.bench.board.data_facts import DataFacts
 from fedbench.bench.config import RunConfig
@@ -15,6 +16,7 @@ from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.method import Extra, RoundPlan
 from fedbench.bench.runs.guarantees import needed_one_by_one
+from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 
@@ -34,7 +36,8 @@ class Expected:
         on_clients: True if metrics are means over the encoders of several clients.
         pooled: True if one client holds all images.
         budgets: True if some extra has a privacy budget.
-        plans: of each round, preparatory ones included.
+        num_rounds: rounds of a whole run, preparatory ones included.
+        plan: plan of a round, by its index.
     """
 
     num_parameters: int
@@ -47,7 +50,8 @@ class Expected:
     on_clients: bool
     pooled: bool
     budgets: bool
-    plans: tuple[RoundPlan, ...]
+    num_rounds: int
+    plan: Callable[[int], RoundPlan]
 
 
 def expected(config: RunConfig, facts: DataFacts) -> Expected:
@@ -56,6 +60,8 @@ def expected(config: RunConfig, facts: DataFacts) -> Expected:
     Raises:
         FedbenchError: for a method that is not installed here, or settings it cannot be built with.
     """
+    if config.data.num_clients > facts.num_train:
+        raise ConfigError(f"more clients than the {facts.num_train:,} training images")
     plain = config.model_copy(update={"seed": 0}).model_dump_json(exclude={"evaluation", "privacy"})
     return _expected(plain, facts.image_shape, facts.num_classes)
 
@@ -64,12 +70,15 @@ def expected(config: RunConfig, facts: DataFacts) -> Expected:
 def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -> Expected:
     config = RunConfig.model_validate_json(plain)
     setup = _setup(config, image_shape, num_classes)
-    net = setup.make_net()
+    try:
+        with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
+            net = setup.make_net()
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as err:
+        raise PluginError(f"method {config.spec!r} cannot be built without weights: {err}") from err
     layout, needs = setup.layout(net), setup.method.needs()
     client = Ledger.of_client(layout, needs.extras)
     down = client.one_way("down")
     down.merge(Ledger.resent(layout, needs.survey))
-    rounds = config.federation.num_rounds + needs.preparatory_rounds
     default = RoundPlan(config.client.local_epochs)
     return Expected(
         num_parameters=sum(p.numel() for p in net.parameters()),
@@ -82,7 +91,8 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
         on_clients=setup.evaluate_on_clients,
         pooled=needs.pooled,
         budgets=any(extra.budget is not None for extra in needs.extras.values()),
-        plans=tuple(setup.method.plan_round(index, default) for index in range(rounds)),
+        num_rounds=config.federation.num_rounds + needs.preparatory_rounds,
+        plan=lambda index: setup.method.plan_round(index, default),
     )
 
 

@@ -392,7 +392,7 @@ MergeDryRun = Annotated[bool, _choice("Only show what would be merged.", "--dry-
 SubmittedIds = Annotated[
     list[str] | None,
     _argument(
-        "[RUN_ID…]",
+        "RUN_ID…",
         "Runs to pack: ids, or unambiguous beginnings of them.",
         autocompletion=completion.run_ids,
     ),
@@ -420,7 +420,7 @@ SigningKey = Annotated[
 ]
 CheckedBundle = Annotated[
     Path | None,
-    _argument("[BUNDLE]", "A .zip or folder of `fedbench submit`; default: check the store."),
+    _argument("BUNDLE", "A .zip or folder of `fedbench submit`; default: check the store."),
 ]
 Rerun = Annotated[
     int, _option("N", "Also run N rows again, which the bundle's hash chooses.", min=0)

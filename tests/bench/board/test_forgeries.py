@@ -211,6 +211,21 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "ledger",
         "num_parameters is 102352, its net has",
     ),
+    "a net that no memory holds": (
+        lambda a, _: with_config(a, model__width=1_000_000),
+        "ledger",
+        "num_parameters is 102352, its net has 2",
+    ),
+    "more clients than images": (
+        lambda a, _: with_config(a, data__num_clients=1_000_000_000),
+        "data",
+        "1,000,000,000 clients share 10,000 training images",
+    ),
+    "more rounds than time": (
+        lambda a, _: with_config(a, federation={"num_rounds": 2 * 10**9, "participation": 0.5}),
+        "rounds",
+        "its configuration 2000000000",
+    ),
     "the numbers of simclr as those of byol": (
         lambda a, _: with_config(
             a, spec="byol", method=tiny_config("byol").method | {"projection_dim": 128}

@@ -17,6 +17,7 @@ from fedbench.bench.board.people import Person
 from fedbench.bench.board.submit import pack
 from fedbench.bench.board.tiers import record_reproduction, tiers
 from fedbench.bench.board.verify import chosen, verify_bundle
+from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.reproduce import Reproduction, reproduce
@@ -183,6 +184,11 @@ def test_signatures_tie_names_to_keys(board: Store, again: Reproduction, tmp_pat
     assert ["does not sign" in reason for reason in only(board)[2]] == [True, True]
     with pytest.raises(ConfigError, match="stored without a signature"):
         record_reproduction(board, again, BEN, tmp_path / "none")
+
+
+def test_merging_takes_records_along(board: Store, tmp_path: Path) -> None:
+    merge([board], tmp_path / "other")
+    assert only(Store(tmp_path / "other")) == only(board) == ("reproduced once", 1, [])
 
 
 def test_what_was_not_reproduced_is_not_recorded(board: Store, again: Reproduction) -> None:
