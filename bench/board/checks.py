@@ -326,7 +326,7 @@ def _sizes(claim: Claim) -> dict[int, int] | None:
 
 def _last_round(claim: Claim, points: Sequence[Point]) -> Iterator[str]:
     row, metrics, last = claim.row, claim.metrics, points[-1]
-    pairs = [
+    pairs: list[tuple[str, float | None, float | None]] = [
         ("final_loss", row.final_loss, last.loss),
         ("idle_clients", metrics.get("idle_clients"), sum(p.idle_clients for p in points)),
     ]
@@ -336,6 +336,7 @@ def _last_round(claim: Claim, points: Sequence[Point]) -> Iterator[str]:
             ("std_ratio", row.std_ratio, last.std_ratio),
             ("effective_rank", row.effective_rank, last.effective_rank),
             ("projection_std_ratio", spread, last.projection_std_ratio),
+            ("collapsed", row.collapsed, last.collapsed),
         ]
     for name, of_row, of_curve in pairs:
         if of_row != of_curve:
