@@ -148,7 +148,7 @@ def _runs(rows: Sequence[Row], store: Store) -> str:
                 _percent(row.knn_acc),
                 _number(row.objective),
                 curve,
-                f"<code>{html.escape(command)}</code>",
+                "`" + command.replace("|", "\\|") + "`",
             ]
         )
     return _table(header, lines)

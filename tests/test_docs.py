@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +126,26 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
             r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?https?:|<link\b[^>]*\bhref=\"?https?:"
         )
         assert not re.search(loads, page.read_text("utf-8")), page.name
+    results = tmp_path / "html" / "generated" / "results"
+    line = "fedbench run simclr+uv --preset laptop --seed 0"  # with its hyphens
+    assert f"{line}</span>" in (results / "simclr-with-uv.html").read_text("utf-8").replace(
+        '</span> <span class="pre">', " "
+    )
+    if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is not None:
+        board = f"{(results / 'board.html').as_uri()}?method=simclr%2Buv&seeds=3"
+        claims = (tmp_path / "html" / "claims.html").as_uri()
+        text, _ = opened(browser, board), opened(browser, claims)
+        hidden = len(re.findall(r"<tr[^>]* hidden", text))
+        shown = re.search(r"<output>(\d+) of (\d+) lines", text)
+        assert shown is not None
+        assert int(shown[2]) - hidden == int(shown[1]) > 0
+
+
+def opened(browser: str, address: str) -> str:
+    """Return the page as a browser has it after its scripts, which must report no error."""
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    done = subprocess.run(
+        [*command, "--dump-dom", address], capture_output=True, text=True, timeout=120
+    )
+    assert "CONSOLE" not in done.stderr
+    return done.stdout
