@@ -34,6 +34,8 @@ srun --ntasks-per-node=1 mkdir -p "$RAY_TMPDIR"
 # Whoever reaches the port could run code in this account, but for the token.
 mkdir -p "$STORE"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$STORE/.ray-token-$SLURM_JOB_ID
+daemons=()
+trap 'kill "${daemons[@]}" 2>/dev/null || true; rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 (umask 077 && python3 -c 'import secrets; print(secrets.token_hex(32), end="")' >"$RAY_AUTH_TOKEN_PATH")
 
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # since Slurm 22.05 srun would give its tasks one CPU
@@ -41,11 +43,13 @@ resources=(--num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \
   ray start --head --node-ip-address="${address%:*}" --port="$port" "${resources[@]}" \
   --include-dashboard=false --disable-usage-stats --block &
-daemons=($!)
+daemons+=($!)
 deadline=$((SECONDS + 180))
 until timeout 20 ray health-check --address "$address" >/dev/null 2>&1; do
-  kill -0 "${daemons[0]}"  # ends the script if the head has died
-  ((SECONDS < deadline)) || { echo "Ray's head does not answer at $address" >&2; kill "${daemons[@]}"; exit 3; }
+  if ! kill -0 "${daemons[0]}" 2>/dev/null || ((SECONDS > deadline)); then
+    echo "Ray's head does not answer at $address" >&2
+    exit 3
+  fi
   sleep 2
 done
 others=$((SLURM_JOB_NUM_NODES - 1))
@@ -66,8 +70,6 @@ while kill -0 "$driver" 2>/dev/null; do  # `wait` returns early when the trap ha
 done
 trap - TERM
 
-kill "${daemons[@]}" 2>/dev/null || true
-rm -f "$RAY_AUTH_TOKEN_PATH"
 if ((code == 143)); then
   scontrol requeue "$SLURM_JOB_ID" || true  # pre-emption may have done so already
 fi
