@@ -68,6 +68,7 @@ class Driver:
 
     Attributes:
         failure: the first error of the source or of `on_progress`; it ends everything.
+        holders: trial processes that hold a broken GPU, so that no other gets it.
         tuners: number of Tuners so far.
     """
 
@@ -90,6 +91,7 @@ class Driver:
         self._pace = Pace(source.total, source.ended)
         self._live: dict[str, CellJob] = {}
         self._processes: set[str] = set()
+        self.holders: set[str] = set()
         self._busy: deque[CellJob] = deque()
         self._attempts, self._deaths = attempts, Counter[str]()
         self._rounds: dict[str, int] = {}
@@ -112,10 +114,17 @@ class Driver:
         """True once every cell has ended."""
         return self._source.finished and not self._live and not self._busy
 
+    @property
+    def tuner_is_done(self) -> bool:
+        """True once this Tuner has no cell left, so that processes that hold a GPU may end."""
+        full = self._handed_out >= CELLS_PER_TUNER
+        return self.exhausted or (full and not self._live)
+
     def begin_tuner(self) -> None:
         """Count a new Tuner, which has no processes yet."""
         self._handed_out = 0
         self._processes.clear()
+        self.holders.clear()
         self.tuners += 1
 
     def hand_out(self, trial_id: str) -> CellJob | Literal[False] | None:
@@ -161,6 +170,10 @@ class Driver:
             self._faulty.add(trial_id)
             if self._on_fault is not None:
                 self._on_fault(message)
+        elif status == "holding":
+            self.holders.add(trial_id)
+            self._processes.discard(trial_id)
+            self._busy.append(self._live.pop(trial_id))
         elif status == "busy":
             self._busy.append(self._live.pop(trial_id))
         else:

@@ -146,7 +146,7 @@ def run_source(
         pool.check()
         if address is not None or need.gpus > 0:
             pool.survey()
-        slots = None if address is None else partial(_slots, pool, limit)
+        slots = partial(_slots, pool, limit) if address is not None or need.gpus > 0 else None
 
         def check_nodes() -> None:
             session.check_parts()
@@ -180,7 +180,7 @@ def _slots(pool: Pool, concurrency: int | None, before: int) -> int:
     pool.survey()
     now = concurrency or pool.slots()
     if now != before:
-        _log.warning("the cluster holds %d trials at a time now, %d before", now, before)
+        _log.warning("trials at a time: %d now, %d before", now, before)
     return now
 
 

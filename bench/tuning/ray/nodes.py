@@ -6,7 +6,7 @@ import logging
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,22 +176,25 @@ def survey(*, gpus: bool = False, only: Collection[str] | None = None) -> list[N
 class Pool:
     """Nodes of the running Ray that get trials.
 
-    A node is left out if it cannot run trials (torch sees fewer GPUs than Ray offers, say, or it
-    does not see the folder for checkpoints), or after two faults of its GPUs.
+    A GPU is left out after two faults, and a node with its last GPU. So is a node that cannot run
+    trials (torch sees fewer GPUs than Ray offers, say, or it does not see the folder for
+    checkpoints).
 
     Args:
         need: resources of a trial.
 
     Attributes:
         left_out: ids of nodes that get no trials.
+        broken: names of the GPUs that get none, by node; processes that Ray puts there hold them.
     """
 
     def __init__(self, need: Share) -> None:
         self.need = need
         self.left_out: list[str] = []
+        self.broken: dict[str, list[str]] = {}
         self._reasons: list[str] = []
         self._names: dict[str, str] = {}
-        self._faults = Counter[str]()
+        self._faults = Counter[tuple[str, str]]()
 
     def survey(self) -> None:
         """Ask the nodes that were not asked before, warn of differences, leave out the unable.
@@ -214,7 +217,7 @@ class Pool:
         self.check()
 
     def fault(self, message: Mapping[str, Any]) -> None:
-        """Leave out a node that cannot run cells, or that has had its second GPU fault.
+        """Leave out a node that cannot run cells, or a GPU that has had its second fault.
 
         Args:
             message: a report of `cell.fault_report` or `cell.unfit_report`.
@@ -222,22 +225,28 @@ class Pool:
         Raises:
             ResourceError: if no node is left; names node and GPU.
         """
-        node = message["node"]
-        if node in self.left_out:  # another trial was there, too
+        node, gpu = message["node"], message.get("gpus", "")
+        if node in self.left_out or gpu in self.broken.get(node, ()):  # another trial was there
             return
         if message["status"] == "unfit":
             self._leave_out(node, f"cannot run trials: {message['error']}")
             self.check()
             return
-        self._faults[node] += 1
+        self._faults[node, gpu] += 1
         _log.warning(
             "node %s, GPU %s: %s; its run is repeated in a new process",
-            *(self._name(node), message["gpus"] or "?", message["error"]),
+            *(self._name(node), gpu or "?", message["error"]),
         )
-        if self._faults[node] == _FAULTS:
-            text = f"GPU {message['gpus'] or '?'} has failed {_FAULTS} times: {message['error']}"
-            self._leave_out(node, text)
-            self.check()
+        if self._faults[node, gpu] < _FAULTS:
+            return
+        text = f"GPU {gpu or '?'} has failed {_FAULTS} times: {message['error']}"
+        self.broken.setdefault(node, []).append(gpu)
+        if gpu and any(self.need.fits(left) for i, left in self._resources() if i == node):
+            self._reasons.append(f"node {self._name(node)} {text}")
+            _log.warning("node %s %s; the GPU gets no trials", self._name(node), text)
+            return
+        self._leave_out(node, text)
+        self.check()
 
     def check(self) -> None:
         """Refuse a trial that fits no single node, or only nodes that are left out.
@@ -246,7 +255,7 @@ class Pool:
             ResourceError: names the share and the best that a node offers, or the nodes left out.
         """
         check_cluster(self.need)
-        if not any(map(self.need.fits, self._resources())):
+        if not self._any():
             raise ResourceError(
                 f"no node is left for trials: {'; '.join(self._reasons)};"
                 " `fedbench doctor` shows what torch sees, and the same command continues"
@@ -259,7 +268,7 @@ class Pool:
             seconds: at most this long; `check` says afterwards whether there is one.
             interrupted: returns True after a signal.
         """
-        if seconds <= 0 or any(map(self.need.fits, self._resources())):
+        if seconds <= 0 or self._any():
             return
         from ray.autoscaler.sdk import request_resources
 
@@ -268,17 +277,27 @@ class Pool:
         request_resources(bundles=[self.need.resources])
         end = time.monotonic() + seconds
         while time.monotonic() < end and not interrupted():
-            if any(map(self.need.fits, self._resources())):
+            if self._any():
                 break
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         request_resources(bundles=[])  # from here on the trials themselves ask
 
     def slots(self) -> int:
         """Return how many trials the nodes hold at a time; at least 1."""
-        return max(1, sum(map(self.need.fits, self._resources())))
+        return max(1, sum(self.need.fits(left) for _, left in self._resources()))
 
-    def _resources(self) -> list[Mapping[str, float]]:
-        return [node["Resources"] for node in live_nodes() if node["NodeID"] not in self.left_out]
+    def _any(self) -> bool:
+        return any(self.need.fits(left) for _, left in self._resources())
+
+    def _resources(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield the id of each node that is not left out, and its resources but broken GPUs."""
+        for node in live_nodes():
+            name, resources = node["NodeID"], node["Resources"]
+            if name not in self.left_out:
+                yield (
+                    name,
+                    {**resources, "GPU": resources.get("GPU", 0) - len(self.broken.get(name, ()))},
+                )
 
     def _name(self, node: str) -> str:
         if node not in self._names:

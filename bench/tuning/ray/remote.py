@@ -38,6 +38,8 @@ STALE_SECONDS = 7 * 86_400.0
 """Age at which an unused folder of a cell on a node is deleted."""
 _OF_SHARE = 0.9
 """Part of a process's share of a GPU's memory that torch may allocate."""
+_SECONDS_TO_HOLD = 5.0
+"""Time between two reports of a process that holds a broken GPU."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,20 @@ def train(config: dict[str, Any]) -> None:
     A GPU fault is reported and raised, so that Tune ends the process and no other cell meets it. So
     is a node of a cluster that cannot run the cell: it came too late to be surveyed, say.
 
+    A process that Ray has put on a broken GPU keeps it from others and runs nothing: nobody can
+    tell Ray to leave out one of a node's GPUs.
+
     Args:
-        config: a `CellJob` as JSON under `job`; in a cluster, the fields of `Home` under `home`.
+        config: a `CellJob` as JSON under `job`; in a cluster, the fields of `Home` under `home`;
+            names of broken GPUs by node under `broken`.
     """
     import ray
     from ray import tune
 
+    broken = config.get("broken", {}).get(ray.get_runtime_context().get_node_id(), ())
+    while any(str(gpu) in broken for gpu in ray.get_gpu_ids()):
+        tune.report({"status": "holding"})  # Tune ends this process at one of these
+        time.sleep(_SECONDS_TO_HOLD)
     try:
         _train(config)
     except Exception as err:

@@ -48,7 +48,8 @@ class _JobSearcher(_Stateless, Searcher):  # type: ignore[misc]
             return Searcher.FINISHED
         if job is None:
             return None
-        return {"job": job.dumps(), "avoid": self._pool.left_out, **self._common}
+        avoid = {"avoid": self._pool.left_out, "broken": dict(self._pool.broken)}
+        return {"job": job.dumps(), **avoid, **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -94,7 +95,8 @@ class _Reports(_Stateless, tune.Callback):  # type: ignore[misc]
             _Stop: past Tune, which would wait many seconds for busy processes. Nothing is lost:
                 cells continue from their checkpoints.
         """
-        self._call(self._driver.check_progress, [trial.status for trial in trials])
+        at_work = [t.status for t in trials if t.trial_id not in self._driver.holders]
+        self._call(self._driver.check_progress, at_work)
         if self._driver.stopping:
             raise _Stop
 
@@ -129,6 +131,7 @@ def run_tuner(driver: Driver, pool: Pool, folder: Path, home: dict[str, str] | N
             name=f"run-{driver.tuners}",
             storage_path=str(folder),
             verbose=0,
+            stop=lambda trial_id, _: trial_id in driver.holders and driver.tuner_is_done,
             progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
             callbacks=[_Reports(driver)],
             failure_config=tune.FailureConfig(max_failures=0),  # the driver repeats cells

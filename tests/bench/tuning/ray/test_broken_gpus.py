@@ -27,7 +27,7 @@ FAULT = {"status": "gpu-fault", "node": "a" * 8, "gpus": "3", "error": "RuntimeE
 def on_nodes(store: Path, *resources: dict[str, float], **given: Any) -> dict[str, Any]:
     script = Path(__file__).with_name("broken_gpus.py")
     settings = {"grid": GRID.model_dump(mode="json"), "overrides": SMALL, "nodes": resources,
-                "gpus": 0, "broken": False, **given}  # fmt: skip
+                "gpus": 0, "broken": False, "broken_gpus": [], **given}  # fmt: skip
     done = subprocess.run(
         [sys.executable, script, str(store), json.dumps(settings)],
         capture_output=True,
@@ -67,6 +67,18 @@ def test_cells_of_a_broken_node_run_on_another(tmp_path: Path) -> None:
     assert {row.status for row in Store(tmp_path).rows()} == {"ok"}
 
 
+@pytest.mark.extended  # starts a Ray cluster
+def test_one_broken_gpu_of_a_node_is_left_out_alone(tmp_path: Path) -> None:
+    # Cells take longer than the start of a process: else the sound GPU does all before the other's
+    # second process is up.
+    longer = {**SMALL, "federation.num_rounds": 60, "client.local_epochs": 6}
+    both = {"num_cpus": 2, "num_gpus": 2}
+    result = on_nodes(tmp_path, both, gpus=1, broken=True, broken_gpus=[0], overrides=longer)
+    assert result["counts"] == [4, 0, 4, 0]
+    assert 2 <= len(result["faults"]) == len(set(result["faults"])) <= 3  # one may be on its way
+    assert {row.status for row in Store(tmp_path).rows()} == {"ok"}
+
+
 def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch) -> None:
     live = [{"Resources": {"CPU": 1, "GPU": 2}}]
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
@@ -100,6 +112,25 @@ def test_a_fault_of_a_gpu_is_no_death_of_its_cell() -> None:
     driver.hand_out("e")
     driver.reported("e", ERROR)
     assert [outcome.error for outcome in source.outcomes] == ["no luck"]
+
+
+def test_a_process_on_a_broken_gpu_holds_it_and_its_cell_goes_on() -> None:
+    source = Fixed(jobs(2))
+    driver = make(source, limit=1)
+    assert name(driver.hand_out("a")) == "cell-0"
+    driver.reported("a", {"status": "holding"})
+    driver.reported("a", {"status": "holding"})
+    assert driver.holders == {"a"}
+    for trial, cell in (("b", "cell-1"), ("c", "cell-0")):
+        assert name(driver.hand_out(trial)) == cell  # the holder takes no place
+        assert not driver.tuner_is_done
+        driver.reported(trial, ERROR)
+        driver.freed(trial)
+    assert driver.tuner_is_done
+    driver.died("a", "killed at the end")
+    assert [outcome.job.cell for outcome in source.outcomes] == ["cell-1", "cell-0"]
+    driver.begin_tuner()
+    assert driver.holders == set()
 
 
 def test_only_deaths_without_a_new_round_count() -> None:
@@ -186,3 +217,21 @@ def test_nodes_are_left_out_and_late_ones_surveyed(monkeypatch: pytest.MonkeyPat
     pool.fault(FAULT)
     with pytest.raises(ResourceError, match=r"node a GPU 3 has failed 2 times: RuntimeError: CUDA"):
         pool.fault(FAULT)
+
+
+def test_a_gpu_is_left_out_before_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"NodeID": "a" * 8, "NodeManagerAddress": "a", "Resources": {"CPU": 8, "GPU": 2}}
+    monkeypatch.setattr(nodes, "live_nodes", lambda: [node])
+    pool = Pool(Share(1, 0.5))
+    assert pool.slots() == 4
+    pool.fault(FAULT)
+    pool.fault(FAULT | {"gpus": "0"})  # one of each is none too many
+    assert (pool.broken, pool.slots()) == ({}, 4)
+    pool.fault(FAULT)
+    pool.fault(FAULT)  # another process was there
+    assert (pool.broken, pool.left_out, pool.slots()) == ({"a" * 8: ["3"]}, [], 2)
+    with pytest.raises(
+        ResourceError, match=r"node a GPU 3 has .*; node a GPU 0 has failed 2 times"
+    ):
+        pool.fault(FAULT | {"gpus": "0"})
+    assert pool.left_out == ["a" * 8]
