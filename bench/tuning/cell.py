@@ -234,8 +234,8 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
     def on_round(record: RoundRecord, total: int) -> None:
         nonlocal reported
         tracking.round(flatten(record.as_dict()))
-        if job.stop_collapsed:
-            _check_collapse(folder)
+        if watch is not None:
+            watch.add(record)
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
             report(
@@ -249,8 +249,7 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
             )
 
     try:
-        if job.stop_collapsed:
-            _check_collapse(folder)  # an earlier process may have died when the run collapsed
+        watch = _CollapseWatch(folder) if job.stop_collapsed else None
         workers = job.workers if job.device == "cpu" and job.lanes is None else 1
         dataset = reopen(job.dataset, name=job.dataset_name)
         if job.untrained:
@@ -318,16 +317,24 @@ def _points(folder: Path) -> list[dict[str, Any]]:
     return [flatten(record.as_dict()) for record in History(folder).read()]
 
 
-def _check_collapse(folder: Path) -> None:
-    """End the run if its history has `COLLAPSED_ROUNDS` collapsed rounds in a row.
+class _CollapseWatch:
+    """Ends a run with `COLLAPSED_ROUNDS` collapsed rounds in a row, in its history or added.
 
-    The history may be a round ahead of the checkpoint. Rounds give the same bits when they are
-    repeated, so the decision does not depend on where a run was interrupted.
+    The history may be ahead of the checkpoint, since an earlier process died, perhaps when the run
+    had collapsed. Rounds give the same bits when they are repeated, so the decision does not depend
+    on where a run was interrupted.
     """
-    in_a_row = 0
-    for record in History(folder).read():
-        in_a_row = in_a_row + 1 if record.collapsed else 0
-        if in_a_row == COLLAPSED_ROUNDS:
+
+    def __init__(self, folder: Path) -> None:
+        self._collapsed: list[bool] = []
+        for record in History(folder).read():
+            self.add(record)
+
+    def add(self, record: RoundRecord) -> None:
+        """Take a round, which replaces itself and those after it."""
+        self._collapsed[record.round_index :] = [record.collapsed]
+        last = self._collapsed[-COLLAPSED_ROUNDS:]
+        if len(last) == COLLAPSED_ROUNDS and all(last):
             raise _Stopped
 
 

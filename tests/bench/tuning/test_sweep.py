@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.tuning import cell as cell_module
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.cost import Datasets
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
@@ -219,20 +221,37 @@ def test_a_cell_that_another_process_finished_is_not_run(tmp_path: Path) -> None
     assert Row.model_validate_json(message["row"]) == row
 
 
-def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
-    def record(round_index: int, collapsed: bool) -> str:
-        made = RoundRecord(round_index, 0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8, collapsed)
-        return seal(made.as_dict()) + "\n"
+def records(*collapsed: bool) -> list[RoundRecord]:
+    common = (0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8)
+    return [RoundRecord(index, *common, flag) for index, flag in enumerate(collapsed)]
 
+
+def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
     made = replace(job(tmp_path), stop_collapsed=True)
     folder = Store(tmp_path).cell_dir("cell")
     folder.mkdir(parents=True)
-    flags = (True, True, False, True, True, True)
-    history = [record(index, flag) for index, flag in enumerate(flags)]
+    rounds = records(True, True, False, True, True, True)
+    history = [seal(record.as_dict()) + "\n" for record in rounds]
     (folder / "history.jsonl").write_text("".join(history) + '{"collaps')
     message = last(made)
     assert (message["status"], message["bytes"]) == ("stopped", 6 * 7)
     assert Outcome.of(made, message).objective == 0.0
+
+
+def test_collapsed_rounds_are_counted_from_one_reading_of_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = records(True, True, False, True, True, True)
+    read = MagicMock(side_effect=[rounds[:done] for done in range(6)] * 6)
+    monkeypatch.setattr(cell_module.History, "read", read)
+    for start in range(6):  # an interruption repeats all rounds after the checkpoint's
+        for done in range(6):
+            watch = cell_module._CollapseWatch(tmp_path)
+            for record in rounds[min(start, done) : 5]:
+                watch.add(record)
+            with pytest.raises(cell_module._Stopped):
+                watch.add(rounds[5])
+    assert read.call_count == 36
 
 
 def test_a_job_survives_the_way_to_a_trial_process(tmp_path: Path) -> None:
