@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from benchmarks.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.method import registry
+from fedbench.bench.method import net, registry
 from fedbench.bench.runs.execute import open_partition
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
@@ -70,10 +71,11 @@ class Bench:
         """Precisions to measure."""
         return REGIMES if self.on_gpu else REGIMES[:1]
 
-    def setup(self, spec: str, precision: str = "fp32") -> Setup:
+    def setup(self, spec: str, precision: str = "fp32", batch: int = BATCH) -> Setup:
         """Return a run of ResNet-18 on random pixels; small on `--smoke`."""
         images, clients = (96, 3) if self.smoke else (15_872, 32)
         values = {**W3, **({} if self.smoke else W1), "client.precision": precision}
+        values["client.batch_size"] = batch
         heads = {f"method.{name}": values.pop(f"method.{name}") for name in _HEADS}
         values |= {name: v for name, v in heads.items() if spec in METHODS}
         values |= {"data.num_clients": clients, "federation.participation": 1.0}
@@ -214,6 +216,21 @@ def _images_per_second(bench: Bench, setup: Setup, executor: Executor, clients: 
     return best
 
 
+def views(bench: Bench) -> dict[str, Any]:
+    """Both views in one pass, as on GPUs, beside one pass for each, at two sizes of a batch."""
+    results: dict[str, Any] = {}
+    for batch, at_once in itertools.product(
+        (BATCH,) if bench.smoke else (BATCH, 256), (True, False)
+    ):
+        setup = bench.setup("simclr", batch=batch)
+        with mock.patch.object(net, "_in_one_pass", return_value=at_once):
+            executor = _executor(setup, bench.device, bench.folder / "clients", None)
+            speed = _images_per_second(bench, setup, executor, 1)
+        name = f"batch of {batch}, {'one pass' if at_once else 'two passes'}"
+        results[name] = {"images_per_second": speed}
+    return results
+
+
 def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
     """Count the kernels of a client, per step."""
     tasks, server = _round(setup, 1)
@@ -283,6 +300,7 @@ PARTS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
     "methods": methods,
     "lanes": lanes,
     "steps": steps,
+    "views": views,
     "bare": bare,
     "evaluation": evaluation,
 }

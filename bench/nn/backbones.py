@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
+from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 from fedbench.bench.system.seeding import scope
 
@@ -147,7 +148,7 @@ class Backbone:
     def norm(self, channels: int) -> nn.Module:
         """Make a norm layer for (B, channels, …)."""
         if self.norm_is_batch:
-            return nn.BatchNorm2d(channels)
+            return BatchNorm2d(channels)
         return nn.GroupNorm(self.norm_groups, channels)
 
     def head_norm(self, features: int, *, affine: bool = True) -> nn.Module:
@@ -157,7 +158,7 @@ class Backbone:
             ConfigError: if the features cannot be divided into `norm_groups` groups.
         """
         if (self.head_norm_name or self.norm_name) != "group":
-            return nn.BatchNorm1d(features, affine=affine)
+            return BatchNorm1d(features, affine=affine)
         if features % self.norm_groups:
             raise ConfigError(
                 f"a head of {features} units cannot be divided into {self.norm_groups} groups;"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
 from fedbench.bench.method import Net
+from fedbench.bench.method import net as net_module
+from fedbench.bench.nn.norms import BatchNorm1d
+from fedbench.bench.system.seeding import generator
+from tests.gpu.fake_gpu import CUDA, FakeGPU
 
 calls: list[int] = []
 
@@ -29,6 +36,36 @@ def test_views_share_a_pass_where_no_norm_mixes_them() -> None:
     net.remote = frozenset({"encoder"})
     net.views(views, "encoder")
     assert calls[-2:] == [3, 2]  # what crosses a wire crosses it view by view
+
+
+def test_batch_norms_keep_views_apart_that_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = nn.Sequential(Counted(4, 4), BatchNorm1d(4)).double()
+    views = torch.randn(2, 3, 4, dtype=torch.float64, generator=generator(0, "test"))
+    results = []
+    for at_once in (False, True):
+        net = Net({"encoder": copy.deepcopy(encoder)})
+        monkeypatch.setattr(net_module, "_in_one_pass", lambda *_, answer=at_once: answer)
+        calls.clear()
+        outputs = net.views(views.unbind(), "encoder")
+        assert calls == ([6] if at_once else [3, 3])
+        torch.stack(outputs).pow(3).sum().backward()
+        gradients = [parameter.grad for parameter in net.parameters()]
+        results.append([*outputs, *net.buffers(), *gradients])
+    torch.testing.assert_close(*results)
+    alone = net(views[0], "encoder")
+    assert calls == [6, 3]
+    torch.testing.assert_close(alone, outputs[0])
+
+
+def test_only_a_gpu_and_norms_that_can_take_views_at_once() -> None:
+    with FakeGPU():
+        here = torch.ones(3, 4), torch.zeros(3, 4)
+        there = tuple(view.to(CUDA) for view in here)
+        assert net_module._in_one_pass([BatchNorm1d(4)], there)
+        assert not net_module._in_one_pass([BatchNorm1d(4)], here)
+        assert not net_module._in_one_pass([BatchNorm1d(4)], (there[0], there[1][:2]))
+        assert not net_module._in_one_pass([BatchNorm1d(4), nn.BatchNorm1d(4)], there)
+        assert net_module._in_one_pass([], here)
 
 
 def test_a_part_is_reused_on_the_same_tensor_only() -> None:
