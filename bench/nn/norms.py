@@ -49,11 +49,11 @@ def views_apart(norms: Iterable[_BatchNorm], num_views: int) -> Iterator[None]:
         norms: those of this module.
         num_views: they have the same number of examples.
     """
-    norms = [norm for norm in norms if isinstance(norm, _PerView)]
-    for norm in norms:
+    able = [norm for norm in norms if isinstance(norm, _PerView)]
+    for norm in able:
         norm.num_views = num_views
     try:
         yield
     finally:
-        for norm in norms:
+        for norm in able:
             norm.num_views = 1

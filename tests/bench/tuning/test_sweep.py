@@ -21,7 +21,7 @@ from fedbench.bench.runs.execute import Origin, facts, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.sealed_json import seal
-from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.tuning import cell as cell_module
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.cost import Datasets
@@ -222,8 +222,10 @@ def test_a_cell_that_another_process_finished_is_not_run(tmp_path: Path) -> None
 
 
 def records(*collapsed: bool) -> list[RoundRecord]:
-    common = (0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8)
-    return [RoundRecord(index, *common, flag) for index, flag in enumerate(collapsed)]
+    return [
+        RoundRecord(index, 0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8, flag)
+        for index, flag in enumerate(collapsed)
+    ]
 
 
 def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_collapsed_rounds_are_counted_from_one_reading_of_the_history(
 ) -> None:
     rounds = records(True, True, False, True, True, True)
     read = MagicMock(side_effect=[rounds[:done] for done in range(6)] * 6)
-    monkeypatch.setattr(cell_module.History, "read", read)
+    monkeypatch.setattr(History, "read", read)
     for start in range(6):  # an interruption repeats all rounds after the checkpoint's
         for done in range(6):
             watch = cell_module._CollapseWatch(tmp_path)

@@ -72,7 +72,7 @@ def test_one_broken_gpu_of_a_node_is_left_out_alone(tmp_path: Path) -> None:
     # Cells take longer than the start of a process: else the sound GPU does all before the other's
     # second process is up.
     longer = {**SMALL, "federation.num_rounds": 60, "client.local_epochs": 6}
-    both = {"num_cpus": 2, "num_gpus": 2}
+    both: dict[str, float] = {"num_cpus": 2, "num_gpus": 2}
     result = on_nodes(tmp_path, both, gpus=1, broken=True, broken_gpus=[0], overrides=longer)
     assert result["counts"] == [4, 0, 4, 0]
     assert 2 <= len(result["faults"]) == len(set(result["faults"])) <= 3  # one may be on its way
