@@ -206,8 +206,8 @@ class ClientConfig(Strict):
     keep_last_batch: bool = Field(True, description="train on an incomplete last batch too")
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
-        description="of local training: bf16 is faster where the processor has it, tf32 is for GPUs;"
-        " weights, losses, evaluation fp32",
+        description="of local training: bf16 is faster where the processor has it, tf32 is for"
+        " GPUs; weights, losses, evaluation fp32",
     )
 
 
