@@ -9,9 +9,8 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
-from fedbench.bench.evaluation import finetune, suite
+from fedbench.bench.evaluation import suite
 from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import net as net_module
 from fedbench.bench.system.numerics import measure
