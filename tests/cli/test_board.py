@@ -154,3 +154,11 @@ def test_reproductions_show_in_tables(
     plain = call("leaderboard", "--store", store.root)
     assert "claimed" not in plain.out
     assert "reproductions" not in call("leaderboard", "--store", store.root, "--json").json
+
+
+@pytest.mark.slow
+def test_nothing_contradicts_the_rows_of_this_project(call: Callable[..., Answer]) -> None:
+    """Every run and every bundle in leaderboards/results, whoever sent it."""
+    answer = call("verify", "--claims", "--store", RESULTS)
+    assert answer.code == 0, answer.out
+    assert answer.out.splitlines()[-1].endswith("nothing contradicts it")
