@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import fedbench
 from fedbench.bench.method import registry
@@ -34,13 +35,15 @@ _FILTER = """\
 def write(folder: Path, store: Store) -> None:
     """Write the pages into a folder: `board.md`, `methods.md`, and one for each method."""
     folder.mkdir(parents=True, exist_ok=True)
-    groups = fedbench.leaderboard(store).board.groups
+    ranking = fedbench.leaderboard(store)
+    groups = ranking.board.groups
+    tiers = {tier["row_id"]: tier for tier in ranking.reproductions}
     rows = {row.row_id: row for row in reversed(store.rows())}  # of replicas the first
     methods = sorted({row.method for row in rows.values()})
     (folder / "board.md").write_text(board_page(groups), encoding="utf-8")
     (folder / "methods.md").write_text(index_page(methods, groups), encoding="utf-8")
     for method in methods:
-        text = method_page(method, groups, rows, store)
+        text = method_page(method, groups, rows, store, tiers)
         (folder / f"{_file(method)}.md").write_text(text, encoding="utf-8")
 
 
@@ -57,6 +60,8 @@ def board_page(groups: Sequence[Group]) -> str:
     ]
     header = ["rank", "method", "linear %", "best", "seeds", "gain", "k-NN %", "objective"]
     header += ["MB", "minutes"]
+    known = any(line.tier for group in groups for line in group.lines)
+    header += ["reproduced"] * known
     for group in groups:
         lines = [
             [
@@ -73,6 +78,7 @@ def board_page(groups: Sequence[Group]) -> str:
                         _number(line.objective_mean),
                         _number(line.mb_up_down, 1),
                         _number(line.minutes, 1),
+                        *([line.tier or ""] * known),
                     )
                 ),
             ]
@@ -102,7 +108,13 @@ def index_page(methods: Sequence[str], groups: Sequence[Group]) -> str:
     )
 
 
-def method_page(method: str, groups: Sequence[Group], rows: Mapping[str, Row], store: Store) -> str:
+def method_page(
+    method: str,
+    groups: Sequence[Group],
+    rows: Mapping[str, Row],
+    store: Store,
+    tiers: Mapping[str, Mapping[str, Any]],
+) -> str:
     """Return what a method is, what it costs, and each of its runs with its curve and command."""
     parts = [f"# {method}", _summary(method)]
     parts += [f"[How {name} works](../methods.md#{name})." for name in method.split("+")]
@@ -125,6 +137,7 @@ def method_page(method: str, groups: Sequence[Group], rows: Mapping[str, Row], s
         parts.append(f"### {group.title}{variant}")
         parts.append(f'<a id="line-{_anchor(line)}"></a>')
         parts.append(_runs([rows[i] for i in line.row_ids], store))
+        parts += [_reproduced(tiers[i]) for i in line.row_ids if i in tiers]
     shown = {row_id for _, line in mine for row_id in line.row_ids}
     others = [row for row in rows.values() if row.method == method and row.row_id not in shown]
     if others:
@@ -152,6 +165,17 @@ def _runs(rows: Sequence[Row], store: Store) -> str:
             ]
         )
     return _table(header, lines)
+
+
+def _reproduced(tier: Mapping[str, Any]) -> str:
+    """Say who reproduced a run, and where."""
+    people = [
+        f"{html.escape(record['by']['name'])} on {html.escape(record['platform'])}"
+        for record in tier["records"]
+        if not record["reason"]
+    ]
+    by = f", by {'; by '.join(people)}" if people else ""
+    return f"Run {tier['row_id'][:8]} is {tier['tier']}{by}."
 
 
 def link_rows(text: str, store: Store, to: str) -> str:
