@@ -16,7 +16,7 @@ import platform
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,13 @@ class Bench:
         """Precisions to measure."""
         return REGIMES if self.on_gpu else REGIMES[:1]
 
-    def setup(self, spec: str, precision: str = "fp32", batch: int = BATCH) -> Setup:
-        """Return a run of ResNet-18 on random pixels; small on `--smoke`."""
-        images, clients = (96, 3) if self.smoke else (15_872, 32)
-        values = {**W3, **({} if self.smoke else W1), "client.precision": precision}
+    def setup(
+        self, spec: str, precision: str = "fp32", batch: int = BATCH, *, small: bool = False
+    ) -> Setup:
+        """Return a run of ResNet-18 on random pixels; of W3 if `small`, tiny on `--smoke`."""
+        images, clients = (96, 3) if self.smoke else (10_000, 100) if small else (15_872, 32)
+        changes = {} if self.smoke or small else W1
+        values = {**W3, **changes, "client.precision": precision}
         values["client.batch_size"] = batch
         heads = {f"method.{name}": values.pop(f"method.{name}") for name in _HEADS}
         values |= {name: v for name, v in heads.items() if spec in METHODS}
@@ -231,6 +234,64 @@ def views(bench: Bench) -> dict[str, Any]:
     return results
 
 
+def rounds(bench: Bench) -> dict[str, Any]:
+    """The clients of a round of W3, one after another and in lanes."""
+    setup, results = bench.setup("simclr", small=True), dict[str, Any]()
+    tasks, server = _round(setup, min(50, setup.config.data.num_clients))
+    server = server.to(bench.device)
+    for count in (None, 2 if bench.smoke else 16):
+        executor = _executor(setup, bench.device, bench.folder / "clients", count)
+        seconds = []
+        for _ in range(2):
+            bench.wait()
+            began = time.perf_counter()
+            for _ in executor.train(tasks, server):
+                pass
+            bench.wait()
+            seconds.append(time.perf_counter() - began)
+        name = "one after another" if count is None else f"{count} lanes"
+        results[name] = {"clients": len(tasks), "seconds": min(seconds)}
+    return results
+
+
+def busy(bench: Bench) -> dict[str, Any]:
+    """Share of the time in which the GPU computes, for SimCLR in 16 lanes."""
+    if not bench.on_gpu:
+        return {"skipped": "only a GPU has kernels to see"}
+    setup = bench.setup("simclr", "bf16")
+    executor = LaneExecutor(setup, bench.device, bench.folder / "clients", 16)
+    tasks, server = _round(setup, 16)
+    server = server.to(bench.device)
+    for _ in executor.train(tasks, server):  # records the steps
+        pass
+    bench.wait()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        began = time.perf_counter()
+        for _ in executor.train(tasks, server):
+            pass
+        bench.wait()
+        seconds = time.perf_counter() - began
+    spans = [
+        (event.time_range.start, event.time_range.end)
+        for event in profile.events() or ()
+        if event.device_type.name == "CUDA"
+    ]
+    return {"seconds_profiled": seconds, "share": covered(spans) / 1e6 / seconds}
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of spans.
+
+    >>> covered([(5, 6), (0, 2), (1, 3)])
+    4.0
+    """
+    total, last = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, last))
+        last = max(last, end)
+    return total
+
+
 def _kernels(bench: Bench, setup: Setup, executor: Executor) -> float:
     """Count the kernels of a client, per step."""
     tasks, server = _round(setup, 1)
@@ -301,8 +362,10 @@ PARTS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
     "lanes": lanes,
     "steps": steps,
     "views": views,
+    "rounds": rounds,
     "bare": bare,
     "evaluation": evaluation,
+    "busy": busy,
 }
 
 

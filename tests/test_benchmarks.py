@@ -134,6 +134,11 @@ def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     assert all(part["same_bits_as_one_lane"] for part in lanes)
 
 
+def test_time_of_kernels_that_overlap_counts_once() -> None:
+    assert gpu.covered([(5, 6), (0, 2), (1, 3), (1, 1.5)]) == 4.0
+    assert gpu.covered([]) == 0.0
+
+
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "gpu.json")]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
