@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -84,17 +85,17 @@ def _cause(
     own = _rows_changed(first, second)
     if own:
         return own
-    others = []
+    others = Counter[tuple[str, str]]()
     for key, line in current.items():
         known = lines.get(key)
         if _above(line, second) != (known is not None and _above(known, first)):
             why = "new" if known is None else _rows_changed(known, line) or "moved"
-            others.append(f"{_name(line)} ({why})")
-    gone = [
-        _name(line) for key, line in lines.items() if key not in current and _above(line, first)
-    ]
-    others += [f"{name} (removed)" for name in gone]
-    return f"others: {', '.join(others)}" if others else "how rows are ranked"
+            others[line.method, why] += 1
+    for key, line in lines.items():
+        if key not in current and _above(line, first):
+            others[line.method, "removed"] += 1
+    named = [f"{f'{n} of ' * (n > 1)}{method} ({why})" for (method, why), n in others.items()]
+    return f"others: {', '.join(named)}" if named else "how rows are ranked"
 
 
 def _above(line: Line, other: Line) -> bool:
@@ -113,10 +114,6 @@ def _rows_changed(first: Line, second: Line) -> str:
 
 def _rows(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
-
-
-def _name(line: Line) -> str:
-    return f"{line.method} ({line.variant})" if line.variant else line.method
 
 
 def changes_text(found: Sequence[Change], before: str, after: str) -> str:

@@ -32,7 +32,7 @@ WORDS = frozenset(
         *("preset", "cells", "status", "how to get it", "largest classes"),
         *("id", "run ids", "data", "setting", "metric", "what", "note", "default"),
         *("range", "meaning", "origin", "when", "formula", "better", "over", "contraction"),
-        *("check", "compares"),
+        *("check", "compares", "cause"),
     }
 )
 """Headings of columns that are aligned to the left; all other columns hold numbers."""
@@ -41,6 +41,7 @@ _FOLDED = frozenset(
     {
         *("notes", "note", "value", "source", "summary", "cells", "how to get it", "meaning"),
         *("largest classes", "setting", "range", "when", "run ids", "formula", "compares"),
+        *("cause", "variant"),
     }
 )
 """Headings of columns whose text may take several lines on a terminal."""

@@ -56,15 +56,14 @@ def show_release(result: Released) -> None:
     for board in dict.fromkeys(change.board for change in result.changes):
         rows = [
             [
-                f"{change.method} ({change.variant})" if change.variant else change.method,
                 *("-" if rank is None else str(rank) for rank in (change.before, change.after)),
-                change.cause,
+                *(change.method, change.variant, change.cause),
             ]
             for change in result.changes
             if change.board == board
         ]
         emit("\n")
-        show_table(["method", "before", "after", "cause"], rows, title=board)
+        show_table(["before", "after", "method", "variant", "cause"], rows, title=board)
 
 
 def show_bundle(result: BundleVerification) -> None:
