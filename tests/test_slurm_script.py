@@ -77,6 +77,8 @@ def test_a_job_stops_in_order_before_its_time_is_over_and_is_queued_again(tmp_pa
     job = Job(tmp_path, **RAY, fedbench=WORKING)
     with job.submit("sweep", SLURM_JOB_NUM_NODES="3", SLURM_GPUS_ON_NODE="4") as process:
         assert job.ready.read_text() == "600\n"  # the mode of the token, while the command works
+        while len(job.lines()) < 3:  # the other nodes' srun may still be starting
+            time.sleep(0.01)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)

@@ -179,8 +179,10 @@ def train(config: dict[str, Any]) -> None:
     import ray
     from ray import tune
 
-    broken = config.get("broken", {}).get(ray.get_runtime_context().get_node_id(), ())
-    while any(str(gpu) in broken for gpu in ray.get_gpu_ids()):
+    broken = config.get("broken")
+    if broken:
+        broken = broken.get(ray.get_runtime_context().get_node_id())
+    while broken and any(str(gpu) in broken for gpu in ray.get_gpu_ids()):
         tune.report({"status": "holding"})  # Tune ends this process at one of these
         time.sleep(_SECONDS_TO_HOLD)
     try:

@@ -108,6 +108,21 @@ class _Reports(_Stateless, tune.Callback):  # type: ignore[misc]
             self._driver.failure = err
 
 
+class _Holders(_Stateless, tune.Stopper):  # type: ignore[misc]
+    """Ends processes that hold a broken GPU once no cell is left for others."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return True for a process that may end."""
+        return trial_id in self._driver.holders and self._driver.tuner_is_done
+
+    def stop_all(self) -> bool:
+        """Return False: other trials end by themselves."""
+        return False
+
+
 def run_tuner(driver: Driver, pool: Pool, folder: Path, home: dict[str, str] | None) -> None:
     """Run one Tuner until the driver ends it.
 
@@ -131,7 +146,7 @@ def run_tuner(driver: Driver, pool: Pool, folder: Path, home: dict[str, str] | N
             name=f"run-{driver.tuners}",
             storage_path=str(folder),
             verbose=0,
-            stop=lambda trial_id, _: trial_id in driver.holders and driver.tuner_is_done,
+            stop=_Holders(driver),
             progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
             callbacks=[_Reports(driver)],
             failure_config=tune.FailureConfig(max_failures=0),  # the driver repeats cells
