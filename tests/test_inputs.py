@@ -24,7 +24,7 @@ def test_generated_inputs_end_in_order(tmp_path: Path, monkeypatch: pytest.Monke
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "inputs", module)  # dataclasses look it up
     spec.loader.exec_module(module)
-    outcomes = list(module.torture(tmp_path / "fuzz", 36, 7))
+    outcomes = list(module.torture(tmp_path / "fuzz", 36, 8))
     assert [module.failure(outcome) for outcome in outcomes if outcome.wrong] == []
     codes = {kind: {each.code for each in outcomes if each.kind == kind} for kind in KINDS}
     for kind, seen in codes.items():

@@ -12,7 +12,6 @@ from fedbench.bench.method import Net
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn.norms import BatchNorm1d
 from fedbench.bench.system.seeding import generator
-from tests.gpu.fake_gpu import CUDA, FakeGPU
 
 calls: list[int] = []
 
@@ -55,17 +54,6 @@ def test_batch_norms_keep_views_apart_that_share_a_pass(monkeypatch: pytest.Monk
     alone = net(views[0], "encoder")
     assert calls == [6, 3]
     torch.testing.assert_close(alone, outputs[0])
-
-
-def test_only_a_gpu_and_norms_that_can_take_views_at_once() -> None:
-    with FakeGPU():
-        here = torch.ones(3, 4), torch.zeros(3, 4)
-        there = tuple(view.to(CUDA) for view in here)
-        assert net_module._in_one_pass([BatchNorm1d(4)], there)
-        assert not net_module._in_one_pass([BatchNorm1d(4)], here)
-        assert not net_module._in_one_pass([BatchNorm1d(4)], (there[0], there[1][:2]))
-        assert not net_module._in_one_pass([BatchNorm1d(4), nn.BatchNorm1d(4)], there)
-        assert net_module._in_one_pass([], here)
 
 
 def test_a_part_is_reused_on_the_same_tensor_only() -> None:

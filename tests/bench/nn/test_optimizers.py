@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fedbench.bench.nn import optimizers
-from tests.gpu.fake_gpu import CUDA, FakeGPU
 
 Make = Callable[[Any, list[torch.Tensor]], Any]
 CASES: dict[str, Make] = {
@@ -84,20 +83,3 @@ def test_training_does_not_start_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_sgd_is_fused_on_a_gpu() -> None:
-    def steps(device: torch.device) -> list[torch.Tensor]:
-        rng = torch.Generator().manual_seed(0)
-        tensors = [torch.randn(n, generator=rng).to(device).requires_grad_() for n in (5, 3)]
-        optimizer = optimizers.SGD(tensors, lr=0.1, momentum=0.9, weight_decay=0.01)
-        for last in (1, 2, 2, 2):  # the second has no momentum yet when the first has some
-            for tensor in tensors[:last]:
-                tensor.grad = tensor.detach() ** 2
-            optimizer.step()
-        return [tensor.detach().cpu() for tensor in tensors]
-
-    with FakeGPU() as gpu:
-        there = steps(CUDA)
-        assert gpu.kernels["_fused_sgd_"] == 3
-    torch.testing.assert_close(there, steps(torch.device("cpu")))
