@@ -131,14 +131,16 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     assert f"{line}</span>" in (results / "simclr-with-uv.html").read_text("utf-8").replace(
         '</span> <span class="pre">', " "
     )
-    if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is not None:
-        board = f"{(results / 'board.html').as_uri()}?method=simclr%2Buv&seeds=3"
-        claims = (tmp_path / "html" / "claims.html").as_uri()
-        text, _ = opened(browser, board), opened(browser, claims)
-        hidden = len(re.findall(r"<tr[^>]* hidden", text))
-        shown = re.search(r"<output>(\d+) of (\d+) lines", text)
-        assert shown is not None
-        assert int(shown[2]) - hidden == int(shown[1]) > 0
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("the site is sound as far as it can be told without Chromium or Chrome")
+    board = f"{(results / 'board.html').as_uri()}?method=simclr%2Buv&seeds=3"
+    claims = (tmp_path / "html" / "claims.html").as_uri()
+    text, _ = opened(browser, board), opened(browser, claims)
+    hidden = len(re.findall(r"<tr[^>]* hidden", text))
+    shown = re.search(r"<output>(\d+) of (\d+) lines", text)
+    assert shown is not None
+    assert int(shown[2]) - hidden == int(shown[1]) > 0
 
 
 def opened(browser: str, address: str) -> str:

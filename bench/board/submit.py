@@ -24,7 +24,7 @@ from fedbench.bench.board.static import CheckCount, Checker
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.arguments import as_path
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, write_error
 from fedbench.bench.system.scratch import temporary_folder
 
@@ -213,13 +213,16 @@ def _write(files: dict[str, bytes], target: Path) -> None:
         return
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
-        if taken:
-            raise ConfigError(f"{str(target)!r} is there already; name a .zip or a new folder")
+    except OSError as cause:
+        raise write_error(target, cause) from cause
+    if taken:
+        raise ConfigError(f"{str(target)!r} is there already; name a .zip or a new folder")
+    try:
         for name, data in files.items():
             atomic_write_bytes(target / name, data)
-    except OSError as cause:
-        shutil.rmtree(target, ignore_errors=True)
-        raise write_error(target, cause) from cause
+    except FedbenchError:
+        shutil.rmtree(target, ignore_errors=True)  # it was new or empty
+        raise
 
 
 def _commands(target: Path, identity: str, rows: Sequence[Row]) -> tuple[str, ...]:

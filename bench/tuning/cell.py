@@ -281,6 +281,7 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
             "seconds": paused.seconds,
         }
     except (StoreError, ResourceError) as err:
+        tracking.close()
         return abort_report(err)
     except Exception as err:
         tracking.close()

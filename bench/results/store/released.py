@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
@@ -82,23 +81,34 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
         table = read_table(data)
         if CURVE not in table.schema.names:
             raise StoreError(f"no release: it has no column {CURVE}; see `fedbench release`")
-        curves = [json.loads(text) for text in table.column(CURVE).to_pylist()]
+        curves = [_points(text) for text in table.column(CURVE).to_pylist()]
         rows = decode_table(table.drop_columns([CURVE]), Row)
-    except (StoreError, ValueError) as err:
+    except (StoreError, ValueError, TypeError) as err:
         raise StoreError(f"{name}: {err}") from err
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".", suffix=".tmp"))
-        fill(made, list(zip(rows, curves, strict=True)))
-        made.rename(folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as place:
+            made = Path(place) / "store"
+            fill(made, list(zip(rows, curves, strict=True)))
+            made.mkdir(exist_ok=True)  # a release may have no rows
+            made.rename(folder)
     except OSError as err:
         if not folder.is_dir():  # else another process was faster
             raise StoreError(
                 f"cannot unpack {name} to {str(folder.parent)!r}: {err.strerror or err};"
                 " name another place with FEDBENCH_DATA_DIR"
             ) from err
-        shutil.rmtree(made, ignore_errors=True)
+    except pa.ArrowException as err:
+        raise StoreError(f"{name}: a curve has values of several types: {err}") from err
     return folder
+
+
+def _points(text: str) -> list[dict[str, Any]]:
+    """Return the records of a curve; raise ValueError or TypeError for anything else."""
+    points = json.loads(text)
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        raise ValueError(f"{CURVE} holds no list of rounds")
+    return points
 
 
 def _checked(place: str) -> tuple[bytes, str]:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import mlcroissant
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fedbench
+from fedbench.bench.board import submit
 from fedbench.bench.board.changes import Change, changes, changes_text
 from fedbench.bench.board.release import FILE, release
 from fedbench.bench.results.store.released import pack
@@ -109,12 +112,18 @@ def test_nothing_is_written_to_a_release(released: Path, tmp_path: Path) -> None
     assert (merged.rows_added, merged.replicas_added) == (3, 1)
 
 
-def test_what_is_no_release(released: Path, board: Store, tmp_path: Path) -> None:
+def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no release at .*gone\.parquet"):
         open_store(tmp_path / "gone.parquet")
     (row, *_) = sorted((board.root / "rows").iterdir())
     with pytest.raises(StoreError, match="no release: it has no column curve_json"):
         open_store(row)
+    for curve, reason in ((None, "NoneType"), ("[1]", "holds no list of rounds")):
+        table = pa.table({"curve_json": pa.array([curve], pa.string())})
+        pq.write_table(table, tmp_path / "other.parquet")
+        with pytest.raises(StoreError, match=reason):
+            open_store(tmp_path / "other.parquet")
+    assert not list(cache.glob("releases/*"))
     torn = tmp_path / FILE
     torn.write_bytes((released / FILE).read_bytes()[:-9])
     with pytest.raises(StoreError, match="torn or altered"):
@@ -228,3 +237,27 @@ def test_a_release_lists_changes_since_another(
 def test_packing_no_rows_is_a_file_too(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(pack([], "0"))
     assert open_store(tmp_path / FILE).rows() == []
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But what was there before stays."""
+    written: list[Path] = []
+
+    def write(path: Path, data: bytes) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise StoreError("the disk is full")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+
+    monkeypatch.setattr(submit, "atomic_write_bytes", write)
+    with pytest.raises(StoreError, match="the disk is full"):
+        submit._write({"a/b": b"1", "c": b"2"}, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "mine").touch()
+    with pytest.raises(ConfigError, match="is there already"):
+        submit._write({"a/b": b"1"}, tmp_path / "old")
+    assert (tmp_path / "old" / "mine").exists()
