@@ -139,7 +139,7 @@ def test_verdicts_on_a_claim(
 def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> None:
     module = study("selection")
     assert module.GRID.read_text(encoding="utf-8") == module.grid_text()
-    cells = plan(load_grid(module.GRID), preset="laptop", environ={})
+    cells = plan(load_grid(module.GRID), preset="laptop", set=module.MEASURED, environ={})
     assert len(cells) == len(module.OWN) * module.COUNT * len(module.ALPHAS) * len(module.SEEDS)
 
 
@@ -178,7 +178,7 @@ def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
         metrics = {"sep": true, "rankme": -true, "sigreg": -true}
         return {"linear_acc": true, "objective": 0.3, "metrics_json": json.dumps(metrics)}
 
-    rows = _rows(row, grid, score)
+    rows = _rows(row, grid, score, set=module.MEASURED)
 
     class Curves:
         def curve(self, row_id: str) -> list[dict[str, Any]]:

@@ -284,7 +284,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
     if len(points) > total or abs(len(points) - done) > 1:
         yield f"its curve has {len(points)} rounds, the row {done}, its configuration {total}"
         return
-    every, sizes = config.evaluation.every, _sizes(claim)
+    sizes = _sizes(claim)
     for point in points:
         plan, number = expected.plan(point.round_index), point.round_index + 1
         most = config.data.num_clients
@@ -306,8 +306,9 @@ def check_rounds(claim: Claim) -> Iterator[str]:
             yield f"round {number}: {point.idle_clients} of {point.cohort_size} clients are idle"
         elif point.num_steps > plan.local_epochs * batches:
             yield f"round {number}: {point.num_steps} local steps, more than its data have"
-        elif point.evaluated != bool(every and number < total and number % every == 0):
-            yield f"round {number}: {'an' if point.evaluated else 'no'} evaluation, against `every`"
+        elif point.evaluated != config.evaluation.due(number, total):
+            found = "an" if point.evaluated else "no"
+            yield f"round {number}: {found} evaluation, against `every` and `rounds`"
         else:
             continue
         return

@@ -291,7 +291,27 @@ class EvaluationConfig(Strict):
         10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
     )
     every: int = Field(0, ge=0, description="also evaluate every n rounds; 0 = at the end only")
+    rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="also evaluate after these rounds, such as [1, 3, 6]"
+    )
     untrained: bool = Field(True, description="evaluate the encoder before training as well")
+
+    @field_validator("rounds")
+    @classmethod
+    def _ascend(cls, rounds: tuple[int, ...]) -> tuple[int, ...]:
+        if list(rounds) != sorted({*rounds}):
+            raise ValueError("must ascend, each round once")
+        return rounds
+
+    @property
+    def between_rounds(self) -> bool:
+        """True if there are evaluations before the last round, which need the training itself."""
+        return self.every > 0 or bool(self.rounds)
+
+    def due(self, done: int, total: int) -> bool:
+        """Return True if a run of `total` rounds is evaluated after `done`, before its end."""
+        at_interval = self.every > 0 and done % self.every == 0
+        return done < total and (at_interval or done in self.rounds)
 
 
 class RunConfig(Strict):
@@ -328,9 +348,10 @@ def row_id(config: RunConfig, data_revision: str) -> str:
     does not read.
     """
     body = config.model_dump(mode="json")
-    evaluation = body["evaluation"]
-    if evaluation["objective_noise"] is None:  # as rows from before there was any
-        del evaluation["objective_noise"]
+    # Rows from before these fields have the same id.
+    later: dict[str, Any] = {"objective_noise": None, "rounds": []}
+    fields = body["evaluation"].items()
+    evaluation = {name: v for name, v in fields if name not in later or v != later[name]}
     measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}
     return identity(measured, data_revision)
 

@@ -139,7 +139,7 @@ _READS = {
 }
 """Fields of the evaluation that change what a metric means, by a pattern of the metric's name."""
 
-NEVER_READ = frozenset({"protocols", "probe_fractions", "every", "untrained"})
+NEVER_READ = frozenset({"protocols", "probe_fractions", "every", "rounds", "untrained"})
 """Fields of the evaluation that say only which metrics are measured, and when."""
 
 ALL_READ = frozenset(field for fields in _READS.values() for field in fields)

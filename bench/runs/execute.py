@@ -262,11 +262,11 @@ class _Run:
         """
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
-        trainer, every = self.trainer, self.setup.config.evaluation.every
+        trainer, evaluation = self.trainer, self.setup.config.evaluation
         total, last = trainer.total_rounds, self._last
 
         def watch(done: int) -> Mapping[str, float]:
-            return self._evaluate() if every and done < total and done % every == 0 else {}
+            return self._evaluate() if evaluation.due(done, total) else {}
 
         try:
             if trainer.rounds_done < last:

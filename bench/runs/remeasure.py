@@ -69,7 +69,9 @@ def measured_from(store: Store, earlier: Row | None, config: RunConfig) -> str |
         earlier: as `trained_before` gives it.
         config: of the run; evaluations between rounds need the training.
     """
-    usable = earlier is not None and has_weights(store, earlier) and config.evaluation.every == 0
+    usable = (
+        earlier is not None and has_weights(store, earlier) and not config.evaluation.between_rounds
+    )
     return earlier.row_id if earlier is not None and usable else None
 
 

@@ -234,6 +234,12 @@ def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
             f" whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
             f" (got {config.federation.num_rounds}) [{sources['federation.num_rounds']}]"
         )
+    last = max(config.evaluation.rounds, default=0)
+    if last > config.federation.num_rounds:
+        raise ConfigError(
+            f"evaluation.rounds: must be at most {config.federation.num_rounds}, which is"
+            f" federation.num_rounds (got {last}) [{sources['evaluation.rounds']}]"
+        )
     if config.evaluation.labels_from == "held-out" and config.data.held_out == 0:
         raise ConfigError(
             "data.held_out: must be above 0, for example 0.1, where evaluation.labels_from is"

@@ -211,6 +211,7 @@ def tune(
         "evaluation.protocols": ["knn"] if watch_labels else [],
         "evaluation.untrained": False,
         "evaluation.every": 0,
+        "evaluation.rounds": [],
     }
 
     content = Contents(places.cache, build=True)

@@ -290,7 +290,7 @@ def _measured_from(
         return source
     done = {row.row_id for row in rows if row.status != "error"}
     planned = [i for i in job.earlier if i not in done]
-    return planned[0] if planned and job.config.evaluation.every == 0 else None
+    return planned[0] if planned and not job.config.evaluation.between_rounds else None
 
 
 def _forget_moved(checkpoints: Store, identities: Collection[str]) -> None:
@@ -324,7 +324,7 @@ class _Rows:
         """Return the next cell, or None if there is none now."""
         for job in self._waiting:
             # Evaluations between rounds need the training itself.
-            if job.config.evaluation.every or self._running.isdisjoint(job.earlier):
+            if job.config.evaluation.between_rounds or self._running.isdisjoint(job.earlier):
                 self._waiting.remove(job)
                 self._running.add(job.row_id)
                 return job

@@ -82,6 +82,7 @@ def test_measuring_differently_is_another_run_of_the_same_training() -> None:
         "objective_noise": 1.0,
         "objective_view": "simclr-strong",
         "probe_fractions": [0.1],
+        "rounds": [2],
         "untrained": False,
     }
     for name, info in EvaluationConfig.model_fields.items():

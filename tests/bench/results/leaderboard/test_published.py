@@ -52,6 +52,7 @@ NOT_OF_THE_ACCURACIES = {
     "seed",
     "evaluation.protocols",
     "evaluation.every",
+    "evaluation.rounds",
     "evaluation.untrained",
     "evaluation.probe_fractions",
     "evaluation.knn_neighbours",
