@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.bench.api.boards import leaderboard, report
+    from fedbench.bench.api.boards import leaderboard, release, report
     from fedbench.bench.api.runs import partition, plan_run, prepare_data, run
-    from fedbench.bench.board.release import release
     from fedbench.bench.board.submit import submit
     from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     )
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.tuning.explain import explain
+    from fedbench.bench.tuning.replay.replay import Replay, replay
     from fedbench.bench.tuning.schemas import schema
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
@@ -61,9 +61,8 @@ if not Path(__file__).with_name("bench").is_dir():
     )
 
 _HOMES = {
-    "api.boards": "leaderboard report",
+    "api.boards": "leaderboard release report",
     "api.runs": "partition plan_run prepare_data run",
-    "board.release": "release",
     "board.submit": "submit",
     "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",
@@ -86,6 +85,7 @@ _HOMES = {
     " UnknownNameError",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
+    "tuning.replay.replay": "Replay replay",
     "tuning.schemas": "schema",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
@@ -102,6 +102,7 @@ __all__ = [
     "FedbenchError",
     "Listing",
     "Ranking",
+    "Replay",
     "Report",
     "ResourceError",
     "Row",
@@ -130,6 +131,7 @@ __all__ = [
     "plan_run",
     "prepare_data",
     "release",
+    "replay",
     "report",
     "reproduce",
     "resolve",

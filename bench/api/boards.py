@@ -16,6 +16,7 @@ from fedbench.bench.results.store.store import REPRODUCTIONS, Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
+    from fedbench.bench.board.release import Released
     from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 
 
@@ -144,6 +145,41 @@ def report(
         dataset=dataset,
         spent=spent(store, {row.study_id for row in rows if row.study_id}),
         data_dir=None if data_dir is None else Path(data_dir),
+    )
+
+
+def release(
+    folder: Path | str,
+    store: Store | Path | str | None = None,
+    *,
+    version: str,
+    against: Store | Path | str | None = None,
+    table: str | None = None,
+) -> Released:
+    """Write a release of all rows of a store with their curves, or a grid's runs as a table.
+
+    Equal stores give equal bytes.
+
+    Args:
+        folder: new or empty folder.
+        store: see `open_store`.
+        version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
+        against: an earlier release or a store; ranks that differ are listed with their causes.
+        table: a grid (a name, or a YAML file): write its runs instead as a table, a line for each
+            measured round, on which `replay` repeats searches.
+
+    Raises:
+        ConfigError: for a bad version, a folder that is not empty, a store without rows, or runs
+            that cannot be compared in one table.
+        UnknownNameError: for an unknown grid.
+        StoreError: for a store with files that cannot be read, or a folder that cannot be written.
+    """
+    from fedbench.bench.board.release import release as write_release
+
+    store = open_store(store).require()
+    row_ids = None if table is None else _cells_of(store.rows(), table)
+    return write_release(
+        folder, store, version=version, against=against, table=table, row_ids=row_ids
     )
 
 

@@ -306,7 +306,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
             yield f"round {number}: {point.idle_clients} of {point.cohort_size} clients are idle"
         elif point.num_steps > plan.local_epochs * batches:
             yield f"round {number}: {point.num_steps} local steps, more than its data have"
-        elif point.evaluated != config.evaluation.due(number, total):
+        elif point.evaluated != config.evaluates_after(number, total):
             found = "an" if point.evaluated else "no"
             yield f"round {number}: {found} evaluation, against `every` and `rounds`"
         else:

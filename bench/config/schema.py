@@ -308,11 +308,6 @@ class EvaluationConfig(Strict):
         """True if there are evaluations before the last round, which need the training itself."""
         return self.every > 0 or bool(self.rounds)
 
-    def due(self, done: int, total: int) -> bool:
-        """Return True if a run of `total` rounds is evaluated after `done`, before its end."""
-        at_interval = self.every > 0 and done % self.every == 0
-        return done < total and (at_interval or done in self.rounds)
-
 
 class RunConfig(Strict):
     """A whole run: a method spec, its fields, the federation around it, and a seed.
@@ -339,6 +334,18 @@ class RunConfig(Strict):
         The small term undoes 0.29 * 100 = 28.99….
         """
         return max(1, int(self.federation.participation * self.data.num_clients + 1e-9))
+
+    def evaluates_after(self, done: int, total: int) -> bool:
+        """Return True if the run is evaluated after a round that is not its last.
+
+        Args:
+            done: rounds so far, the method's preparatory ones included, as `evaluation.every`
+                counts; `evaluation.rounds` leaves them out.
+            total: rounds of the run, counted likewise.
+        """
+        every, configured = self.evaluation.every, done - (total - self.federation.num_rounds)
+        at_interval = every > 0 and done % every == 0
+        return done < total and (at_interval or configured in self.evaluation.rounds)
 
 
 def row_id(config: RunConfig, data_revision: str) -> str:

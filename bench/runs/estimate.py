@@ -176,7 +176,7 @@ class Estimator:
         traffic.merge(costs.extras, visits)
         up = costs.up * num_images + costs.latents * float(images.mean()) * trained
         evaluations = 1 + config.evaluation.untrained
-        evaluations += sum(config.evaluation.due(done, rounds) for done in range(1, rounds))
+        evaluations += sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
         busy = min(self._workers, cohort)
         further = cohort * min(2, rounds - 1)  # files of clients beside their newest one
         share = -(-cohort // busy) / cohort  # of a round's clients, at the busiest worker

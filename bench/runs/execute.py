@@ -262,11 +262,11 @@ class _Run:
         """
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
-        trainer, evaluation = self.trainer, self.setup.config.evaluation
+        trainer, config = self.trainer, self.setup.config
         total, last = trainer.total_rounds, self._last
 
         def watch(done: int) -> Mapping[str, float]:
-            return self._evaluate() if evaluation.due(done, total) else {}
+            return self._evaluate() if config.evaluates_after(done, total) else {}
 
         try:
             if trainer.rounds_done < last:

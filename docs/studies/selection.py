@@ -131,7 +131,8 @@ def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -
         if at == ROUNDS[-1]:
             found = metric_value(row, metric)
         else:
-            point = store.curve(row.row_id)[at - 1]
+            curve = store.curve(row.row_id)  # begins with the method's preparatory rounds
+            point = curve[len(curve) - ROUNDS[-1] + at - 1]
             found = point.get("loss" if metric == "final_loss" else f"metrics.{metric}")
             found = point.get(metric) if found is None else found
         return -math.inf if found is None or math.isnan(found) else score(metric, found)

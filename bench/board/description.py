@@ -1,0 +1,261 @@
+"""What lies beside the Parquet file of a release: data card, citation, Croissant description."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fedbench.bench.board.bundle import LICENCE
+from fedbench.bench.config.yaml_files import dump_yaml
+from fedbench.bench.results.store.row import Row
+
+_LICENCE_URL = "https://creativecommons.org/publicdomain/zero/1.0/"
+_CROISSANT = "http://mlcommons.org/croissant/1.0"
+_TYPES = {
+    "string": "sc:Text",
+    "double": "sc:Float",
+    "bool": "sc:Boolean",
+    "int32": "sc:Integer",
+    "int64": "sc:Integer",
+    "timestamp[us, tz=UTC]": "sc:DateTime",
+    "list<item: int32>": "sc:Integer",
+}
+"""Croissant's name of each Arrow type of a column."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A data set of one Parquet file.
+
+    Attributes:
+        name: in the Croissant description.
+        title: for readers.
+        version: of the release.
+        file: name of the Parquet file.
+        records: name of its lines.
+        each: what a line is.
+        schema: of the file, with the meaning and unit of each column.
+        rows: the runs in it.
+        use: section of the data card that says how to use it.
+    """
+
+    name: str
+    title: str
+    version: str
+    file: str
+    records: str
+    each: str
+    schema: pa.Schema
+    rows: Sequence[Row]
+    use: str
+
+    def files(self, digest: str, size: int) -> Mapping[str, bytes]:
+        """Return the files beside the Parquet file, by name.
+
+        Args:
+            digest: SHA-256 of the Parquet file.
+            size: its bytes.
+        """
+        return {
+            "README.md": self._card().encode(),
+            "CITATION.cff": self._citation().encode(),
+            "croissant.json": self._croissant(digest, size).encode(),
+        }
+
+    def _columns(self) -> list[tuple[str, pa.DataType, str]]:
+        """Name, type and meaning with its unit of each column."""
+        columns = []
+        for field in self.schema:
+            metadata = field.metadata or {}
+            unit = metadata.get(b"unit", b"").decode()
+            meaning = metadata[b"doc"].decode() + (f" [{unit}]" if unit else "")
+            columns.append((field.name, field.type, meaning))
+        return columns
+
+    def _newest(self) -> str:
+        """Date of the newest row; a release made again has the same."""
+        return max(row.finished_at for row in self.rows).date().isoformat()
+
+    def _summary(self) -> str:
+        methods, datasets = ({getattr(row, n) for row in self.rows} for n in ("method", "dataset"))
+        methods_text = f"{len(methods)} method" + ("" if len(methods) == 1 else "s")
+        return (
+            f"{len(self.rows):,} runs of {methods_text} for federated representation learning"
+            f" without labels on {', '.join(sorted(datasets))}: configuration, label-free scores,"
+            " accuracy of probes, traffic, time, and a record of every round."
+        )
+
+    def _card(self) -> str:
+        """Return the data card."""
+        counts = [
+            (name, Counter(str(getattr(row, name)) for row in self.rows))
+            for name in ("method", "dataset", "preset", "benchmark_version", "status", "platform")
+        ]
+        return _CARD.format(
+            title=self.title,
+            version=self.version,
+            summary=self._summary(),
+            use=self.use,
+            contents="\n".join(
+                f"| {name} | {value} | {number:,} |"
+                for name, found in counts
+                for value, number in sorted(found.items())
+            ),
+            columns="\n".join(
+                f"| `{name}` | {kind} | {text} |" for name, kind, text in self._columns()
+            ),
+            licence=f"{LICENCE}: {_LICENCE_URL}",
+        )
+
+    def _citation(self) -> str:
+        return dump_yaml(
+            {
+                "cff-version": "1.2.0",
+                "message": "If you use these results, please cite them and the papers of the"
+                " methods.",
+                "title": self.title,
+                "type": "dataset",
+                "version": self.version,
+                "date-released": self._newest(),
+                "license": LICENCE,
+                "authors": [{"name": "The fedbench authors"}],
+            }
+        )
+
+    def _croissant(self, digest: str, size: int) -> str:
+        """Return the description in Croissant's vocabulary, as JSON-LD."""
+        fields = []
+        for name, kind, meaning in self._columns():
+            field: dict[str, Any] = {
+                "@type": "cr:Field",
+                "@id": f"{self.records}/{name}",
+                "name": name,
+                "description": meaning,
+                "dataType": _TYPES[str(kind)],
+                "source": {"fileObject": {"@id": self.file}, "extract": {"column": name}},
+            }
+            if pa.types.is_list(kind):
+                field["repeated"] = True
+            fields.append(field)
+        record = {
+            "@context": _CONTEXT,
+            "@type": "sc:Dataset",
+            "conformsTo": _CROISSANT,
+            "name": self.name,
+            "description": self._summary(),
+            "license": _LICENCE_URL,
+            "version": self.version,
+            "datePublished": self._newest(),
+            "creator": {"@type": "sc:Organization", "name": "The fedbench authors"},
+            "citeAs": f"The fedbench authors. {self.title}, version {self.version}.",
+            "distribution": [
+                {
+                    "@type": "cr:FileObject",
+                    "@id": self.file,
+                    "name": self.file,
+                    "description": f"A line for each {self.each}.",
+                    "contentUrl": self.file,
+                    "contentSize": f"{size} B",
+                    "encodingFormat": "application/x-parquet",
+                    "sha256": digest,
+                }
+            ],
+            "recordSet": [
+                {
+                    "@type": "cr:RecordSet",
+                    "@id": self.records,
+                    "name": self.records,
+                    "description": f"One record for each {self.each}.",
+                    "field": fields,
+                }
+            ],
+        }
+        return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+
+
+_CARD = """\
+# {title}, {version}
+
+{summary}
+
+{use}
+## What it is for
+
+Comparing methods under equal conditions, replaying a search of hyperparameters under another
+label-free score, and finding out what a claim rests on. `fedbench leaderboard` ranks rows of one
+comparability class: those of different `benchmark_version`, data, partition, budget or probe have
+no common rank.
+
+## Where it comes from
+
+Each row is one run of fedbench. `config_json` and the data of `dataset_revision` determine its
+numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce` repeats it.
+`git_sha` names the code. Images are not part of the release, nor are names of persons.
+
+## Limits
+
+Presets for CPUs train for a small part of the papers' budgets, and their accuracies are not
+comparable with published ones. Times are of shared machines. Where a method has fewer than three
+seeds, nothing is said about its spread.
+
+## Contents
+
+| column | value | rows |
+|---|---|---|
+{contents}
+
+## Columns
+
+| column | type | meaning [unit] |
+|---|---|---|
+{columns}
+
+## Licence
+
+{licence}. `CITATION.cff` says how to cite it.
+"""
+
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "equivalentProperty": "cr:equivalentProperty",
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileObject": "cr:fileObject",
+    "fileProperty": "cr:fileProperty",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+"""Croissant 1.0's context: its terms, and schema.org for the rest."""

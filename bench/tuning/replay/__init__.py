@@ -1,0 +1,1 @@
+"""Searches replayed on a table of finished runs, without training."""

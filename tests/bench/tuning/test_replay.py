@@ -1,0 +1,279 @@
+"""Searches replayed on a table: exact expectations, rungs, samplers, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedbench
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.search_table import search_table
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import table_bytes
+from fedbench.bench.results.store.store import open_store
+from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
+from fedbench.bench.tuning.replay.search import Space
+from fedbench.bench.tuning.suggester import Suggester
+
+RESULTS = Path(__file__).parents[3] / "leaderboards" / "results"
+COUNT, SEEDS, ROUNDS = 12, (0, 1), (1, 3, 12)
+
+
+def rates(count: int = COUNT) -> list[float]:
+    return [float(f"{0.001 * 300 ** (i / (count - 1)):.4g}") for i in range(count)]
+
+
+RATES = rates()
+
+Value = Callable[[int, int, int], float | None]
+"""(configuration, seed, round) -> a score."""
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def base() -> Row:
+    """Return any row, for the columns that do not matter here."""
+    return open_store(RESULTS).rows()[0]
+
+
+@pytest.fixture
+def table(base: Row, tmp_path: Path) -> Make:
+    """Return a function that writes a table of `COUNT` rates and of two seeds."""
+
+    def make(
+        score: Value,
+        accuracy: Value = lambda i, seed, done: 0.2 + 0.02 * i,
+        *,
+        alphas: tuple[float, ...] = (0.1,),
+        skip: frozenset[tuple[int, int]] = frozenset(),
+        count: int = COUNT,
+    ) -> Path:
+        runs = []
+        for alpha, (i, rate), seed in itertools.product(alphas, enumerate(rates(count)), SEEDS):
+            if (i, seed) in skip:
+                continue
+            config = RunConfig.model_validate(
+                {
+                    "seed": seed,
+                    "client": {"lr": rate, "local_epochs": 1 + i % 2},
+                    "data": {"alpha": alpha},
+                    "federation": {"num_rounds": ROUNDS[-1]},
+                }
+            )
+            final = score(i, seed, ROUNDS[-1])
+            row = base.model_copy(
+                update={
+                    "row_id": f"{alpha}-{i}-{seed}",
+                    "config_json": config.model_dump_json(),
+                    "method": "simclr",
+                    "seed": seed,
+                    "status": "diverged" if final is None else "ok",
+                    "linear_acc": None if final is None else accuracy(i, seed, ROUNDS[-1]),
+                    "untrained_linear_acc": 0.15,
+                    "objective": final,
+                    "metrics_json": json.dumps(
+                        {
+                            "rho": 0.5,
+                            "untrained_rho": 0.6,
+                            "sep": final,
+                            "untrained_sep": 0.1,
+                            "untrained_participation_ratio": 10.0,
+                            "participation_ratio": 9.0,
+                        }
+                    ),
+                }
+            )
+            curve = [
+                {
+                    "round_index": done - 1,
+                    "loss": 1.0,
+                    "num_steps": 10,
+                    **({"metrics.objective": value} if measured and value is not None else {}),
+                }
+                for done in range(1, ROUNDS[-1] + 1)
+                for measured in [done in ROUNDS]
+                for value in [score(i, seed, done) if measured else None]
+            ]
+            runs.append((row, curve))
+        file = tmp_path / "a table.parquet"
+        file.write_bytes(table_bytes(search_table(runs, "1")))
+        return file
+
+    return make
+
+
+def test_a_random_search_loses_what_a_random_subset_loses(table: Make) -> None:
+    """The best of b of n by a perfect score has rank r with probability C(n-r, b-1) / C(n, b)."""
+    file = table(lambda i, seed, done: 0.01 * i)
+    for trials in (1, 4, COUNT):
+        weights = [
+            math.comb(COUNT - rank, trials - 1) / math.comb(COUNT, trials)
+            for rank in range(1, COUNT + 1)
+        ]
+        lost = sum(weight * 0.02 * rank for rank, weight in enumerate(weights))
+        found = fedbench.replay(
+            "simclr", file, sampler="random", trials=trials, searches=150, objective="align-unif"
+        )
+        spread = 0.02 * COUNT / math.sqrt(150)
+        assert found.tasks[0].regret == pytest.approx(lost, abs=3 * spread if trials < COUNT else 0)
+        assert found.tasks[0].share == 1
+
+
+def test_a_search_is_judged_by_the_seeds_that_did_not_score_it(table: Make) -> None:
+    """Each seed's score prefers what is best by its own noise; the other seed has other noise."""
+    noise = np.random.default_rng(0).normal(size=(COUNT, 2))
+    file = table(
+        lambda i, seed, done: noise[i, seed], lambda i, seed, done: 0.3 + noise[i, seed] / 50
+    )
+    (task,) = fedbench.replay("simclr", file, sampler="grid", trials=COUNT, searches=2).tasks
+    picks = noise.argmax(axis=0)
+    lost = [noise[:, 1].max() - noise[picks[0], 1], noise[:, 0].max() - noise[picks[1], 0]]
+    assert task.regret == pytest.approx(np.mean(lost) / 50)
+    assert {pick["params"]["client.lr"] for pick in task.picks} == {RATES[i] for i in picks}
+    (task,) = fedbench.replay(
+        "simclr", file, sampler="grid", trials=COUNT, searches=2, seeds_per_trial=2
+    ).tasks
+    assert task.regret == 0  # no seed is left; those of the score judge it
+    assert task.noise == pytest.approx(noise.std(axis=1, ddof=1).__pow__(2).mean() ** 0.5 / 50)
+
+
+def test_halving_finds_the_best_where_the_order_is_that_of_the_end(table: Make) -> None:
+    file = table(lambda i, seed, done: 0.01 * i + 0.001 * done)
+    found = fedbench.replay(
+        "simclr", file, sampler="random", trials=COUNT, searches=10, fidelity="halving"
+    )
+    assert found.fidelity is not None
+    assert found.fidelity["rounds"] == [3, 12]  # 12 trials allow two rungs
+    assert found.tasks[0].regret == 0
+    # 12 trials for 3 rounds and 3 of them for 9 more, of 12 x 12.
+    assert found.tasks[0].share == pytest.approx((12 * 3 + 3 * 9) / 144)
+
+
+def test_halving_loses_what_begins_slowly(table: Make) -> None:
+    """The order at the first rung is the reverse of that at the end."""
+    file = table(lambda i, seed, done: 0.01 * (i if done == ROUNDS[-1] else -i))
+    (task,) = fedbench.replay(
+        "simclr", file, sampler="grid", trials=COUNT, searches=2, fidelity="halving"
+    ).tasks
+    assert task.picks[0]["params"]["client.lr"] == RATES[2]  # the best of the three slowest
+    assert task.regret == pytest.approx(0.02 * (COUNT - 1 - 2))
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "sobol", "random"])
+def test_searches_repeat_and_take_no_configuration_twice(
+    table: Make, sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = table(lambda i, seed, done: -abs(i - 7.0))
+    told: list[float | None] = []
+    tell = Suggester.tell
+
+    def watch(self: Suggester, number: int, value: float | None, rounds: int | None = None) -> None:
+        told.append(value)
+        tell(self, number, value, rounds)
+
+    monkeypatch.setattr(Suggester, "tell", watch)
+    arguments: dict[str, Any] = {"sampler": sampler, "trials": COUNT, "searches": 1, "seed": 5}
+    once = fedbench.replay("simclr", file, **arguments)
+    assert sorted(filter(None, told)) == sorted(filter(None, (-abs(i - 7.0) for i in range(COUNT))))
+    assert fedbench.replay("simclr", file, **arguments) == once
+    assert once.tasks[0].picks[0]["params"]["client.lr"] == RATES[7]
+
+
+def test_tpe_learns_from_what_the_table_answered(table: Make) -> None:
+    """Half of its trials are random."""
+    file = table(
+        lambda i, seed, done: -abs(i - 40.0),
+        lambda i, seed, done: 0.9 - 0.01 * abs(i - 40),
+        count=60,
+    )
+    regret = {
+        sampler: fedbench.replay("simclr", file, sampler=sampler, trials=16, searches=20)
+        .tasks[0]
+        .regret
+        for sampler in ("tpe", "random")
+    }
+    assert regret["tpe"] < regret["random"]
+
+
+def test_suggestions_are_replaced_by_the_nearest_configuration() -> None:
+    configurations = [{"client.lr": rate, "kind": kind} for rate in (0.01, 1.0) for kind in "ab"]
+    space = Space(configurations)
+    unused = np.zeros(4, dtype=bool)
+    assert space.nearest({"client.lr": 0.09, "kind": "b"}, unused) == 1  # nearer by its logarithm
+    assert space.nearest({"client.lr": 0.2, "kind": "a"}, unused) == 2
+    assert space.nearest({"client.lr": 0.09, "kind": "b"}, np.array([0, 1, 0, 0], bool)) in (0, 3)
+
+
+def test_what_diverged_is_never_picked_and_counts_as_untrained(table: Make) -> None:
+    file = table(lambda i, seed, done: None if i > 3 else 0.01 * i)
+    (task,) = fedbench.replay("simclr", file, sampler="grid", trials=COUNT, searches=2).tasks
+    assert task.picks[0]["params"]["client.lr"] == RATES[3]
+    (first,) = fedbench.replay("simclr", file, sampler="random", trials=1, searches=60).tasks
+    nothing = [pick for pick in first.picks if pick["params"] is None]
+    assert nothing
+    assert first.accuracy < task.accuracy
+
+
+def test_a_gate_refuses_what_learnt_nothing(table: Make) -> None:
+    """The untrained encoders have a SEP of 0.1."""
+    file = table(lambda i, seed, done: 0.09)
+    (task,) = fedbench.replay(
+        "simclr", file, sampler="grid", trials=COUNT, searches=2, objective="align-unif+gate"
+    ).tasks
+    assert [pick["params"] for pick in task.picks] == [None]
+    assert task.accuracy == 0.15
+
+
+def test_tasks_are_searched_apart(table: Make) -> None:
+    file = table(lambda i, seed, done: 0.01 * i, alphas=(0.1, 100.0), skip=frozenset({(2, 1)}))
+    found = fedbench.replay("simclr", file, trials=4, searches=2, sampler="random")
+    assert [task.settings for task in found.tasks] == [{"data.alpha": 0.1}, {"data.alpha": 100.0}]
+    assert [(task.configurations, task.left_out) for task in found.tasks] == [(COUNT - 1, 1)] * 2
+    (one,) = fedbench.replay(
+        "simclr", file, trials=4, searches=2, sampler="random", set={"data.alpha": 100}
+    ).tasks
+    assert (one.settings, one.regret) == ({}, found.tasks[1].regret)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"spec": "simsiam"}, UnknownNameError, "known: simclr"),
+        ({"sampler": "cmaes"}, UnknownNameError, "sampler for a table"),
+        ({"trials": COUNT + 1}, ConfigError, f"--trials {COUNT + 1}: the table has {COUNT}"),
+        ({"trials": 4, "seeds_per_trial": 3}, ConfigError, "the table has 2 seeds"),
+        ({"set": {"data.alpha": 7}}, ConfigError, "data.alpha=7: the table has 0.1"),
+        ({"set": {"client.lr2": 7}}, UnknownNameError, "client.lr"),
+        ({"objective": "rankme"}, ConfigError, "no column rankme"),
+        ({"trials": 12, "fidelity": "halving", "eta": 2}, ConfigError, "the table has 1, 3, 12"),
+        ({"searches": 0}, ConfigError, "--searches: must be at least 1"),
+    ],
+)
+def test_what_a_table_cannot_answer_is_refused(
+    table: Make, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    file = table(lambda i, seed, done: 0.01 * i)
+    with pytest.raises(error, match=text):
+        fedbench.replay(**{"spec": "simclr", "table": file, "trials": 4, **arguments})
+
+
+def test_other_files_are_no_tables(table: Make, tmp_path: Path) -> None:
+    file = table(lambda i, seed, done: 0.01 * i)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "torn").write_bytes(data)
+    row = next((RESULTS / "rows").glob("*.parquet"))
+    for other, text in (
+        (tmp_path / "torn", "altered"),
+        (row, "no table"),
+        (tmp_path, "cannot read"),
+    ):
+        with pytest.raises(StoreError, match=text):
+            fedbench.replay("simclr", other)
