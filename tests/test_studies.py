@@ -180,9 +180,20 @@ def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
 
     rows = _rows(row, grid, score, set=module.MEASURED)
 
+    sep = {made.row_id: json.loads(made.metrics_json or "{}")["sep"] for made in rows}
+
     class Curves:
         def curve(self, row_id: str) -> list[dict[str, Any]]:
-            return [{"metrics.sep": 0.0, "loss": 1.0}] * 12
+            return [
+                {
+                    "round_index": done - 1,
+                    "loss": 1.0,
+                    "num_steps": 1,
+                    **({"metrics.sep": sep[row_id], "metrics.objective": 0.3} if measured else {}),
+                }
+                for done in range(1, 13)
+                for measured in [done in module.ROUNDS[:-1]]
+            ]
 
     lines, said = module.outcome(Curves(), rows)
     table = {line[0]: line[1:] for line in lines}
@@ -193,3 +204,7 @@ def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
     assert table["objective"][0] == "0.00"  # all tied
     assert float(table["sep"][-1]) == 0.0
     assert "spectral" not in module.outcome(Curves(), rows[:-1])[1]  # one run is missing
+    halved, said = module.fewer_rounds(Curves(), rows)
+    by_sep = [line[3:] for line in halved if line[2] == "sep"]
+    assert by_sep == [["0.0", "0.0", "+0.0", "16"]] * len(module.OWN)  # 45 of 288 rounds
+    assert "sep +0.0; noise floor 0.0" in said

@@ -137,6 +137,9 @@ def _show_traffic(row: Row) -> None:
         for way, groups in flows.items()
         for name, flow in groups.items()
     ]
+    scoring = json.loads(row.metrics_json or "{}").get("objective_bytes")
+    if lines and scoring:  # not in the ledger of the method
+        lines.append(["label-free scores up, each scoring", "", size(int(scoring)), ""])
     if lines:
         emit("\n")
         header = ["what", "messages", "bytes", "revealing single images"]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,14 @@ import yaml
 from cells import STORE, linear  # the module beside this one
 from numpy.typing import NDArray
 
-from fedbench import open_store
+from fedbench import open_store, replay
 from fedbench.bench.config import row_id
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.metrics import score
+from fedbench.bench.results.search_table import search_table
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.console import plain_table
 from fedbench.bench.tuning.grid import load_grid, plan
@@ -47,6 +51,8 @@ MEASURED = {"evaluation.rounds": [*ROUNDS[:-1]], "evaluation.probe_fractions": [
 DRAWS = 2000
 HEADER = ["score", "tau", "95 %", "p (Holm)", *(f"at round {r}" for r in ROUNDS[:-1])]
 HEADER += [f"regret {b}" for b in BUDGETS]
+HALVED = ("align-unif", "sep")
+HALVING_HEADER = ["method", "alpha", "objective", "regret", "halving's", "loss", "% of the steps"]
 
 Array = NDArray[np.float64]
 
@@ -228,6 +234,46 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
     return lines, f"ceiling {ceiling:.2f}; cells: {cells_text}"
 
 
+def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
+    """Return a line for each cell and objective on what halving loses, and the noise floor.
+
+    The table of a cell's rows is searched by all 24 configurations, once by the score of each seed.
+    """
+    lines, lost, noises = [], defaultdict(list), []
+    with TemporaryDirectory() as folder:
+        for (method, alpha), entries in cells(rows).items():
+            runs = [(row, store.curve(row.row_id)) for entry in entries for row in entry]
+            file = Path(folder) / "cell.parquet"
+            file.write_bytes(table_bytes(search_table(runs, "1")))
+            for objective in HALVED:
+                full, halving = (
+                    replay(
+                        method,
+                        file,
+                        objective=objective,
+                        sampler="grid",
+                        trials=COUNT,
+                        searches=len(SEEDS),
+                        fidelity=fidelity,
+                    ).tasks[0]
+                    for fidelity in ("none", "halving")
+                )
+                points = [100 * task.regret for task in (full, halving)]
+                lost[objective].append(points[1] - points[0])
+                lines.append(
+                    [
+                        *(method, f"{alpha:g}", objective),
+                        *(f"{value:.1f}" for value in points),
+                        f"{lost[objective][-1]:+.1f}",
+                        f"{100 * halving.share:.0f}",
+                    ]
+                )
+            noises.append(100 * (full.noise or 0.0))
+    floor = math.sqrt(np.mean(np.square(noises))) if noises else 0.0
+    means = ", ".join(f"{objective} {np.mean(values):+.1f}" for objective, values in lost.items())
+    return lines, f"mean loss to halving in points: {means}; noise floor {floor:.1f}"
+
+
 def main() -> None:
     """Print what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -242,6 +288,10 @@ def main() -> None:
     if lines:
         print(plain_table(HEADER, lines))
     print(said)
+    lines, said = fewer_rounds(store, store.rows())
+    if lines:
+        print(plain_table(HALVING_HEADER, lines))
+        print(said)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from typing import Any
 
+import numpy as np
 import pytest
+import reptrix.alpha
+import reptrix.rankme
 import torch
 from torch import Tensor
 
@@ -54,6 +57,21 @@ KNOWN = {
 @pytest.mark.parametrize("metric", KNOWN)
 def test_known_values(metric: str) -> None:
     assert values(Z, V)[metric] == pytest.approx(KNOWN[metric], abs=1e-6)
+
+
+def test_another_implementation_agrees() -> None:
+    """reptrix 0.1.0; its LiDAR is another quantity.
+
+    It adds 1e-7 to each of 128 shares p, which raises a rank by a share of 128e-7 (4.99 - 1), where
+    4.99 is the mean of -log p.
+    """
+    scale = torch.arange(1, 129, dtype=torch.float64) ** -0.5
+    z = gaussian(2000, 128) * scale
+    found = values(z, z + 0.1)
+    rates = reptrix.alpha.get_alpha(z, fit_range=np.arange(11, 102))
+    assert found["alpha_req"] == pytest.approx(rates[0], abs=1e-6)
+    singular = torch.linalg.svdvals(z - z.mean(0)).numpy()
+    assert found["rankme_centred"] == pytest.approx(reptrix.rankme.get_rank(singular), rel=6e-5)
 
 
 def test_sums_of_clients_are_those_of_the_pooled_images() -> None:
