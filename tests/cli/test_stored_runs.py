@@ -81,7 +81,7 @@ def test_slips_are_named(words: tuple[str, ...], message: str, call: Call) -> No
 
 
 def test_a_run_in_full(call: Call) -> None:
-    row = next(row for row in ROWS if "\"objective_bytes\"" in (row.metrics_json or ""))
+    row = next(row for row in ROWS if '"objective_bytes"' in (row.metrics_json or ""))
     answer = call("show", row.row_id[:8], "--store", str(STORE))
     assert answer.code == 0
     for text in (
