@@ -1,4 +1,4 @@
-"""Print the outcome of the study `selection`, from rows and curves in leaderboards/results.
+"""Print the outcome of the study `selection`, from rows and curves in leaderboards/selection.
 
 Usage: `python docs/studies/selection.py [--store DIR] [--grid]`; selection.md says what is asked
 and how each number is defined. With --grid: the grid of its runs.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from cells import STORE, linear  # the module beside this one
+from cells import linear  # the module beside this one
 from numpy.typing import NDArray
 
 from fedbench import open_store, replay
@@ -33,6 +33,7 @@ from fedbench.bench.tuning.grid import load_grid, plan
 
 FOLDER = Path(__file__).resolve().parent
 GRID = FOLDER / "selection.yaml"
+STORE = FOLDER.parent.parent / "leaderboards" / "selection"
 OWN = {  # field, lowest, highest, what is drawn -> value
     "simclr": ("method.temperature", 0.05, 1.0, lambda x: _round(x)),
     "byol": ("method.ema_decay", 0.001, 0.1, lambda x: 1 - _round(x)),
@@ -230,8 +231,12 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
         lines.append([*line, *(f"{value:.1f}" for value in lost)])
     for line, p in zip(lines, holm(ps[: len(PRIMARY)]), strict=False):
         line[3] = f"{p:.2g}"
+    default = np.mean([by.max(0) - by[0] for by in accuracy.values()])  # the first is the preset's
     cells_text = ", ".join(f"{method} α = {alpha:g}" for method, alpha in found)
-    return lines, f"ceiling {ceiling:.2f}; cells: {cells_text}"
+    return (
+        lines,
+        f"ceiling {ceiling:.2f}; regret of the preset's {default:.1f}; cells: {cells_text}",
+    )
 
 
 def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:

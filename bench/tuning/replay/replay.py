@@ -238,8 +238,13 @@ def _outcome(task: Task, found: Sequence[Found], scored: Sequence[Sequence[int]]
         others = [s for s in range(len(task.seeds)) if s not in seeds] or [*seeds]
         by = task.accuracy[:, others].mean(axis=1)
         if one.picked is None:  # nothing was chosen: the encoder as it was before training
-            values = [task.untrained[s].get(task.metric, np.nan) for s in others]
-            accuracy = float(np.mean(values))
+            values = (task.untrained[s].get(task.metric) for s in others)
+            before = [value for value in values if value is not None]
+            if len(before) < len(others):
+                raise ConfigError(
+                    f"no trial had an objective, and the table lacks {task.metric} before training"
+                )
+            accuracy = float(np.mean(before))
         else:
             accuracy = float(by[one.picked])
         accuracies.append(accuracy)
@@ -259,7 +264,7 @@ def _outcome(task: Task, found: Sequence[Found], scored: Sequence[Sequence[int]]
         regret_90=float(np.quantile(regrets, _QUANTILE)),
         noise=task.noise,
         steps=steps,
-        share=steps / whole,
+        share=steps / whole if whole else 1.0,
         picks=tuple(
             {"params": None if i is None else dict(task.configurations[i]), "count": count}
             for i, count in sorted(

@@ -145,8 +145,13 @@ def read_tasks(file: Path, spec: str, settings: Mapping[str, Any]) -> list[Task]
     groups: dict[str, list[Line]] = {}
     for line in lines:
         groups.setdefault(canonical_json([line[name] for name in of_tasks]), []).append(line)
+    metrics = [
+        field.name
+        for field in table.schema
+        if field.type == pa.float64() and "." not in field.name and field.name not in COSTS
+    ]
     return [
-        _task({name: group[0][name] for name in of_tasks}, group, searched)
+        _task({name: group[0][name] for name in of_tasks}, group, searched, metrics)
         for _, group in sorted(groups.items())
     ]
 
@@ -155,6 +160,9 @@ def _check_columns(file: Path, table: pa.Table) -> None:
     kinds = {name: table.schema.field(name).type for name in table.column_names}
     wanted = {name: kind for name, (kind, _) in {**IDENTITY, **COSTS}.items()}
     missing = [name for name, kind in wanted.items() if kinds.get(name) != kind]
+    empty = [name for name in wanted if name not in missing and table.column(name).null_count]
+    if empty:
+        raise StoreError(f"{str(file)!r}: column {empty[0]!r} has lines without a value")
     if missing or VERSION.encode() not in (table.schema.metadata or {}):
         what = f"it has no column {missing[0]!r} of the right type" if missing else "no version"
         raise StoreError(
@@ -179,14 +187,22 @@ def _restrict(
     return [*lines]
 
 
-def _task(settings: Params, lines: Iterable[Line], searched: Sequence[str]) -> Task:
+def _task(
+    settings: Params, lines: Iterable[Line], searched: Sequence[str], metrics: Sequence[str]
+) -> Task:
     runs: dict[str, dict[int, dict[int, Line]]] = {}  # configuration, seed, round
     values: dict[str, Params] = {}
     for line in lines:
         params = {name: line[name] for name in searched}
         key = canonical_json(params)
         values[key] = params
-        runs.setdefault(key, {}).setdefault(line["seed"], {})[line["round"]] = line
+        by_round = runs.setdefault(key, {}).setdefault(line["seed"], {})
+        if line["round"] in by_round:
+            raise ConfigError(
+                f"seed {line['seed']} of {params} has two lines for round {line['round']}; make"
+                " the table of runs of one grid"
+            )
+        by_round[line["round"]] = line
     seeds = sorted({seed for by_seed in runs.values() for seed in by_seed})
     kept = [key for key, by_seed in runs.items() if len(by_seed) == len(seeds)]
     finished = [
@@ -208,12 +224,7 @@ def _task(settings: Params, lines: Iterable[Line], searched: Sequence[str]) -> T
         raise ConfigError(f"{name}: its runs have none of {', '.join(ACCURACIES)}")
     shape = len(kept), len(seeds), len(rounds)
     accuracy, steps = np.zeros(shape[:2]), np.zeros(shape)
-    names = [
-        column
-        for column, value in finished[0][rounds[-1]].items()
-        if isinstance(value, float) and "." not in column and column not in COSTS
-    ]
-    figures = {column: np.full(shape, np.nan) for column in names}
+    figures = {column: np.full(shape, np.nan) for column in metrics}
     for i, key in enumerate(kept):
         for j, seed in enumerate(seeds):
             by_round = runs[key][seed]
@@ -221,7 +232,7 @@ def _task(settings: Params, lines: Iterable[Line], searched: Sequence[str]) -> T
             accuracy[i, j] = np.nan if last.get(metric) is None else last[metric]
             for k, done in enumerate(rounds):
                 steps[i, j, k] = max(by_round[at]["num_steps"] for at in by_round if at <= done)
-                for column in names:
+                for column in metrics:
                     value = by_round.get(done, {}).get(column)
                     figures[column][i, j, k] = np.nan if value is None else value
     if np.isnan(accuracy).any():
@@ -237,7 +248,7 @@ def _task(settings: Params, lines: Iterable[Line], searched: Sequence[str]) -> T
         accuracy=accuracy,
         steps=steps,
         figures=figures,
-        untrained=tuple({n: line[n] for n in names if _has(line, n)} for line in untrained),
+        untrained=tuple({n: line[n] for n in metrics if _has(line, n)} for line in untrained),
     )
 
 

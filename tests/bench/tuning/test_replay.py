@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fedbench
@@ -262,6 +264,36 @@ def test_what_a_table_cannot_answer_is_refused(
     file = table(lambda i, seed, done: 0.01 * i)
     with pytest.raises(error, match=text):
         fedbench.replay(**{"spec": "simclr", "table": file, "trials": 4, **arguments})
+
+
+def test_a_score_that_the_first_run_lacks_can_be_searched_by(table: Make) -> None:
+    """SEP is undefined for the first configurations; they have no score."""
+    file = table(lambda i, seed, done: 0.01 * i)
+    lines = pq.read_table(file)
+    sep = [None if s is not None and s < 0.05 else s for s in lines.column("sep").to_pylist()]
+    position = lines.column_names.index("sep")
+    lines = lines.set_column(position, lines.schema.field("sep"), pa.array(sep, pa.float64()))
+    file.write_bytes(table_bytes(lines))
+    (task,) = fedbench.replay(
+        "simclr", file, sampler="grid", trials=COUNT, searches=2, objective="sep"
+    ).tasks
+    assert task.regret == 0
+    (task,) = fedbench.replay(
+        "simclr", file, sampler="grid", trials=2, searches=2, objective="sep"
+    ).tasks
+    assert [pick["params"] for pick in task.picks] == [None]
+
+
+def test_a_strangers_table_is_checked(table: Make) -> None:
+    file = table(lambda i, seed, done: 0.01 * i)
+    lines = pq.read_table(file)
+    file.write_bytes(table_bytes(pa.concat_tables([lines, lines.slice(0, 1)])))
+    with pytest.raises(ConfigError, match="two lines for round 0"):
+        fedbench.replay("simclr", file)
+    seeds = pa.array([None] * len(lines), pa.int64())
+    file.write_bytes(table_bytes(lines.set_column(5, lines.schema.field("seed"), seeds)))
+    with pytest.raises(StoreError, match="'seed' has lines without a value"):
+        fedbench.replay("simclr", file)
 
 
 def test_other_files_are_no_tables(table: Make, tmp_path: Path) -> None:
