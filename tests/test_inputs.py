@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 KINDS = ("command_line", "images", "stored", "yaml")
-LEAST, MOST = 30, 300
+LEAST, MOST = 20, 300
 SCRIPT = Path(__file__).parent / "torture" / "inputs.py"
 
 

@@ -51,8 +51,8 @@ def test_views_are_the_configured_ones() -> None:
 
 
 def test_the_loss_falls(tmp_path: Path) -> None:
-    config = tiny_config("simclr", federation__num_rounds=8, model__norm="batch")
-    losses = [record.loss for record in train(tiny_setup(config), tmp_path).history]
-    assert losses[0] is not None
-    assert losses[-1] is not None
-    assert losses[-1] < losses[0] - 0.1
+    """Between the first and the last six rounds, since clients of few images differ in theirs."""
+    config = tiny_config("simclr", federation__num_rounds=24, model__norm="batch")
+    losses = [record.loss or 0.0 for record in train(tiny_setup(config), tmp_path).history]
+    assert all(losses)
+    assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 0.5  # by 1.4 to 1.9, seeds 0 to 3

@@ -118,18 +118,16 @@ def test_a_run_broken_off_anywhere_ends_with_the_same_row(tmp_path: Path, spec: 
     assert len(files[0]) == (2 * 4 if spec == "pfedae" else 0)  # two rounds of each client
 
 
-@pytest.mark.parametrize("spec", ["simclr", "orchestra"])
-def test_single_rounds_are_evaluated_where_they_are_named(tmp_path: Path, spec: str) -> None:
+def test_single_rounds_are_evaluated_where_they_are_named(tmp_path: Path) -> None:
     """As an interval evaluates them, but counted without Orchestra's preparatory round."""
     curves = []
     for name, fields in (("named", {"rounds": [2, 3]}), ("all", {"every": 1})):
         keys = {f"evaluation__{field}": value for field, value in fields.items()}
         store = Store(tmp_path / name)
-        row = run(tiny_config(spec, federation__num_rounds=3, **keys), store=store).row
+        row = run(tiny_config("orchestra", federation__num_rounds=3, **keys), store=store).row
         curves.append([point.get("metrics.objective") for point in store.curve(row.row_id)])
     named, every = curves
-    assert len(named) == (4 if spec == "orchestra" else 3)
-    assert named == [None] * (len(named) - 2) + every[-2:]
+    assert named == [None, None, *every[-2:]]
     assert every[-1] is None  # the end of a run is not a point in between
     assert None not in every[:-1]
 
