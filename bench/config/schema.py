@@ -281,6 +281,12 @@ class EvaluationConfig(Strict):
         "simclr-o", description="view that alignment compares with the image"
     )
     objective_max_examples: int = Field(2000, ge=2, description="examples per client, at most")
+    objective_clients: int | None = Field(
+        None,
+        ge=1,
+        description="clients that label-free scores are made of, drawn once per run, where clients"
+        " share an encoder; null = all",
+    )
     objective_noise: float | None = Field(
         None,
         gt=0,
@@ -356,7 +362,7 @@ def row_id(config: RunConfig, data_revision: str) -> str:
     """
     body = config.model_dump(mode="json")
     # Rows from before these fields have the same id.
-    later: dict[str, Any] = {"objective_noise": None, "rounds": []}
+    later: dict[str, Any] = {"objective_clients": None, "objective_noise": None, "rounds": []}
     fields = body["evaluation"].items()
     evaluation = {name: v for name, v in fields if name not in later or v != later[name]}
     measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}

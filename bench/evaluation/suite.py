@@ -80,8 +80,7 @@ def evaluate(
     splits = _Splits(setup, device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
-            holders = np.flatnonzero(setup.dealt.sizes)
-            metrics = _objective(setup, binding, holders.tolist(), device, rounds)
+            metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
             return _finite({**metrics, **_protocols(setup, binding, protocols, splits, device, [])})
         rows: list[Mapping[str, float]] = []
         pairs: list[Mapping[str, Tensor]] = []
@@ -230,11 +229,26 @@ def _further_encoders(
 
 def evaluated_clients(setup: Setup) -> list[int]:
     """Clients whose encoders are evaluated: at most `evaluation.num_clients`, drawn once."""
+    return _drawn(setup, setup.config.evaluation.num_clients, "evaluated-clients")
+
+
+def scored_clients(setup: Setup) -> list[int]:
+    """Clients that the label-free scores of an encoder are made of, drawn once.
+
+    Where encoders differ between clients `evaluation.num_clients` says of how many, so that the
+    encoder before training is scored on all of them.
+    """
+    count = None if setup.evaluate_on_clients else setup.config.evaluation.objective_clients
+    return _drawn(setup, count, "scored-clients")
+
+
+def _drawn(setup: Setup, count: int | None, purpose: str) -> list[int]:
+    """Clients with images, at most so many."""
     holders = np.flatnonzero(setup.dealt.sizes)
-    count = min(setup.config.evaluation.num_clients, len(holders))
-    rng = numpy_generator(setup.config.seed, "evaluated-clients")
-    chosen: list[int] = np.sort(rng.choice(holders, count, replace=False)).tolist()
-    return chosen
+    if count is None or count >= len(holders):
+        return holders.tolist()
+    rng = numpy_generator(setup.config.seed, purpose)
+    return np.sort(rng.choice(holders, count, replace=False)).tolist()  # type: ignore[no-any-return]
 
 
 def _over_clients(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -112,26 +112,19 @@ def contraction(after: Mapping[str, float | None], before: Mapping[str, float | 
 _ENCODERS = ("num_clients",)
 """Read where encoders differ between clients: a metric is then a mean over some of them."""
 _PROBES = ("labels_from", *_ENCODERS)
-_SCORED = ("objective_on", "objective_max_examples", *_ENCODERS)
+_SCORED = ("objective_on", "objective_max_examples", "objective_clients", *_ENCODERS)
 _SHARE = r"(_[\w.+-]+pct)?(_local|_train)?"
 _READS = {
     r"final_loss|relative_movement|idle_clients": (),
     r"(projection_)?std_ratio|effective_rank|collapsed|angle\w*": _ENCODERS,
-    r"objective_(bytes|epsilon)": ("objective_noise", *_ENCODERS),
+    r"objective_(bytes|epsilon)": ("objective_clients", "objective_noise", *_ENCODERS),
     r"rho": _SCORED,
     r"global_rho|global_unif|rankme\w*|stable_rank|nesum|participation_ratio|alpha_req"
     r"|self_clustering|sigreg|clusterability": (*_SCORED, "objective_noise"),
     r"align|delta_views|sep": (*_SCORED, "objective_view"),
     r"global_align|global_sep|lidar": (*_SCORED, "objective_view", "objective_noise"),
-    r"unif\w*": ("objective_on", "objective_temperature", "objective_max_examples", *_ENCODERS),
-    r"objective": (
-        "objective_on",
-        "objective_view",
-        "objective_temperature",
-        "objective_weight",
-        "objective_max_examples",
-        *_ENCODERS,
-    ),
+    r"unif\w*": (*_SCORED, "objective_temperature"),
+    r"objective": (*_SCORED, "objective_view", "objective_temperature", "objective_weight"),
     r"(\w+_)?knn_acc": ("knn_neighbours", "knn_temperature", *_PROBES),
     rf"(\w+_)?linear{_SHARE}_acc": ("linear_l2", *_PROBES),
     rf"(\w+_)?mlp{_SHARE}_acc": ("mlp_hidden_dim", "mlp_epochs", "mlp_lr", *_PROBES),

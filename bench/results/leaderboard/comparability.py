@@ -42,7 +42,8 @@ COLUMN_OF = {
 }
 """Fields whose values are columns of the class."""
 _PRECISION = "client.precision"
-_NOISE = "evaluation.objective_noise"
+_LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
+"""Fields that older rows lack; null means what those did."""
 _SECTIONS = ("data.", "model.")
 CLIENTS = "evaluation.num_clients"
 """In the class where encoders differ between clients, and for whoever is ranked with them."""
@@ -108,7 +109,7 @@ def measured_by(row: Row, metric: str) -> dict[str, Any]:
     settings = {}
     for name, value in settings_of(row.config_json).items():
         section, _, field = name.partition(".")
-        if name == _NOISE and value is None:  # as rows from before there was any
+        if name in _LATER and value is None:
             continue
         if section == "evaluation" and (field in read or field not in ALL_READ | NEVER_READ):
             settings[name] = value

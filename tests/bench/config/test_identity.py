@@ -79,6 +79,7 @@ def test_measuring_differently_is_another_run_of_the_same_training() -> None:
         "protocols": ["knn"],
         "labels_from": "held-out",
         "objective_on": "encoder",
+        "objective_clients": 3,
         "objective_noise": 1.0,
         "objective_view": "simclr-strong",
         "probe_fractions": [0.1],

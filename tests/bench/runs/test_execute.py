@@ -12,7 +12,8 @@ import torch
 
 from fedbench.bench.config.schema import Protocol
 from fedbench.bench.evaluation.finetune import FRACTIONS, FinetuneSettings
-from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.evaluation.objective import client_statistics
+from fedbench.bench.evaluation.suite import evaluate, scored_clients
 from fedbench.bench.results.metrics import FINAL_METRICS
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -187,6 +188,30 @@ def test_the_objective_reads_no_label(tmp_path: Path) -> None:
         )
     assert evaluations[0] == evaluations[1]
     assert not [name for name in evaluations[0] if name.endswith("_acc")]
+
+
+def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
+    setup = tiny_setup(tiny_config("simclr"))
+    net, cpu = train(setup, tmp_path).binding, torch.device("cpu")
+    everyone = evaluate(setup, net, lambda k: None, (), cpu)
+    for count in (1, 2, 99):
+        other = tiny_setup(tiny_config("simclr", evaluation__objective_clients=count))
+        drawn = scored_clients(other)
+        assert len(drawn) == min(count, 4)
+        found = evaluate(other, net, lambda k: None, (), cpu)
+        alone = client_statistics(
+            lambda x: setup.method.embed(net.net, x),
+            [(k, setup.dealt.client(k).astype(np.int64)) for k in drawn],
+            setup.images,
+            view=setup.config.evaluation.objective_view,
+            seed=setup.config.seed,
+            device=cpu,
+        )
+        assert found["align"] == pytest.approx(np.mean([one.align for one in alone]), abs=1e-7)
+        assert found["objective_bytes"] == everyone["objective_bytes"] * len(drawn) / 4
+    assert found == everyone
+    personal = tiny_config("simclr", model__norm="batch-local", evaluation__objective_clients=1)
+    assert scored_clients(tiny_setup(personal)) == [0, 1, 2, 3]
 
 
 def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

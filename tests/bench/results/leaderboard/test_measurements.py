@@ -45,6 +45,9 @@ def only_line(rows: list[Row], **options: Any) -> Line:
     return line
 
 
+SCORED = "objective_on objective_max_examples objective_clients num_clients"
+
+
 def test_every_field_of_the_evaluation_has_a_metric_or_never_matters() -> None:
     assert frozenset(EvaluationConfig.model_fields) == ALL_READ | NEVER_READ
     assert not ALL_READ & NEVER_READ
@@ -63,8 +66,8 @@ def test_every_field_of_the_evaluation_has_a_metric_or_never_matters() -> None:
         ("linear_paper_acc", "labels_from num_clients"),
         ("finetune_1pct_acc", "labels_from num_clients"),
         ("mlp_1pct_local_acc", "mlp_hidden_dim mlp_epochs mlp_lr labels_from num_clients"),
-        ("align", "objective_on objective_view objective_max_examples num_clients"),
-        ("unif", "objective_on objective_temperature objective_max_examples num_clients"),
+        ("align", f"objective_view {SCORED}"),
+        ("unif", f"objective_temperature {SCORED}"),
         ("projection_std_ratio", "num_clients"),
         ("angle_centred_median", "num_clients"),
         ("relative_movement", ""),
@@ -311,17 +314,16 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: 
     ]
 
 
-def test_rows_from_before_there_was_noise_on_sums(make_row: MakeRow) -> None:
-    """They rank with rows that have none, by a metric that noise would change."""
+@pytest.mark.parametrize("field", ["objective_noise", "objective_clients"])
+def test_rows_from_before_there_was_a_field(make_row: MakeRow, field: str) -> None:
+    """They rank with rows in which it is null, by a metric that it would change."""
     new, noisy = (
-        make_row(
-            configured(seed, evaluation={"objective_noise": z}), metrics_json='{"global_sep":0.5}'
-        )
-        for seed, z in enumerate((None, 2.0))
+        make_row(configured(seed, evaluation={field: z}), metrics_json='{"global_sep":0.5}')
+        for seed, z in enumerate((None, 2))
     )
     old = make_row(configured(2, spec="byol"), metrics_json='{"global_sep":0.4}')
     config = json.loads(old.config_json)
-    del config["evaluation"]["objective_noise"]
+    del config["evaluation"][field]
     old = old.model_copy(update={"config_json": json.dumps(config)})
     assert measured_by(old, "global_sep") == measured_by(new, "global_sep")
     groups = leaderboard([new, noisy, old], metric="global_sep").groups

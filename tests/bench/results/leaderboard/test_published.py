@@ -63,6 +63,7 @@ NOT_OF_THE_ACCURACIES = {
     "evaluation.objective_on",
     "evaluation.objective_view",
     "evaluation.objective_max_examples",
+    "evaluation.objective_clients",
     "evaluation.objective_noise",
     "privacy.noise_multiplier",
     "privacy.delta",
