@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedbench import open_store
-from fedbench.bench.config import row_id
+from fedbench.bench.config import config_id, row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Grid, load_grid, plan
 
@@ -139,6 +139,7 @@ def test_verdicts_on_a_claim(
 def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> None:
     module = study("selection")
     assert module.GRID.read_text(encoding="utf-8") == module.grid_text()
+    assert module.SCORES_GRID.read_text(encoding="utf-8") == module.grid_text(scores=True)
     cells = plan(load_grid(module.GRID), preset="laptop", set=module.MEASURED, environ={})
     assert len(cells) == len(module.OWN) * module.COUNT * len(module.ALPHAS) * len(module.SEEDS)
 
@@ -173,7 +174,7 @@ def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
     quality: dict[str, float] = {}
 
     def score(config: Any) -> dict[str, Any]:
-        name = config.model_copy(update={"seed": 0}).model_dump_json()
+        name = config_id(config, "r")  # whatever the seed, and however it is evaluated
         true = quality.setdefault(name, rng.uniform(0.2, 0.5))
         metrics = {"sep": true, "rankme": -true, "sigreg": -true}
         return {"linear_acc": true, "objective": 0.3, "metrics_json": json.dumps(metrics)}
@@ -197,14 +198,28 @@ def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
 
     lines, said = module.outcome(Curves(), rows)
     table = {line[0]: line[1:] for line in lines}
-    assert said.startswith("ceiling 1.00; regret of the preset's ")
+    assert said.startswith("tau between seeds 1.00; regret of the preset's ")
     assert "cells: simclr α = 0.1, byol α = 0.1" in said
+    assert module.outcome(Curves(), []) == ([], "no cell has all its runs yet")
     assert table["sep"][:2] == ["1.00", "1.00 to 1.00"]
+    assert table["sep"][3] == "1.00 to 1.00"  # above the objective, which ties all
     assert table["rankme"][0] == "-1.00"
     assert table["sigreg"][0] == "1.00"  # lower is better
     assert table["objective"][0] == "0.00"  # all tied
     assert float(table["sep"][-1]) == 0.0
     assert "spectral" not in module.outcome(Curves(), rows[:-1])[1]  # one run is missing
+    assert module.scored_on_less(Curves(), rows)[0] == []
+    again = [
+        made
+        for variant in module.VARIANTS.values()
+        for made in _rows(row, grid, score, set={**module.SCORED, **variant})
+    ]
+    less, said = module.scored_on_less(Curves(), [*rows, *again])
+    by_name = {line[0]: line[1:] for line in less}
+    assert said == "cells: simclr α = 0.1, byol α = 0.1, orchestra α = 0.1, spectral α = 0.1"
+    assert by_name["rankme"][:4] == ["-1.00", "-1.00", "-1.00", "-1.00"]
+    assert by_name["sep"] == ["1.00", "1.00", "", "", "0.0", "0.0", "", ""]  # no noise is on it
+    assert not {"final_loss", "knn_acc", "linear_1pct_acc"} & {*by_name}
     halved, said = module.fewer_rounds(Curves(), rows)
     by_sep = [line[3:] for line in halved if line[2] == "sep"]
     assert by_sep == [["0.0", "0.0", "+0.0", "16"]] * len(module.OWN)  # 45 of 288 rounds

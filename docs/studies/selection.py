@@ -1,7 +1,8 @@
 """Print the outcome of the study `selection`, from rows and curves in leaderboards/selection.
 
-Usage: `python docs/studies/selection.py [--store DIR] [--grid]`; selection.md says what is asked
-and how each number is defined. With --grid: the grid of its runs.
+Usage: `python docs/studies/selection.py [--store DIR] [--grid runs|scores]`; selection.md says what
+is asked and how each number is defined. With --grid: the grid of its runs, or that of the further
+scorings of their encoders.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,7 @@ from fedbench import open_store, replay
 from fedbench.bench.config import row_id
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import holm
-from fedbench.bench.results.metrics import score
+from fedbench.bench.results.metrics import evaluation_fields, score
 from fedbench.bench.results.search_table import search_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes
@@ -33,6 +34,7 @@ from fedbench.bench.tuning.grid import load_grid, plan
 
 FOLDER = Path(__file__).resolve().parent
 GRID = FOLDER / "selection.yaml"
+SCORES_GRID = FOLDER / "selection-scores.yaml"
 STORE = FOLDER.parent.parent / "leaderboards" / "selection"
 OWN = {  # field, lowest, highest, what is drawn -> value
     "simclr": ("method.temperature", 0.05, 1.0, lambda x: _round(x)),
@@ -49,10 +51,19 @@ OTHERS += ("nesum", "self_clustering", "sigreg", "clusterability", "std_ratio", 
 OTHERS += ("linear_1pct_acc",)  # a probe that reads 100 labels
 BUDGETS = (1, 4, 16, 24)
 MEASURED = {"evaluation.rounds": [*ROUNDS[:-1]], "evaluation.probe_fractions": [1.0, 0.01]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "1 client": {"evaluation.objective_clients": 1},
+    "Z = 5": {"evaluation.objective_noise": 5.0},
+    "Z = 20": {"evaluation.objective_noise": 20.0},
+}
+"""How the last encoders are scored again."""
+SCORED = {"evaluation.protocols": [], "evaluation.untrained": False}
 DRAWS = 2000
-HEADER = ["score", "tau", "95 %", "p (Holm)", *(f"at round {r}" for r in ROUNDS[:-1])]
+HEADER = ["score", "tau", "95 %", "p (Holm)", "minus objective's"]
+HEADER += [f"at round {r}" for r in ROUNDS[:-1]]
 HEADER += [f"regret {b}" for b in BUDGETS]
 HALVED = ("align-unif", "sep")
+SCORES_HEADER = ["score", "tau", *VARIANTS, *(f"regret {COUNT}, {v}" for v in ("all", *VARIANTS))]
 HALVING_HEADER = ["method", "alpha", "objective", "regret", "halving's", "loss", "% of the steps"]
 
 Array = NDArray[np.float64]
@@ -82,17 +93,19 @@ def configurations(method: str) -> list[dict[str, Any]]:
     return found
 
 
-def grid_text() -> str:
-    """Return the grid of the study's runs."""
+def grid_text(scores: bool = False) -> str:
+    """Return the grid of the study's runs, or that of the further scorings of their encoders."""
     points = [
-        {"method": method, **values}
+        {"method": method, **values, **variant}
         for index in range(COUNT)
         for method in OWN
         for values in [configurations(method)[index]]
+        for variant in (VARIANTS.values() if scores else [{}])
     ]
+    runs = "Sobol configurations of four methods, for the study of label-free scores"
     grid = {
-        "grid": "selection",
-        "description": "Sobol configurations of four methods, for the study of label-free scores",
+        "grid": "selection-scores" if scores else "selection",
+        "description": "the encoders of `selection`, scored on less" if scores else runs,
         "source": "ours; written by docs/studies/selection.py",
         "axes": {"data.alpha": list(ALPHAS)},
         "points": points,
@@ -102,12 +115,22 @@ def grid_text() -> str:
     return yaml.safe_dump(grid, sort_keys=False, width=100)
 
 
-def cells(rows: Sequence[Row]) -> dict[tuple[str, float], list[list[Row]]]:
-    """Return (method, alpha) -> configuration -> its rows by seed, of the complete cells."""
+def cells(
+    rows: Sequence[Row], variant: Mapping[str, Any] | None = None
+) -> dict[tuple[str, float], list[list[Row]]]:
+    """Return (method, alpha) -> configuration -> its rows by seed, of the complete cells.
+
+    Args:
+        rows: of the study.
+        variant: which further scoring of the encoders, one of `VARIANTS`; None = the runs.
+    """
     by_id = {row.row_id: row for row in rows}
     tables: dict[tuple[str, float], dict[int, list[list[Row]]]] = {}
-    revision = next(iter(rows)).dataset_revision
-    planned = plan(load_grid(GRID), preset="laptop", set=MEASURED, environ={})
+    if not rows:
+        return {}
+    revision = rows[0].dataset_revision
+    measured = MEASURED if variant is None else {**SCORED, **variant}
+    planned = plan(load_grid(GRID), preset="laptop", set=measured, environ={})
     for cell in planned:  # seed by seed, in order
         config = cell.config
         table = tables.setdefault((config.spec, config.data.alpha), {}).setdefault(config.seed, [])
@@ -198,8 +221,8 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
     rng = np.random.default_rng(SOBOL_SEED)
     equal = np.full(COUNT, 1 / COUNT)
     drawn = {method: rng.multinomial(COUNT, equal, DRAWS).astype(float) for method in OWN}
-    ceiling = np.mean([tau(by[:, 0], by[:, 1]) for by in accuracy.values()])
-    lines, ps = [], []
+    seeds = np.mean([tau(by[:, 0], by[:, 1]) for by in accuracy.values()])
+    lines, ps, of_objective = [], [], np.zeros(DRAWS)
     for metric in (*PRIMARY, *OTHERS):
         by_round = {
             at: {cell: scores(store, table, metric, at) for cell, table in found.items()}
@@ -214,7 +237,9 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
             [taus(final[cell].mean(1), accuracy[cell].mean(1), drawn[cell[0]]) for cell in found],
             axis=0,
         )
-        low, high = np.quantile(draws, (0.025, 0.975))
+        if metric == PRIMARY[0]:
+            of_objective = draws
+        apart = draws - of_objective
         lost = [
             np.mean(
                 [
@@ -225,8 +250,9 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
             )
             for budget in BUDGETS
         ]
-        ps.append(float(np.mean(draws <= 0)))
-        line = [metric, f"{at_rounds[ROUNDS[-1]]:.2f}", f"{low:.2f} to {high:.2f}", ""]
+        ps.append((np.count_nonzero(draws <= 0) + 1) / (DRAWS + 1))
+        line = [metric, f"{at_rounds[ROUNDS[-1]]:.2f}", _interval(draws), ""]
+        line.append("" if metric == PRIMARY[0] else _interval(apart))
         line += [f"{at_rounds[at]:.2f}" for at in ROUNDS[:-1]]
         lines.append([*line, *(f"{value:.1f}" for value in lost)])
     for line, p in zip(lines, holm(ps[: len(PRIMARY)]), strict=False):
@@ -235,8 +261,47 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
     cells_text = ", ".join(f"{method} α = {alpha:g}" for method, alpha in found)
     return (
         lines,
-        f"ceiling {ceiling:.2f}; regret of the preset's {default:.1f}; cells: {cells_text}",
+        f"tau between seeds {seeds:.2f}; regret of the preset's {default:.1f}; cells: {cells_text}",
     )
+
+
+def _interval(draws: Array) -> str:
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return f"{low:.2f} to {high:.2f}"
+
+
+def scored_on_less(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
+    """Return a line for each score on what fewer clients and noise do to it, and the cells."""
+    runs = cells(rows)
+    again = {name: cells(rows, variant) for name, variant in VARIANTS.items()}
+    found = [cell for cell in runs if all(cell in tables for tables in again.values())]
+    if not found:
+        return [], "no cell has all its further scorings yet"
+    lines = []
+    for metric in (*PRIMARY, *OTHERS):
+        fields = evaluation_fields(metric)
+        if "objective_clients" not in fields:
+            continue
+        columns = [_order(store, metric, [(runs[cell], runs[cell]) for cell in found])]
+        for name, settings in VARIANTS.items():
+            pairs = [(again[name][cell], runs[cell]) for cell in found]
+            read = all(key.partition(".")[2] in fields for key in settings)  # noise is not on all
+            columns.append(_order(store, metric, pairs) if read else ("", ""))
+        lines.append([metric, *(column[0] for column in columns), *(c[1] for c in columns)])
+    return lines, "cells: " + ", ".join(f"{method} α = {alpha:g}" for method, alpha in found)
+
+
+def _order(
+    store: Store, metric: str, pairs: Sequence[tuple[list[list[Row]], list[list[Row]]]]
+) -> tuple[str, str]:
+    """Return tau and the regret of all configurations, means over cells of (scored, its runs)."""
+    taken, lost = [], []
+    for table, runs in pairs:
+        by = scores(store, table, metric, ROUNDS[-1])
+        accuracy = np.array([[linear(row) for row in entry] for entry in runs])
+        taken.append(tau(by.mean(1), accuracy.mean(1)))
+        lost += [regret(by[:, s], accuracy[:, 1 - s], COUNT) for s in range(len(SEEDS))]
+    return f"{np.mean(taken):.2f}", f"{np.mean(lost):.1f}"
 
 
 def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
@@ -282,20 +347,22 @@ def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], st
 def main() -> None:
     """Print what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--grid", action="store_true", help="print the grid of the runs")
+    parser.add_argument("--grid", choices=("runs", "scores"), help="print a grid and end")
     parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
     arguments = parser.parse_args()
     if arguments.grid:
-        print(grid_text(), end="")
+        print(grid_text(scores=arguments.grid == "scores"), end="")
         return
     store = open_store(arguments.store)
     lines, said = outcome(store, store.rows())
     if lines:
         print(plain_table(HEADER, lines))
     print(said)
-    lines, said = fewer_rounds(store, store.rows())
-    if lines:
-        print(plain_table(HALVING_HEADER, lines))
+    for header, found in ((HALVING_HEADER, fewer_rounds), (SCORES_HEADER, scored_on_less)):
+        lines, said = found(store, store.rows())
+        print()
+        if lines:
+            print(plain_table(header, lines))
         print(said)
 
 
