@@ -185,7 +185,7 @@ def tune(
             set=opt.parse_set(settings.set_),
             seed=settings.seed or 0,
             searches=searches or 100,
-            trials=trials,
+            trials=trials if opt.is_given(context, "trials") else None,
             seeds_per_trial=seeds_per_trial,
             sampler=sampler,
             batch_size=batch,

@@ -38,7 +38,9 @@ class Description:
         version: of the release.
         file: name of the Parquet file.
         records: name of its lines.
-        each: what a line is.
+        line: what one of them is.
+        holds: what is in the file.
+        origin: section of the data card that says where the numbers are from.
         schema: of the file, with the meaning and unit of each column.
         rows: the runs in it.
         use: section of the data card that says how to use it.
@@ -49,7 +51,9 @@ class Description:
     version: str
     file: str
     records: str
-    each: str
+    line: str
+    holds: str
+    origin: str
     schema: pa.Schema
     rows: Sequence[Row]
     use: str
@@ -86,8 +90,7 @@ class Description:
         methods_text = f"{len(methods)} method" + ("" if len(methods) == 1 else "s")
         return (
             f"{len(self.rows):,} runs of {methods_text} for federated representation learning"
-            f" without labels on {', '.join(sorted(datasets))}: configuration, label-free scores,"
-            " accuracy of probes, traffic, time, and a record of every round."
+            f" without labels on {', '.join(sorted(datasets))}: {self.holds}."
         )
 
     def _card(self) -> str:
@@ -101,6 +104,7 @@ class Description:
             version=self.version,
             summary=self._summary(),
             use=self.use,
+            origin=self.origin,
             contents="\n".join(
                 f"| {name} | {value} | {number:,} |"
                 for name, found in counts
@@ -158,7 +162,7 @@ class Description:
                     "@type": "cr:FileObject",
                     "@id": self.file,
                     "name": self.file,
-                    "description": f"A line for each {self.each}.",
+                    "description": f"A line for each {self.line}.",
                     "contentUrl": self.file,
                     "contentSize": f"{size} B",
                     "encodingFormat": "application/x-parquet",
@@ -170,7 +174,7 @@ class Description:
                     "@type": "cr:RecordSet",
                     "@id": self.records,
                     "name": self.records,
-                    "description": f"One record for each {self.each}.",
+                    "description": f"One record for each {self.line}.",
                     "field": fields,
                 }
             ],
@@ -193,9 +197,8 @@ no common rank.
 
 ## Where it comes from
 
-Each row is one run of fedbench. `config_json` and the data of `dataset_revision` determine its
-numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce` repeats it.
-`git_sha` names the code. Images are not part of the release, nor are names of persons.
+{origin}
+Images are not part of the release, nor are names of persons.
 
 ## Limits
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import pyarrow as pa
 
 from fedbench.bench.board.changes import Change, changes, changes_text
 from fedbench.bench.board.description import Description
-from fedbench.bench.results.search_table import search_table
+from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
+from fedbench.bench.evaluation.objectives.registry import objectives
+from fedbench.bench.results.search_table import Run, choose, search_table
 from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, SUMS, pack
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA, table_bytes
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes
-
-Run = tuple[Row, Sequence[Mapping[str, Any]]]
 
 FILE = "fedbench-results.parquet"
 _TITLE = "fedbench results: federated representation learning without labels"
@@ -37,24 +38,32 @@ import pandas as pd
 rows = pd.read_parquet("{file}")
 ```
 """
+_ORIGIN = """\
+Each row is one run of fedbench. `config_json` and the data of `dataset_revision` determine its
+numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce` repeats it.
+`git_sha` names the code."""
 _USE_TABLE = """\
 ```sh
 sha256sum --check SHA256SUMS
-fedbench tune {method} --table {file} --sampler random --searches 100
+fedbench tune {method} --table '{file}' --sampler random --searches 100
 ```
 
 ```python
 import pandas as pd
 
 lines = pd.read_parquet("{file}")
-whole = lines[lines["round"] == lines["round"].max()]
+last = lines.groupby("row_id").tail(1)
 ```
 
 A line is a run after a round at which it was measured; round 0 is the encoder before training.
-Columns with a dot are settings, empty where a method has no such setting; settings that no run of
-a method varies are in the metadata of the file (`fedbench.settings`). Label-free scores and
-accuracies (`*_acc`) are of the line's round, costs are from the start to this round.
+Columns such as `client.lr` are settings, empty where a method has no such setting; settings that
+all runs of a method share are in the metadata of the file (`fedbench.settings`). Label-free scores
+and accuracies (`*_acc`) are of the line's round, costs are from the start to this round.
 """
+_TABLE_ORIGIN = """\
+Each line is of a run of fedbench, which `row_id` names; the store that the table was made from has
+its whole row. `fedbench.table` in the metadata of the file says which columns are settings, how
+the runs were measured (`measured_by`), and on which images (`dataset_revision`)."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ def release(
     if table is None:
         data, described = pack(runs, version), _whole(rows, version)
     else:
-        data, described = _table(runs, Path(table).stem, version)
+        data, described = _table(runs, table, version)
     found: tuple[Change, ...] = ()
     files = {described.file: data}
     if against is not None:
@@ -156,26 +165,44 @@ def _whole(rows: Sequence[Row], version: str) -> Description:
         version=version,
         file=FILE,
         records="runs",
-        each="run",
+        line="run",
+        holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
+        " every round",
+        origin=_ORIGIN,
         schema=ROW_SCHEMA.append(pa.field(CURVE, pa.string(), metadata=meaning)),
         rows=rows,
         use=_USE.format(file=FILE),
     )
 
 
-def _table(runs: Sequence[Run], name: str, version: str) -> tuple[bytes, Description]:
+def _meanings() -> dict[str, str]:
+    """Return what the label-free scores are, by metric."""
+    found = {metric: formula for metric, formula, _, _ in OF_CLIENTS.values()}
+    for objective in objectives().values():
+        meaning = (objective.__doc__ or objective.formula).splitlines()[0]
+        better = "" if objective.higher_is_better else " Lower is better."
+        found[objective.metric] = f"{meaning}{better}"
+    return found
+
+
+def _table(runs: Sequence[Run], grid: str, version: str) -> tuple[bytes, Description]:
     """Return the Parquet bytes of a table and its description."""
-    table, file = search_table(runs, version), f"{name}.parquet"
-    ids = {*table.column("row_id").to_pylist()}
-    rows = [row for row, _ in runs if row.row_id in ids]
+    runs = choose(runs)
+    path = Path(grid)
+    name = path.stem if path.suffix in (".yaml", ".yml") else path.name
+    table, file = search_table(runs, version, _meanings()), f"{name}.parquet"
+    methods = Counter(row.method for row, _ in runs)
     return table_bytes(table), Description(
         name=f"fedbench-table-{name}",
         title=_TABLE_TITLE.format(name=name),
         version=version,
         file=file,
         records="lines",
-        each="run and measured round",
+        line="run and measured round",
+        holds="hyperparameters, and label-free scores, accuracy of probes, traffic and time after"
+        " every round that was measured",
+        origin=_TABLE_ORIGIN,
         schema=table.schema,
-        rows=rows,
-        use=_USE_TABLE.format(file=file, method=min(row.method for row in rows)),
+        rows=[row for row, _ in runs],
+        use=_USE_TABLE.format(file=file, method=max(sorted(methods), key=methods.__getitem__)),
     )

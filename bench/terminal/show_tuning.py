@@ -96,18 +96,19 @@ def show_replay(result: Replay) -> None:
     show_table(head, rows)
     searches = count(result.searches, "search", "searches")
     emit(
-        f"{searches} of {count(result.trials, 'trial')} on each task · {result.spec} ·"
-        f" {result.sampler} by {result.objective} · {result.file}"
+        f"{searches} on each task · {result.spec} · {result.sampler} by {result.objective} ·"
+        f" {result.file}"
     )
-    _show_fidelity(result.fidelity)
     for task in result.tasks:
         first, left_out = task.picks[0], ""
         if task.left_out:
-            left_out = f"; {count(task.left_out, 'configuration')} without every seed left out"
+            left_out = f"; {count(task.left_out, 'configuration')} without these seeds left out"
         emit(
-            f"  {parameters(task.settings) or 'picks'}: {task.configurations} configurations,"
-            f" seeds {', '.join(map(str, task.seeds))}{left_out}"
+            f"  {parameters(task.settings) or 'picks'}: {count(task.trials, 'trial')} of"
+            f" {task.configurations} configurations, seeds"
+            f" {', '.join(map(str, task.seeds))}{left_out}"
         )
+        _show_fidelity(task.fidelity)
         what = "nothing" if first["params"] is None else parameters(first["params"])
         emit(f"    picked by {100 * first['count'] / result.searches:.0f} %: {what}")
 

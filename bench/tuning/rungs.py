@@ -18,6 +18,8 @@ NONE, HALVING, HYPERBAND = FIDELITIES = ("none", "halving", "hyperband")
 ETA = 4
 RUNGS = 3
 """Default number of rungs; fewer where rounds or trials do not suffice."""
+FINISHED_ONLY = ("gp", "cmaes")
+"""Samplers that learn nothing from a trial that was not run to its end."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,21 @@ class Fidelity:
             "rounds": list(self.rounds),
             "sizes": list(self.sizes),
         }
+
+
+def check_fidelity(name: str, sampler: str, batch_size: int | None) -> None:
+    """Check that a fidelity goes with the other options of a search.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if name != NONE and sampler in FINISHED_ONLY:
+        raise ConfigError(
+            f"--sampler {sampler}: learns from trials that were run to their end, and --fidelity"
+            f" {name} runs few of them; use --sampler tpe, random or sobol"
+        )
+    if name == HYPERBAND and batch_size is not None:
+        raise ConfigError(f"--batch {batch_size}: --fidelity {name} has brackets of its own")
 
 
 def make_fidelity(

@@ -32,10 +32,17 @@ from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungSource, ended_brackets
 from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
 from fedbench.bench.tuning.ray.nodes import Share
-from fedbench.bench.tuning.rungs import HYPERBAND, NONE, Bracket, Fidelity, make_fidelity
+from fedbench.bench.tuning.rungs import (
+    HYPERBAND,
+    NONE,
+    Bracket,
+    Fidelity,
+    check_fidelity,
+    make_fidelity,
+)
 from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.space import SearchSpace, load_space
-from fedbench.bench.tuning.suggester import BATCH_SIZE, FINISHED_ONLY, Suggester, check_sampler
+from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
 from fedbench.bench.tuning.trials import StudyPlan, TrialSource, told_trials
 from fedbench.bench.tuning.untrained import cautions, without_training
 
@@ -196,6 +203,7 @@ def tune(
             f" {_MAX_RUNS:,} runs; give a smaller number"
         )
     check_sampler(sampler)
+    check_fidelity(fidelity, sampler, batch_size)
     store = places.open_store()
     tracking = Tracking(track, store)
     scoring = Scoring(objective)
@@ -226,11 +234,6 @@ def tune(
         load_space(spec, file=as_path(space_file)),
         {*user_keys(spec, settings.config_files), *fixed},
     )
-    if fidelity != NONE and sampler in FINISHED_ONLY:
-        raise ConfigError(
-            f"--sampler {sampler}: learns from trials that were run to their end, and --fidelity"
-            f" {fidelity} runs few of them; use --sampler tpe, random or sobol"
-        )
     if fidelity != NONE and _ROUNDS in space.dimensions:
         raise ConfigError(
             f"--fidelity {fidelity}: the search space varies {_ROUNDS}, which decides how far a"
@@ -250,8 +253,6 @@ def tune(
             size=size,
         )
 
-    if fidelity == HYPERBAND and batch_size is not None:
-        raise ConfigError(f"--batch {batch_size}: --fidelity {fidelity} has brackets of its own")
     of_bracket = at(batch_size or total)
     if fidelity == HYPERBAND and of_bracket is not None:
         batch_size = sum(of_bracket.sizes)

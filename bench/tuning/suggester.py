@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 SAMPLERS = ("tpe", "random", "sobol", "grid", "gp", "cmaes")
 INDEPENDENT = ("random", "sobol", "grid")
 """Samplers whose suggestions depend on no result."""
-FINISHED_ONLY = ("gp", "cmaes")
-"""Samplers that learn nothing from a trial that was not run to its end."""
 _SEQUENCES = ("sobol", "cmaes")
 """Samplers that are asked for all trials of a study in order, with one seed."""
 _PACKAGES = {"gp": "greenlet", "cmaes": "cmaes"}

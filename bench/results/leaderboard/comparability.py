@@ -99,13 +99,13 @@ def metric_value(row: Row, metric: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def measured_by(row: Row, metric: str) -> dict[str, Any]:
-    """Return the settings that give a metric of a row its meaning, by dotted name.
+def measured_by(row: Row, metric: str | None = None) -> dict[str, Any]:
+    """Return the settings that give a metric of a row its meaning, by dotted name; None = any.
 
     The number of evaluated clients is left out where all clients have one encoder, since all of
     them count then. Fields of older versions that are not known any more count for every metric.
     """
-    read = evaluation_fields(metric)
+    read = ALL_READ if metric is None else evaluation_fields(metric)
     settings = {}
     for name, value in settings_of(row.config_json).items():
         section, _, field = name.partition(".")

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
-from fedbench.bench.runs.arguments import as_path
+from fedbench.bench.method.registry import canonical_spec
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.tuning.replay.search import SAMPLERS, Found, Space, search
 from fedbench.bench.tuning.replay.tasks import Task, read_tasks
-from fedbench.bench.tuning.rungs import HYPERBAND, NONE, Fidelity, make_fidelity
+from fedbench.bench.tuning.rungs import HYPERBAND, NONE, Fidelity, check_fidelity, make_fidelity
 from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.suggester import BATCH_SIZE, INDEPENDENT, check_sampler
 
+TRIALS = 20
+"""Of a search, by default."""
 _QUANTILE = 0.9
 
 
@@ -33,14 +36,18 @@ class TaskReplay:
         left_out: number of configurations that lack a seed, and were not searched.
         seeds: seeds of the table's runs.
         metric: accuracy by which searches are judged; the objective never reads it.
-        best: highest accuracy of a configuration, over all seeds.
+        best: highest mean accuracy of a configuration, over all seeds; luck included.
         accuracy: mean accuracy of the picks, of the seeds that did not score them where there are
             such.
-        regret: mean loss in accuracy against the best configuration by the same seeds.
+        regret: mean loss in accuracy against the best configuration by the same seeds. That one was
+            lucky with them, so that no search, however good, can be expected to reach 0.
         regret_90: 90 % of the searches lost at most this.
         noise: standard deviation of the accuracy between seeds; null with one seed.
         steps: local steps of a search, mean.
         share: these as a share of what its trials would make if all were run to the end.
+        trials: of a search.
+        fidelity: `name`, `eta`, `rounds` of the rungs and `sizes` of the brackets; None if every
+            trial is run to its end.
         picks: configurations picked, the most frequent first: `params`, `count`; `params` is null
             where no trial had an objective.
     """
@@ -57,6 +64,8 @@ class TaskReplay:
     noise: float | None
     steps: float
     share: float
+    trials: int
+    fidelity: Mapping[str, Any] | None
     picks: tuple[Mapping[str, Any], ...]
 
 
@@ -69,10 +78,7 @@ class Replay(Shown):
         file: the table.
         objective: score that was maximised.
         sampler: that suggested.
-        trials: of each search.
         searches: number of searches on each task.
-        fidelity: `name`, `eta`, `rounds` of the rungs and `sizes` of the brackets; None if every
-            trial is run to its end.
         tasks: outcome on each task of the table.
     """
 
@@ -80,9 +86,7 @@ class Replay(Shown):
     file: Path
     objective: str
     sampler: str
-    trials: int
     searches: int
-    fidelity: Mapping[str, Any] | None
     tasks: tuple[TaskReplay, ...]
 
     def __repr__(self) -> str:
@@ -105,7 +109,7 @@ def replay(
     set: Mapping[str, Any] | None = None,
     seed: int = 0,
     searches: int = 100,
-    trials: int = 20,
+    trials: int | None = None,
     seeds_per_trial: int = 1,
     sampler: str = "tpe",
     batch_size: int | None = None,
@@ -127,7 +131,7 @@ def replay(
         set: settings to which the runs are restricted.
         seed: of the first search; the others follow.
         searches: number of searches on each task.
-        trials: of each search.
+        trials: of each search; None = 20, or all configurations where there are fewer.
         seeds_per_trial: seeds whose scores are averaged.
         sampler: `random`, `grid` (in the order of the table), `tpe`, `gp` or `sobol`.
         batch_size: trials that are suggested together; None = 4, or a bracket.
@@ -139,8 +143,9 @@ def replay(
     Raises:
         FedbenchError: for a file that is no such table, or arguments that it does not suffice for.
     """
-    file, scoring = Path(as_path(table) or table), Scoring(objective)
+    file, scoring = Path(table).expanduser(), Scoring(objective)
     check_sampler(sampler)
+    check_fidelity(fidelity, sampler, batch_size)
     if sampler not in SAMPLERS:
         raise UnknownNameError("sampler for a table", sampler, SAMPLERS)
     for option, value in (
@@ -151,24 +156,29 @@ def replay(
     ):
         if value is not None and value < 1:
             raise ConfigError(f"{option}: must be at least 1 (got {value})")
-    outcomes, plan = [], None
+    spec = canonical_spec(spec)
+    planned = []
     for task in read_tasks(file, spec, set or {}):
         if scoring.metric not in task.figures:
             raise ConfigError(f"--objective {objective}: the table has no column {scoring.metric}")
-        _check_size(task, trials, seeds_per_trial)
+        count = min(TRIALS, len(task.configurations)) if trials is None else trials
+        _check_size(task, count, seeds_per_trial)
         plan = make_fidelity(
             fidelity,
             eta=eta,
             rungs=rungs,
             rounds=task.rounds[-1],
             least_rounds=0,
-            size=batch_size or trials,
+            size=batch_size or count,
         )
         size: int | Sequence[int] | None = batch_size or BATCH_SIZE
         if plan is not None:
-            size = _brackets(plan, task, trials)
+            size = _brackets(plan, task, count)
         elif sampler in INDEPENDENT:
             size = None
+        planned.append((task, partial(search, trials=count, batch_size=size, fidelity=plan), plan))
+    outcomes = []
+    for task, run, plan in planned:
         space, all_records = Space(task.configurations), {}
         found, scored = [], []
         for index in range(searches):
@@ -177,28 +187,23 @@ def replay(
             if first not in all_records:
                 all_records[first] = task.judged(scoring, seeds)
             found.append(
-                search(
+                run(
                     task,
                     space,
                     all_records[first],
                     sampler=sampler,
                     seed=seed + index,
-                    trials=trials,
-                    batch_size=size,
-                    fidelity=plan,
                     seeds=seeds,
                 )
             )
             scored.append(seeds)
-        outcomes.append(_outcome(task, found, scored))
+        outcomes.append(_outcome(task, found, scored, run.keywords["trials"], plan))
     return Replay(
         spec=spec,
         file=file,
         objective=scoring.name,
         sampler=sampler,
-        trials=trials,
         searches=searches,
-        fidelity=None if plan is None else plan.as_dict(),
         tasks=tuple(outcomes),
     )
 
@@ -232,7 +237,13 @@ def _texts(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _outcome(task: Task, found: Sequence[Found], scored: Sequence[Sequence[int]]) -> TaskReplay:
+def _outcome(
+    task: Task,
+    found: Sequence[Found],
+    scored: Sequence[Sequence[int]],
+    trials: int,
+    plan: Fidelity | None,
+) -> TaskReplay:
     accuracies, regrets = [], []
     for one, seeds in zip(found, scored, strict=True):
         others = [s for s in range(len(task.seeds)) if s not in seeds] or [*seeds]
@@ -265,6 +276,8 @@ def _outcome(task: Task, found: Sequence[Found], scored: Sequence[Sequence[int]]
         noise=task.noise,
         steps=steps,
         share=steps / whole if whole else 1.0,
+        trials=trials,
+        fidelity=None if plan is None else plan.as_dict(),
         picks=tuple(
             {"params": None if i is None else dict(task.configurations[i]), "count": count}
             for i, count in sorted(

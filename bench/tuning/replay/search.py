@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,8 +64,8 @@ class Space:
             IntDistribution,
         )
 
-        self._configurations = configurations
         self.distributions: dict[str, BaseDistribution] = {}
+        self._axes: dict[str, Callable[[Any], list[float]]] = {}
         self.position = {canonical_json(one): i for i, one in enumerate(configurations)}
         for name in configurations[0]:
             values = list(dict.fromkeys(one[name] for one in configurations))
@@ -73,28 +75,31 @@ class Space:
                 whole = all(isinstance(value, int) for value in values)
                 kind = IntDistribution if whole else FloatDistribution
                 self.distributions[name] = kind(low, high, log=log)
+                self._axes[name] = partial(_along, low, high, log)
             else:
                 self.distributions[name] = CategoricalDistribution(values)
+                self._axes[name] = partial(_among, values)
         self._points = np.array([self._point(one) for one in configurations])
 
     def _point(self, params: Params) -> list[float]:
         """Return coordinates of which every hyperparameter has a range of 1."""
-        from optuna.distributions import CategoricalDistribution
-
-        point: list[float] = []
-        for name, one in self.distributions.items():
-            if isinstance(one, CategoricalDistribution):  # two choices are a distance of 1 apart
-                point += [0.5**0.5 * (params[name] == choice) for choice in one.choices]
-                continue
-            scale = np.log if one.log else float  # type: ignore[attr-defined]
-            low, high = scale(one.low), scale(one.high)  # type: ignore[attr-defined]
-            point.append((scale(params[name]) - low) / (high - low))
-        return point
+        return [x for name, axis in self._axes.items() for x in axis(params[name])]
 
     def nearest(self, params: Params, used: NDArray[np.bool_]) -> int:
         """Return the position of the nearest unused configuration; ties: the first."""
         distances = np.square(self._points - self._point(params)).sum(axis=1)
         return int(np.argmin(np.where(used, np.inf, distances)))
+
+
+def _along(low: float, high: float, log: bool, value: float) -> list[float]:
+    if log:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    return [(value - low) / (high - low)]
+
+
+def _among(choices: Sequence[Any], value: Any) -> list[float]:
+    """Coordinates of which two choices are a distance of 1 apart."""
+    return [0.5**0.5 * (value == choice) for choice in choices]
 
 
 def search(
@@ -186,8 +191,8 @@ def search(
                     fell = record["status"] == "ok" and at < last
                     status = "pruned" if fell else record["status"]
                     outcomes[number] = {**record, "status": status, "rounds": done}
-                keep = bracket.counts(rung, len(members))[1:2] or [0]
-                kept = decide(bracket, rung, members, keep[0])["kept"]
+                keep = 0 if at == last else bracket.counts(rung, len(members))[1]
+                kept = decide(bracket, rung, members, keep)["kept"]
                 left, before = {number: left[number] for number in kept}, at
             for number in sorted(outcomes):
                 ended.append({**outcomes[number], "number": number})

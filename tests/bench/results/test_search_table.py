@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.search_table import SETTINGS, search_table
+from fedbench.bench.results.search_table import SETTINGS, TABLE, search_table
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import ConfigError
 
@@ -122,3 +122,65 @@ def test_no_finished_run_is_no_table(make_row: MakeRow) -> None:
     failed = run(make_row)[0].model_copy(update={"status": "error"})
     with pytest.raises(ConfigError, match="no finished run"):
         search_table([(failed, [])], "1")
+
+
+def test_rounds_of_preparation_are_no_rounds_of_the_table(make_row: MakeRow) -> None:
+    """Orchestra's curve has one round more, and this one was measured too."""
+    row, _ = run(make_row, client={"lr": 0.5}, spec="orchestra")
+    found = lines((row, points(1, 2, 3, rounds=4)), run(make_row, 1, spec="orchestra"))
+    # Of the second run nothing was recorded before its rounds.
+    assert [line["round"] for line in found if line["row_id"] == row.row_id] == [0, 1, 2, 3]
+    assert [line["round"] for line in found if line["row_id"] != row.row_id] == [0, 1, 3]
+    diverged, _ = run(make_row, client={"lr": 9.0}, spec="orchestra", status="diverged")
+    (_, last) = lines((diverged, points(1, 2, rounds=2)))
+    assert (last["round"], last["sep"]) == (1, 0.2)
+
+
+def test_a_run_without_records_of_its_rounds_is_refused(make_row: MakeRow) -> None:
+    row, _ = run(make_row)
+    with pytest.raises(ConfigError, match=f"run {row.row_id} has records of 0 of its 3 rounds"):
+        search_table([(row, [])], "1")
+
+
+def test_fields_that_only_some_runs_read_have_columns(make_row: MakeRow) -> None:
+    """IID clients have no alpha, and most runs no precision and no clipping."""
+    runs = [
+        run(make_row, data={"partition": "iid"}),
+        run(make_row, data={"partition": "dirichlet", "alpha": 0.3}),
+        run(make_row, data={"partition": "iid"}, client={"precision": "bf16"}),
+        run(make_row, data={"partition": "iid"}, privacy={"clip": 2.0}),
+    ]
+    table = search_table(runs, "1")
+    assert {"data.alpha", "client.precision", "privacy.clip"} < {*table.column_names}
+    assert sorted(filter(None, table.column("data.alpha").to_pylist())) == [0.3, 0.3]
+
+
+def test_lines_are_in_the_order_of_values(make_row: MakeRow) -> None:
+    rates = [2.0, 1e-05, 10.0, 0.1, 0.002]
+    found = lines(*(run(make_row, client={"lr": rate}) for rate in rates))
+    assert [line["client.lr"] for line in found if line["round"] == 3] == sorted(rates)
+
+
+def test_runs_measured_again_give_one_consistent_table(make_row: MakeRow) -> None:
+    """A grid was measured with 200 neighbours and then with 5, one cell with 200 alone."""
+    first = [run(make_row, client={"lr": rate}) for rate in (0.1, 0.2, 0.3)]
+    again = [
+        run(make_row, client={"lr": rate}, evaluation={"knn_neighbours": 5}) for rate in (0.1, 0.2)
+    ]
+    table = search_table([*again, *first], "1")
+    assert {*table.column("row_id").to_pylist()} == {row.row_id for row, _ in first}
+    about = json.loads(table.schema.metadata[TABLE.encode()])
+    assert about["measured_by"]["evaluation.knn_neighbours"] == 200
+    assert about["settings"] == ["client.lr"]
+
+
+def test_of_runs_with_equal_rounds_the_one_with_more_metrics_is_taken(make_row: MakeRow) -> None:
+    runs = []
+    for rate in (0.1, 0.2, 0.3):
+        runs.append(run(make_row, client={"lr": rate}))
+        row, curve = run(
+            make_row, client={"lr": rate}, evaluation={"protocols": ["knn", "linear"], "every": 9}
+        )
+        runs.append((row.model_copy(update={"untrained_knn_acc": 0.3}), curve))
+    begun = [line for line in lines(*runs) if line["round"] == 0]
+    assert [line.get("knn_acc") for line in begun] == [0.3] * 3

@@ -1,0 +1,120 @@
+"""Read a table that anybody may have written, and check every line of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fedbench.bench.results.search_table import COSTS, FORMAT, IDENTITY, SETTINGS, TABLE
+from fedbench.bench.results.store.schema import read_table
+from fedbench.bench.system.errors import StoreError
+
+Line = Mapping[str, Any]
+OK, DIVERGED = "ok", "diverged"
+_SCALARS = (pa.bool_(), pa.int64(), pa.float64(), pa.string())
+"""Types of columns of settings."""
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """A table that was checked.
+
+    Attributes:
+        lines: column -> value; None where there is none, as for a metric that is not finite.
+        settings: columns of settings.
+        metrics: columns of metrics.
+        shared: method spec -> settings that all of its runs have.
+    """
+
+    lines: Sequence[Line]
+    settings: tuple[str, ...]
+    metrics: tuple[str, ...]
+    shared: Mapping[str, Mapping[str, Any]]
+
+
+def read_search_table(file: Path) -> SearchTable:
+    """Return a table that `fedbench release --table` wrote.
+
+    Raises:
+        StoreError: if the file cannot be read, or is no such table.
+    """
+    try:
+        table = read_table(file.read_bytes())
+        about, shared = _metadata(table.schema)
+        settings = tuple(about["settings"])
+        metrics = _columns(table.schema, settings)
+        lines = [_line(line, settings, metrics) for line in table.to_pylist()]
+        _check_runs(lines)
+    except OSError as err:
+        raise StoreError(f"cannot read {str(file)!r}: {err.strerror or err}") from err
+    except StoreError as err:
+        raise StoreError(f"{str(file)!r}: {err}") from err
+    except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as err:
+        raise StoreError(f"{str(file)!r} cannot be read as a table to search in: {err}") from err
+    return SearchTable(lines, settings, metrics, shared)
+
+
+def _metadata(schema: pa.Schema) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    metadata = schema.metadata or {}
+    if TABLE.encode() not in metadata:
+        raise StoreError("no table to search in; `fedbench release FOLDER --table GRID` writes one")
+    about = json.loads(metadata[TABLE.encode()])
+    shared = json.loads(metadata.get(SETTINGS.encode(), b"{}"))
+    if about["format"] != FORMAT:
+        raise StoreError(
+            f"a table of format {about['format']}; this fedbench reads format {FORMAT}: install"
+            " the version that wrote it"
+        )
+    return about, {spec: dict(values) for spec, values in shared.items()}
+
+
+def _columns(schema: pa.Schema, settings: Sequence[str]) -> tuple[str, ...]:
+    """Check the columns and return those of metrics."""
+    if len({*schema.names}) < len(schema.names):
+        raise StoreError("it has two columns of one name")
+    kinds = {name: schema.field(name).type for name in schema.names}
+    for name, (kind, _) in {**IDENTITY, **COSTS}.items():
+        if kinds.get(name) != kind:
+            raise StoreError(f"no table to search in: it has no column {name!r} of type {kind}")
+    for name in settings:
+        if kinds.get(name) not in _SCALARS:
+            raise StoreError(f"it has no column of single values for the setting {name!r}")
+    known = {*IDENTITY, *COSTS, *settings}
+    return tuple(n for n, kind in kinds.items() if n not in known and kind == pa.float64())
+
+
+def _line(line: Line, settings: Sequence[str], metrics: Sequence[str]) -> Line:
+    """Return a line whose values are as they should be."""
+    for name in (*IDENTITY, *COSTS):
+        value = line[name]
+        if value is None or (name in COSTS and not 0 <= value < math.inf):
+            raise StoreError(f"run {line['row_id']}: {name} is {value}")
+    if line["status"] not in (OK, DIVERGED):
+        raise StoreError(f"run {line['row_id']}: status {line['status']!r}, not {OK} or {DIVERGED}")
+    if line["round"] < 0:
+        raise StoreError(f"run {line['row_id']}: round {line['round']}")
+    for name in settings:
+        if isinstance(line[name], float) and not math.isfinite(line[name]):
+            raise StoreError(f"run {line['row_id']}: {name} is {line[name]}")
+    finite = {
+        n: v if v is not None and math.isfinite(v) else None for n in metrics for v in [line[n]]
+    }
+    return {**line, **finite}
+
+
+def _check_runs(lines: Sequence[Line]) -> None:
+    """Check that every run begins before training and is of one kind in all its lines."""
+    kinds: dict[str, tuple[Any, ...]] = {}
+    begun = {line["row_id"] for line in lines if line["round"] == 0}
+    for line in lines:
+        kind = tuple(line[name] for name in IDENTITY if name != "round")
+        if kinds.setdefault(line["row_id"], kind) != kind:
+            raise StoreError(f"run {line['row_id']}: its lines differ in method, seed or status")
+        if line["row_id"] not in begun:
+            raise StoreError(f"run {line['row_id']}: it has no line for round 0")
