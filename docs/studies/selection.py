@@ -1,4 +1,4 @@
-"""Print the outcome of the study `selection`, from rows and curves in leaderboards/selection.
+"""Print the outcome of the study `selection`, from the release leaderboards/selection.
 
 Usage: `python docs/studies/selection.py [--store DIR] [--grid runs|scores]`; selection.md says what
 is asked and how each number is defined. With --grid: the grid of its runs, or that of the further
@@ -35,7 +35,7 @@ from fedbench.bench.tuning.grid import load_grid, plan
 FOLDER = Path(__file__).resolve().parent
 GRID = FOLDER / "selection.yaml"
 SCORES_GRID = FOLDER / "selection-scores.yaml"
-STORE = FOLDER.parent.parent / "leaderboards" / "selection"
+STORE = FOLDER.parent.parent / "leaderboards" / "selection" / "fedbench-results.parquet"
 OWN = {  # field, lowest, highest, what is drawn -> value
     "simclr": ("method.temperature", 0.05, 1.0, lambda x: _round(x)),
     "byol": ("method.ema_decay", 0.001, 0.1, lambda x: 1 - _round(x)),
@@ -145,6 +145,24 @@ def cells(
     return found
 
 
+def accuracies(table: Sequence[Sequence[Row]]) -> Array:
+    """Return (configurations, seeds): linear accuracy in points.
+
+    Of a run that diverged it is that of its encoder before training, which all runs of a seed share
+    and which it does not measure itself.
+    """
+    before = [
+        next(100 * row.untrained_linear_acc for row in rows if row.untrained_linear_acc is not None)
+        for rows in zip(*table, strict=True)
+    ]
+    return np.array(
+        [
+            [linear(row) if row.status == "ok" else before[s] for s, row in enumerate(entry)]
+            for entry in table
+        ]
+    )
+
+
 def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -> Array:
     """Return (configurations, seeds): a score, more is better; -inf where it is undefined.
 
@@ -214,10 +232,7 @@ def outcome(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
     found = cells(rows)
     if not found:
         return [], "no cell has all its runs yet"
-    accuracy = {
-        cell: np.array([[linear(row) for row in entry] for entry in table])
-        for cell, table in found.items()
-    }
+    accuracy = {cell: accuracies(table) for cell, table in found.items()}
     rng = np.random.default_rng(SOBOL_SEED)
     equal = np.full(COUNT, 1 / COUNT)
     drawn = {method: rng.multinomial(COUNT, equal, DRAWS).astype(float) for method in OWN}
@@ -298,7 +313,7 @@ def _order(
     taken, lost = [], []
     for table, runs in pairs:
         by = scores(store, table, metric, ROUNDS[-1])
-        accuracy = np.array([[linear(row) for row in entry] for entry in runs])
+        accuracy = accuracies(runs)
         taken.append(tau(by.mean(1), accuracy.mean(1)))
         lost += [regret(by[:, s], accuracy[:, 1 - s], COUNT) for s in range(len(SEEDS))]
     return f"{np.mean(taken):.2f}", f"{np.mean(lost):.1f}"
@@ -348,7 +363,7 @@ def main() -> None:
     """Print what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grid", choices=("runs", "scores"), help="print a grid and end")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of results, or a release")
     arguments = parser.parse_args()
     if arguments.grid:
         print(grid_text(scores=arguments.grid == "scores"), end="")

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlcroissant
+import numpy as np
 import pandas as pd
 import pytest
 
 import fedbench
+from tests.test_readme import blocks
 
 from .conftest import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "leaderboards" / "results"
+SELECTION = ROOT / "leaderboards" / "selection" / "fedbench-results.parquet"
+TABLE = ROOT / "leaderboards" / "tables" / "selection" / "selection.parquet"
+COUNT = 24  # configurations of a method
 GRID = "heterogeneity-rates"
 Call = Callable[..., Answer]
 
@@ -75,6 +83,56 @@ def test_replayed_searches_pick_what_the_study_picked(
                 objective=objective,
             ).tasks
             assert [pick["params"] for pick in task.picks] == [{"client.lr": by[name]}]
+
+
+def test_replayed_searches_lose_what_the_study_of_selection_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Searches of all configurations, one by each seed's score, judged by the other seed."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "studies"))
+    study = importlib.import_module("selection")
+    store = fedbench.open_store(study.STORE)
+    found = study.cells(store.rows())
+    assert found
+    for (method, alpha), cell in found.items():
+        accuracy = study.accuracies(cell) / 100
+        for objective, name in (("sep", "sep"), ("align-unif", "objective"), ("lidar", "lidar")):
+            by = study.scores(store, cell, name, study.ROUNDS[-1])
+            lost = [study.regret(by[:, s], accuracy[:, 1 - s], study.COUNT) for s in (0, 1)]
+            (task,) = fedbench.replay(
+                method,
+                TABLE,
+                set={"data.alpha": alpha},
+                objective=objective,
+                sampler="grid",
+                trials=study.COUNT,
+                searches=2,
+            ).tasks
+            assert task.regret == pytest.approx(np.mean(lost), abs=1e-12)
+
+
+def test_the_shipped_table_is_that_of_the_shipped_rows(tmp_path: Path) -> None:
+    version = json.loads((TABLE.parent / "croissant.json").read_text("utf-8"))["version"]
+    fedbench.release(tmp_path / "new", SELECTION, version=version, table="selection")
+    for file in TABLE.parent.iterdir():
+        assert file.read_bytes() == (tmp_path / "new" / file.name).read_bytes()
+    assert sum(file.stat().st_size for file in TABLE.parent.iterdir()) < 1_000_000
+
+
+def test_the_page_on_tables(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Its commands and its Python blocks, on the table of this repository."""
+    page = (ROOT / "docs" / "tables.md").read_text("utf-8")
+    monkeypatch.chdir(ROOT)
+    commands = [*blocks("sh", page)[0].splitlines()]
+    assert len(commands) == 2
+    for line in commands:
+        answer = call(*shlex.split(line)[1:], "--searches", "3")
+        assert answer.code == 0, answer.err
+    names: dict[str, Any] = {}
+    for block in blocks("python", page):
+        exec(compile(block, "tables.md", "exec"), names)
+    assert len(names["study"].trials) % COUNT == 0
+    assert len(names["study"].best_trial.intermediate_values) == 4
 
 
 def test_searches_are_printed_and_their_record_is_that_of_the_function(

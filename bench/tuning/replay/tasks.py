@@ -40,7 +40,7 @@ class Task:
         rounds: measured rounds, ascending; the last is the whole run.
         metric: accuracy by which a search is judged.
         accuracy: (configurations, seeds), of whole runs; of a run that diverged, that before
-            training.
+            training, measured by another run of its seed if not by itself.
         steps: (configurations, seeds, rounds), local steps so far; a run that diverged makes none
             after its last measured round.
         figures: metric -> (configurations, seeds, rounds), NaN where it is undefined.
@@ -187,19 +187,22 @@ def _task(
     shape = len(kept), len(seeds), len(rounds)
     accuracy, steps = np.zeros(shape[:2]), np.zeros(shape)
     figures = {column: np.full(shape, np.nan) for column in metrics}
+    begun = [[by_seed[seed][0] for by_seed in kept.values()] for seed in seeds]
+    untrained = [next((line for line in of if line[metric] is not None), of[0]) for of in begun]
     for i, by_seed in enumerate(kept.values()):
         for j, seed in enumerate(seeds):
             by_round = by_seed[seed]
-            last = by_round[rounds[-1] if _is_ok(by_round) else 0]
-            if last.get(metric) is None:
-                raise ConfigError(f"{where}: a run that diverged lacks {metric} before training")
+            last = by_round[rounds[-1]] if _is_ok(by_round) else by_round[0]
+            if last[metric] is None:  # nobody trained it yet: every run of a seed begins with it
+                last = untrained[j]
+            if last[metric] is None:
+                raise ConfigError(f"{where}: no run of seed {seed} has {metric} before training")
             accuracy[i, j] = last[metric]
             for k, done in enumerate(rounds):
                 steps[i, j, k] = max(by_round[at]["num_steps"] for at in by_round if at <= done)
                 for column in metrics:
                     value = by_round.get(done, {}).get(column)
                     figures[column][i, j, k] = np.nan if value is None else value
-    untrained = [next(iter(kept.values()))[seed][0] for seed in seeds]
     return Task(
         settings=settings,
         configurations=tuple({name: first[name] for name in names} for first in firsts),
