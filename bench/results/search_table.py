@@ -264,7 +264,7 @@ def _meaning(name: str, meanings: Mapping[str, str]) -> str:
         return meanings[name]
     if name.endswith("_acc"):
         return "accuracy of a probe, which reads labels [fraction]"
-    return "see docs/files.md of fedbench"
+    return "a metric of fedbench's rows"
 
 
 def _ordered(names: set[str]) -> list[str]:

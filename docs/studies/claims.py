@@ -259,18 +259,21 @@ INTRODUCTION = """\
 <!-- Written by `python docs/studies/claims.py > docs/claims.md` from leaderboards/results. -->
 
 Each claim of the three papers that fedbench began with, beside runs of the preset `laptop`: 10,000
-training images of CIFAR-10, 10 clients at α = 0.1, 2 per round, 12 rounds of 2 epochs, ResNet-8.
+training images of CIFAR-10, 10 clients at α = 0.1 (where a claim is about user verification, as
+it says), 2 per round, 12 rounds of 2 epochs, ResNet-8.
 That is less than a hundredth of the papers' training, so a verdict is about this scale and no
 other. Linear accuracy in %, means over three or five seeds; differences in points, paired by seed,
 mean ± half of the 95 % interval of Student's t; p two-sided, corrected by Holm within a claim.
-Nothing is tuned for it but what a linked plan names.
+Learning rates are the preset's, but where a linked plan names others, so that one method has
+different accuracies in different claims. They were chosen on seed 0, Orchestra's by labels
+(log.md), and seed 0 is among the seeds here.
 
 - **supported**: every comparison has the claim's sign at p < 0.05, or its interval lies within the
   margin where the claim is that nothing changes;
 - **contradicted**: some comparison has the other sign at p < 0.05, or its interval lies beyond the
   margin;
 - **not supported at this scale**: neither, most often because three seeds cannot tell;
-- **not tested**: the reason is given.
+- **not tested**: the reason is given; claims 3 and 4 have verdicts of their own plans in the table.
 """
 
 

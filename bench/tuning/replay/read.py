@@ -45,7 +45,10 @@ def read_search_table(file: Path) -> SearchTable:
         StoreError: if the file cannot be read, or is no such table.
     """
     try:
-        table = read_table(file.read_bytes())
+        if file.is_dir():
+            inside = [str(path) for path in sorted(file.glob("*.parquet"))]
+            raise StoreError(f"is a folder; name {inside[0] if inside else 'a Parquet file'!r}")
+        table = _plain(read_table(file.read_bytes()))
         about, shared = _metadata(table.schema)
         settings = tuple(about["settings"])
         metrics = _columns(table.schema, settings)
@@ -58,6 +61,15 @@ def read_search_table(file: Path) -> SearchTable:
     except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as err:
         raise StoreError(f"{str(file)!r} cannot be read as a table to search in: {err}") from err
     return SearchTable(lines, settings, metrics, shared)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return a table with the type of text that fedbench writes; pandas writes another."""
+    fields = [
+        field.with_type(pa.string()) if field.type == pa.large_string() else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields, metadata=table.schema.metadata))
 
 
 def _metadata(schema: pa.Schema) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -102,9 +114,12 @@ def _line(line: Line, settings: Sequence[str], metrics: Sequence[str]) -> Line:
     for name in settings:
         if isinstance(line[name], float) and not math.isfinite(line[name]):
             raise StoreError(f"run {line['row_id']}: {name} is {line[name]}")
-    finite = {
-        n: v if v is not None and math.isfinite(v) else None for n in metrics for v in [line[n]]
-    }
+    finite: dict[str, Any] = {}
+    for name in metrics:
+        value = line[name]
+        finite[name] = value if value is not None and math.isfinite(value) else None
+        if name.endswith("_acc") and not 0 <= (finite[name] or 0) <= 1:
+            raise StoreError(f"run {line['row_id']}: {name} is {value}, not in [0, 1]")
     return {**line, **finite}
 
 

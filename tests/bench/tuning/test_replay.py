@@ -327,6 +327,7 @@ def _described(**values: Any) -> Callable[[pa.Table], pa.Table]:
         (_with("method", "byol"), "its lines differ in method"),
         (_with("row_id", "other"), "run other: it has no line for round 0"),
         (_with("client.lr", math.nan), "client.lr is nan"),
+        (_with("linear_acc", 43.0), r"linear_acc is 43.0, not in \[0, 1\]"),
         (_with("round", 3, pa.int64()), "no column 'round' of type int32"),
         (_described(format=2), "a table of format 2"),
         (_described(settings=["client.lr", "rho.x"]), "the setting 'rho.x'"),
@@ -355,6 +356,18 @@ def test_an_accuracy_that_is_not_finite_is_missing(table: Make) -> None:
     file = table(lambda i, seed, done: 0.01 * i)
     file.write_bytes(table_bytes(_with("linear_acc", math.nan)(pq.read_table(file))))
     assert fedbench.replay("simclr", file, trials=2).tasks[0].metric == "knn_acc"
+
+
+def test_a_table_that_pandas_wrote_again_is_read(table: Make) -> None:
+    file = table(lambda i, seed, done: 0.01 * i)
+    before = fedbench.replay("simclr", file, searches=2)
+    lines = pq.read_table(file)
+    kinds = [
+        field.with_type(pa.large_string()) if field.type == pa.string() else field
+        for field in lines.schema
+    ]
+    pq.write_table(lines.cast(pa.schema(kinds, metadata=lines.schema.metadata)), file)
+    assert fedbench.replay("simclr", file, searches=2) == before
 
 
 def test_seeds_are_those_of_the_most_configurations(table: Make) -> None:
@@ -404,7 +417,8 @@ def test_other_files_are_no_tables(table: Make, tmp_path: Path) -> None:
     for other, text in (
         (tmp_path / "torn", "altered"),
         (row, "no table"),
-        (tmp_path, "cannot read"),
+        (tmp_path, "is a folder; name '.*a table.parquet'"),
+        (tmp_path / "none", "cannot read"),
     ):
         with pytest.raises(StoreError, match=text):
             fedbench.replay("simclr", other)
