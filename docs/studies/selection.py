@@ -309,10 +309,15 @@ def scored_on_less(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], 
 def _order(
     store: Store, metric: str, pairs: Sequence[tuple[list[list[Row]], list[list[Row]]]]
 ) -> tuple[str, str]:
-    """Return tau and the regret of all configurations, means over cells of (scored, its runs)."""
+    """Return tau and the regret of all configurations: means over cells of (scored, its runs).
+
+    Both are empty where the score was not measured.
+    """
     taken, lost = [], []
     for table, runs in pairs:
         by = scores(store, table, metric, ROUNDS[-1])
+        if np.isneginf(by).all():  # noise leaves no epsilon to unbounded scores
+            return "", ""
         accuracy = accuracies(runs)
         taken.append(tau(by.mean(1), accuracy.mean(1)))
         lost += [regret(by[:, s], accuracy[:, 1 - s], COUNT) for s in range(len(SEEDS))]
