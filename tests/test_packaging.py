@@ -16,6 +16,8 @@ from packaging.metadata import Metadata
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("bench", "methods", "search_spaces", "leaderboards")
 SUFFIXES = (".py", ".yaml", ".parquet")
+OWN_RESULTS = [f"leaderboards/{name}" for name in ("results", "selection", "tables")]
+"""For readers of the repository, and not in the wheel."""
 
 
 def tracked() -> list[Path]:
@@ -29,7 +31,7 @@ def expected() -> set[str]:
     """Return the files of the wheel: the package's three files and the linked folders' content."""
     files = {"fedbench/__init__.py", "fedbench/__main__.py", "fedbench/py.typed", "fedbench/cli.py"}
     for path in tracked():
-        own_results = path.is_relative_to("leaderboards/results")  # for readers of the repository
+        own_results = any(path.is_relative_to(folder) for folder in OWN_RESULTS)
         if path.parts[0] in SHIPPED and path.suffix in SUFFIXES and not own_results:
             files.add(f"fedbench/{path.as_posix()}")
         if path.is_relative_to("bench/results/report/assets"):
