@@ -33,8 +33,8 @@ class TaskReplay:
     Attributes:
         settings: what sets the task apart from the table's others, by dotted name.
         configurations: their number.
-        left_out: number of configurations that lack a seed, and were not searched.
-        seeds: seeds of the table's runs.
+        left_out: number of configurations that lack one of `seeds`, and were not searched.
+        seeds: those that the most configurations have run with.
         metric: accuracy by which searches are judged; the objective never reads it.
         best: highest mean accuracy of a configuration, over all seeds; luck included.
         accuracy: mean accuracy of the picks, of the seeds that did not score them where there are
