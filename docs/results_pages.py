@@ -14,7 +14,9 @@ from typing import Any
 
 import fedbench
 from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.formats import MARKS, group_table
 from fedbench.bench.results.leaderboard.lines import Group, Line
+from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.show_runs import sparkline
@@ -66,9 +68,9 @@ def board_page(groups: Sequence[Group]) -> str:
         lines = [
             [
                 "–" if line.rank is None else str(line.rank),
-                _link(line, _named(line), own=False),
+                _link(line, html.escape(line.label), own=False),
                 _link(line, _interval(line)),
-                "*" if line.best else "",
+                MARKS[standing],
                 str(line.n_seeds),
                 *(
                     _link(line, text)
@@ -82,9 +84,11 @@ def board_page(groups: Sequence[Group]) -> str:
                     )
                 ),
             ]
-            for line in group.lines
+            for line, standing in zip(group.lines, power(group.lines).standings, strict=True)
         ]
         parts += [f"## {group.title}", _table(header, lines)]
+        if note := group_table(group).footer:
+            parts.append(f"{html.escape(note)}.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -217,10 +221,6 @@ def _link(line: Line, text: str, *, own: bool = True) -> str:
         return ""
     place = f"#line-{_anchor(line)}" if own else ""
     return f'<a href="{_file(line.method)}.html{place}">{text}</a>'
-
-
-def _named(line: Line) -> str:
-    return html.escape(f"{line.method} ({line.variant})" if line.variant else line.method)
 
 
 def _interval(line: Line) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.terminal.console import emit, emit_json, show_table
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:
-    from fedbench.bench.results.leaderboard.formats import Ranking
+    from fedbench.bench.results.leaderboard.formats import Ranking, TextTable
     from fedbench.bench.results.report.page import Report
     from fedbench.bench.results.store.merge import Merged
     from fedbench.bench.runs.figures import Figures
@@ -42,7 +42,8 @@ def show_leaderboard(
     elif form == "latex":
         emit(to_latex(ranking.board, short))
     else:
-        for index, table in enumerate(tables(ranking.board, short)):
+        shown = tables(ranking.board, short)
+        for index, table in enumerate(shown):
             if index:
                 emit("\n")
             # Where no method is tested to be the best, the first rank is in bold.
@@ -50,12 +51,16 @@ def show_leaderboard(
             show_table(table.header, table.rows, title=table.title, bold=bold)
             if table.footer and not quiet:
                 emit(table.footer)
-        if ranking.board.groups and not quiet and (legend := _legend(ranking)):
+        if (
+            ranking.board.groups
+            and not quiet
+            and (legend := _legend(ranking, shown[: len(ranking.board.groups)]))
+        ):
             emit(f"\n{legend}")
 
 
-def _legend(ranking: Ranking) -> str:
-    """Explain the columns and marks that the tables have."""
+def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
+    """Explain the columns and marks that the tables of groups have."""
     lines = ranking.board.lines
     parts = []
     if any(line.n_seeds >= 3 for line in lines):
@@ -66,9 +71,13 @@ def _legend(ranking: Ranking) -> str:
         parts.append("gain: over the same encoder before training")
     if any(line.local_acc_mean is not None for line in lines):
         parts.append("local: on each client's own test images, mean and sd over clients")
-    if any(line.best for line in lines):
+    marked = [table for table in groups if "best" in table.header]
+    marks = {row[table.header.index("best")] for table in marked for row in table.rows}
+    if "*" in marks:
         test = "paired t-test over seeds, Holm, 5 %"
         parts.append(f"*: the best, or not significantly different from it ({test})")
+    if "?" in marks:
+        parts.append("?: too few seeds to tell it from the first, or the first from it")
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")

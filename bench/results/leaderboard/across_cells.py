@@ -42,6 +42,7 @@ class MethodOverCells:
     Attributes:
         method: its spec.
         variant: its hyperparameters, where a cell has several lines of the method.
+        label: of the line in the first of its cells.
         means: its mean in each cell; None where the cell is missing, or a run of it diverged: the
             mean of the others would flatter it.
         coverage: share of cells with a result, those where it diverged included.
@@ -57,6 +58,7 @@ class MethodOverCells:
 
     method: str
     variant: str
+    label: str
     means: tuple[float | None, ...]
     coverage: float
     worst: float | None
@@ -89,6 +91,7 @@ class CellComparison:
         friedman_p: p-value of the hypothesis that all methods are alike; None with too few cells.
         critical_difference: of mean ranks, by Nemenyi; None unless Friedman's test rejects.
         entrants: the methods, best mean rank first.
+        usual: by method, the hyperparameters that labels of its lines leave out.
     """
 
     axis: str | None
@@ -100,6 +103,7 @@ class CellComparison:
     friedman_p: float | None
     critical_difference: float | None
     entrants: tuple[MethodOverCells, ...]
+    usual: Mapping[str, tuple[str, ...]]
 
     @property
     def cliques(self) -> tuple[tuple[int, int], ...]:
@@ -229,6 +233,7 @@ def _compare(
         friedman_p=p,
         critical_difference=difference,
         entrants=tuple(sorted(entrants, key=_order)),
+        usual={m: parts for cell in reversed(cells) for m, parts in cell.usual.items()},
     )
 
 
@@ -246,6 +251,7 @@ def _entrant(
     return MethodOverCells(
         method=first.method,
         variant=first.variant,
+        label=first.label,
         means=tuple(means),
         coverage=len(lines) / len(values),
         worst=None if any(diverged) else min((m for _, m in known), key=lambda m: score(metric, m)),
@@ -278,7 +284,7 @@ def _ranked(
 
 def _order(entrant: MethodOverCells) -> tuple[bool, float, float, str, str]:
     rank = entrant.mean_rank
-    return (rank is None, rank or 0.0, -entrant.coverage, entrant.method, entrant.variant)
+    return (rank is None, rank or 0.0, -entrant.coverage, entrant.method, entrant.label)
 
 
 def _shared_title(cells: Sequence[Group], axis: str | None) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbench.bench.config import identity, training_settings
 from fedbench.bench.config.dotted import flatten
@@ -339,7 +339,22 @@ def _in_words(name: str, value: Any) -> str:
     return f"{words} {str(value).lower() if isinstance(value, bool) else _text(value)}"
 
 
-def variants(rows: Mapping[str, Row]) -> dict[str, str]:
+class Variant(NamedTuple):
+    """Hyperparameters that tell a configuration from others of its method.
+
+    Attributes:
+        whole: all in which any two of them differ, as `client.lr=0.1, method.target=True`.
+        own: those of them that more than half of the configurations do not share, by their last
+            names: `lr=0.1`.
+        usual: the others, likewise, one by one.
+    """
+
+    whole: str
+    own: str
+    usual: tuple[str, ...]
+
+
+def variants(rows: Mapping[str, Row]) -> dict[str, Variant]:
     """Return, by configuration, the hyperparameters that tell it from others of its method.
 
     The evaluation is none of them.
@@ -354,9 +369,26 @@ def variants(rows: Mapping[str, Row]) -> dict[str, str]:
     for configs in by_method.values():
         names = sorted({name for config in configs.values() for name in config})
         shown = [name for name in names if _differs(name, configs)]
+        short = _last_names(shown)
+        counts = {
+            name: Counter(canonical_json(config.get(name)) for config in configs.values())
+            for name in shown
+        }
         for config_id, config in configs.items():
-            texts[config_id] = ", ".join(f"{name}={_text(config.get(name))}" for name in shown)
+            parts: dict[bool, list[str]] = {True: [], False: []}
+            for name in shown:
+                many = counts[name][canonical_json(config.get(name))] > len(configs) / 2
+                parts[many].append(f"{short[name]}={_text(config.get(name))}")
+            whole = ", ".join(f"{name}={_text(config.get(name))}" for name in shown)
+            texts[config_id] = Variant(whole, ", ".join(parts[False]), tuple(parts[True]))
     return texts
+
+
+def _last_names(names: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each dotted name, or the whole where two of them share it."""
+    last = {name: name.rpartition(".")[2] for name in names}
+    times = Counter(last.values())
+    return {name: part if times[part] == 1 else name for name, part in last.items()}
 
 
 def _differs(name: str, values: Mapping[str, Mapping[str, Any]]) -> bool:

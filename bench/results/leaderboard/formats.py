@@ -20,6 +20,7 @@ from fedbench.bench.results.leaderboard.across_cells import (
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
+from fedbench.bench.results.leaderboard.power import Standing, power
 from fedbench.bench.results.metrics import is_accuracy, metric_title, score
 from fedbench.bench.system.text import single_line
 
@@ -53,6 +54,15 @@ _LATEX = {
     "α": r"$\alpha$",
     "ε": r"$\varepsilon$",
 }
+
+MARKS = {
+    Standing.FIRST: "*",
+    Standing.ALIKE: "*",
+    Standing.UNCLEAR: "?",
+    Standing.WORSE: "",
+    Standing.UNTESTED: "",
+}
+"""Marks of standings in the column `best`."""
 
 _MARKDOWN = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
 """Characters that make Markdown of a cell; the `*` of the best is alone in its cell."""
@@ -116,7 +126,10 @@ def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
 
 
 def across_table(comparison: CellComparison) -> TextTable:
-    """Return the methods over the cells as text: means, worst, slope, mean rank."""
+    """Return the methods over the cells as text: means, worst, slope, mean rank.
+
+    Lines of a single cell are counted only, unless there are no others.
+    """
     percent = is_accuracy(comparison.metric)
     values = [f"{v:g}" if isinstance(v, int | float) else "" for v in comparison.values]
     shown = values if comparison.axis is not None else []
@@ -128,18 +141,24 @@ def across_table(comparison: CellComparison) -> TextTable:
             for mean, diverged in zip(entrant.means, entrant.diverged, strict=True)
             if shown
         ]
-        have = sum(entrant.has(cell) for cell in range(len(entrant.means)))
         return [
-            method_title(entrant),
+            entrant.label,
             *means,
             "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
             number(entrant.slope, percent, signed=True),
-            f"{have}/{len(entrant.means)}",
+            f"{have[entrant]}/{len(entrant.means)}",
             "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
             "*" if entrant.best else "",
         ]
 
-    rows = [cells(entrant) for entrant in comparison.entrants]
+    have = {
+        entrant: sum(entrant.has(cell) for cell in range(len(entrant.means)))
+        for entrant in comparison.entrants
+    }
+    listed = [e for e in comparison.entrants if have[e] > 1] or comparison.entrants
+    notes = [_footer(comparison), _not_listed(len(comparison.entrants) - len(listed))]
+    notes += _usual({e.method: comparison.usual.get(e.method, ()) for e in listed})
+    rows = [cells(entrant) for entrant in listed]
     columns = [
         index
         for index, name in enumerate(header)
@@ -149,15 +168,10 @@ def across_table(comparison: CellComparison) -> TextTable:
         title=f"{comparison.title} · {metric_title(comparison.metric)} · {len(values)} cells",
         header=[header[index] for index in columns],
         rows=[[row[index] for index in columns] for row in rows],
-        best=[bool(entrant.best) for entrant in comparison.entrants],
+        best=[bool(entrant.best) for entrant in listed],
         column=0,
-        footer=_footer(comparison),
+        footer="; ".join(filter(None, notes)),
     )
-
-
-def method_title(line: Line | MethodOverCells) -> str:
-    """Return the method, with its hyperparameters where a table has several lines of it."""
-    return f"{line.method} ({line.variant})" if line.variant else line.method
 
 
 def _footer(comparison: CellComparison) -> str:
@@ -172,18 +186,22 @@ def _footer(comparison: CellComparison) -> str:
     return f"{cells}: {verdict}, Nemenyi critical difference {comparison.critical_difference:.2f}"
 
 
-def plain_cells(line: Line) -> dict[str, str]:
+def plain_cells(line: Line, standing: Standing = Standing.UNTESTED) -> dict[str, str]:
     """Return a line as text by column heading; empty where nothing was measured.
 
     Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
     gives its value.
+
+    Args:
+        line: of a group.
+        standing: its place in the group, of which the column `best` has the mark.
     """
     percent = is_accuracy(line.metric)
     cells = {
         "rank": "" if line.rank is None else str(line.rank),
-        "method": method_title(line),
+        "method": line.label,
         metric_title(line.metric): _spread(line, percent),
-        "best": "*" if line.best else "",
+        "best": MARKS[standing],
         "seeds": str(line.n_seeds),
         "gain": number(line.gain, percent, signed=True),
     }
@@ -343,7 +361,10 @@ def tables(board: Leaderboard, ids: Mapping[str, str] | None = None) -> list[Tex
 
 def group_table(group: Group, ids: Mapping[str, str] | None = None) -> TextTable:
     """Return a group as text, without the columns that are empty throughout; ids: see `tables`."""
-    rows = [plain_cells(line) for line in group.lines]
+    standings = power(group.lines).standings
+    rows = [
+        plain_cells(line, standing) for line, standing in zip(group.lines, standings, strict=True)
+    ]
     always = {"rank", "method", "seeds"}
     header = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
     if ids is not None:
@@ -355,12 +376,24 @@ def group_table(group: Group, ids: Mapping[str, str] | None = None) -> TextTable
         title=group.title,
         header=header,
         rows=[[row[name] for name in header] for row in rows],
-        best=[bool(line.best) for line in group.lines],
+        best=[MARKS[standing] == "*" for standing in standings],
         column=header.index(metric) if metric in header else header.index("method"),
         footer="; ".join(
-            [UNEQUAL_BUDGETS] * group.unequal_budgets + [UNEVEN_CURVES] * group.uneven_curves
+            [UNEQUAL_BUDGETS] * group.unequal_budgets
+            + [UNEVEN_CURVES] * group.uneven_curves
+            + _usual(group.usual)
         ),
     )
+
+
+def _not_listed(count: int) -> str:
+    return f"not listed: {count} line{'s' * (count > 1)} of one cell only" if count else ""
+
+
+def _usual(usual: Mapping[str, Sequence[str]]) -> list[str]:
+    return [
+        f"{method} has {', '.join(parts)} unless said" for method, parts in usual.items() if parts
+    ]
 
 
 def _spread(line: Line, percent: bool) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fedbench.bench.results.leaderboard.comparability import (
     KEYS,
     Meaning,
+    Variant,
     class_id,
     contender,
     metric_value,
@@ -56,6 +57,8 @@ class Line:
         rank: 1 is best, ties share a rank; None if not ranked: nothing measured, or hyperparameters
             chosen with labels (`selection` is `oracle`).
         variant: the hyperparameters in which configurations of one method differ; else empty.
+        label: the method, and of `variant` what most of its configurations do not share.
+        usual: the rest of `variant`.
         mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
         values, seeds: the metric of each seed, in the order of seeds.
         row_ids: the runs that those values are from; `fedbench export` takes one.
@@ -148,11 +151,13 @@ class Line:
     replica_spread: float | None = None
     curve_ids: tuple[str, ...] = field(default=(), repr=False)
     tier: str | None = None
+    label: str = ""
+    usual: tuple[str, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
         """Plain values for JSON: the fields, with the columns of the class beside them."""
         flat = asdict(self)
-        keys, _ = flat.pop("keys"), flat.pop("curve_ids")
+        keys, *_ = (flat.pop(name) for name in ("keys", "curve_ids", "usual"))
         if self.tier is None:
             del flat["tier"]
         flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
@@ -179,6 +184,15 @@ class Group:
     def class_id(self) -> str:
         """Identity of the comparability class."""
         return class_id(self.keys)
+
+    @property
+    def usual(self) -> dict[str, tuple[str, ...]]:
+        """By method, the hyperparameters that labels of its lines leave out."""
+        parts: dict[str, dict[str, None]] = {}
+        for line in self.lines:
+            if line.usual:
+                parts.setdefault(line.method, {}).update(dict.fromkeys(line.usual))
+        return {method: tuple(sorted(of_method)) for method, of_method in parts.items()}
 
     @property
     def unequal_budgets(self) -> bool:
@@ -351,7 +365,7 @@ def _contracted(row: Row) -> bool:
 def _line(
     config_id: str,
     runs: _Runs,
-    variant: str,
+    variant: Variant,
     keys: Mapping[str, Any],
     published: Published | None,
     study: Spent | None,
@@ -373,7 +387,9 @@ def _line(
     return Line(
         rank=None,
         method=first.method,
-        variant=variant,
+        variant=variant.whole,
+        label=f"{first.method} ({variant.own})" if variant.own else first.method,
+        usual=variant.usual,
         config_id=config_id,
         metric=metric,
         mean=summary.mean,

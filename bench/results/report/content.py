@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.curves import Curve
-from fedbench.bench.results.leaderboard.formats import across_table, group_table, method_title
+from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.importance import importances
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line, Spent
-from fedbench.bench.results.leaderboard.power import Standing, power
+from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import StudyView
@@ -92,16 +92,6 @@ _SORTED_BY = {
     "published": "difference",
 }
 """Text column of a line to the unrounded number that it shows."""
-
-
-_MARKS = {
-    Standing.FIRST: "*",
-    Standing.ALIKE: "*",
-    Standing.UNCLEAR: "?",
-    Standing.WORSE: "",
-    Standing.UNTESTED: "",
-}
-"""Marks of standings in the column `best`."""
 
 
 class _Part(BaseModel):
@@ -180,7 +170,7 @@ def content(
     }
     groups = boards[metrics[0]].groups if metrics else ()
     specs = {row.method for row in rows} | {study.spec for study in studies}
-    names = {method_title(line): line.method for b in boards.values() for line in b.lines}
+    names = {line.label: line.method for b in boards.values() for line in b.lines}
     return {
         "title": title,
         "problems": list(problems),
@@ -237,15 +227,15 @@ def _board(board: Leaderboard) -> dict[str, Any]:
 def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
     """Return the lines' names for the rows of the heatmap: by mean rank, else as in the groups."""
     whole = [c for c in across if len(c.values) == len(board.groups)]
-    ranked = [method_title(e) for c in whole for e in c.entrants if e.mean_rank is not None]
-    return list(dict.fromkeys([*ranked, *(method_title(line) for line in board.lines)]))
+    ranked = [e.label for c in whole for e in c.entrants if e.mean_rank is not None]
+    return list(dict.fromkeys([*ranked, *(line.label for line in board.lines)]))
 
 
 def _across(comparison: CellComparison) -> dict[str, Any]:
     table = asdict(across_table(comparison))
     ranked = [e for e in comparison.entrants if e.mean_rank is not None]
     return {key: value for key, value in table.items() if key != "column"} | {
-        "ranks": [{"name": method_title(e), "rank": e.mean_rank, "best": e.best} for e in ranked],
+        "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
         "difference": comparison.critical_difference,
         "cliques": comparison.cliques,
     }
@@ -260,13 +250,8 @@ def _group(group: Group) -> dict[str, Any]:
         "header": list(table.header),
         "standings": list(strength.standings),
         "rows": [
-            [
-                _MARKS[standing] if name == "best" else _cell(line, name, text)
-                for name, text in zip(table.header, cells, strict=True)
-            ]
-            for line, cells, standing in zip(
-                group.lines, table.rows, strength.standings, strict=True
-            )
+            [_cell(line, name, text) for name, text in zip(table.header, cells, strict=True)]
+            for line, cells in zip(group.lines, table.rows, strict=True)
         ],
         "points": points_of(group, strength.standings),
     }

@@ -14,7 +14,6 @@ from fedbench.bench.results.leaderboard.comparability import (
     metric_value,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve
-from fedbench.bench.results.leaderboard.formats import method_title
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group
 from fedbench.bench.results.leaderboard.statistics import pareto_front, summarize
@@ -92,7 +91,7 @@ def points_of(group: Group, standings: Sequence[str]) -> dict[str, Any]:
     return columns(
         [
             {
-                "name": method_title(line),
+                "name": line.label,
                 "rank": line.rank,
                 "mean": line.mean,
                 "low": line.ci95_low,
@@ -128,7 +127,7 @@ def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
             continue
         points = [
             {
-                "name": method_title(line),
+                "name": line.label,
                 "x": value,
                 "mean": line.mean,
                 "low": line.ci95_low,
@@ -163,7 +162,7 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                 summary = summarize([value for value, _ in pairs])
                 points.append(
                     {
-                        "name": method_title(line),
+                        "name": line.label,
                         "metric": metric,
                         "round": done,
                         "gb": sum(sent for _, sent in pairs) / len(pairs) / 1e9,

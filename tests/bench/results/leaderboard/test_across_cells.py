@@ -220,6 +220,18 @@ def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
     ]
 
 
+def test_lines_of_one_cell_are_counted_in_the_text_only(make_row: MakeRow) -> None:
+    rows = [row for alpha in (0.1, 1.0) for row in seeds(make_row, "both", [0.5, 0.6], alpha)]
+    rows += seeds(make_row, "one", [0.5, 0.6], 0.1)
+    (comparison,) = leaderboard(rows).across()
+    table = across_table(comparison)
+    assert [row[0] for row in table.rows] == ["both"]
+    assert (
+        table.footer == "too few common cells for mean ranks; not listed: 1 line of one cell only"
+    )
+    assert {entrant.method for entrant in comparison.entrants} == {"both", "one"}
+
+
 def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: MakeRow) -> None:
     rows = [
         make_row(

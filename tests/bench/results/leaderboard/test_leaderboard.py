@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import DataConfig, EvaluationConfig, RunConfig
-from fedbench.bench.results.leaderboard.formats import plain_cells
+from fedbench.bench.config import (
+    ClientConfig,
+    DataConfig,
+    EvaluationConfig,
+    RunConfig,
+    ServerConfig,
+)
+from fedbench.bench.results.leaderboard.formats import group_table, plain_cells
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.lines import Line
 from fedbench.bench.results.store.row import Row
@@ -174,6 +180,41 @@ def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> No
     lines = leaderboard(made).groups[0].lines
     assert [line.variant for line in lines] == ["client.lr=0.3", "client.lr=0.03"]
     assert leaderboard(made[:1]).lines[0].variant == ""
+
+
+def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -> None:
+    """Of five configurations four have lr 0.1, four weight decay 0; at momentum two have each."""
+    base = {"lr": 0.1, "weight_decay": 0.0, "momentum": 0.0}
+    changes: list[dict[str, float]] = [
+        *({"momentum": 0.5}, {"momentum": 0.9}, {"lr": 0.01}),
+        *({}, {"weight_decay": 0.1, "momentum": 0.9}),
+    ]
+    rows = [
+        make_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
+        for i, change in enumerate(changes)
+    ]
+    (group,) = leaderboard(rows).groups
+    assert [line.label for line in group.lines] == [
+        "simclr (momentum=0.5)",
+        "simclr (momentum=0.9)",
+        "simclr (lr=0.01, momentum=0)",
+        "simclr (momentum=0)",
+        "simclr (momentum=0.9, weight_decay=0.1)",
+    ]
+    assert group.usual == {"simclr": ("lr=0.1", "weight_decay=0")}
+    assert group_table(group).footer == "simclr has lr=0.1, weight_decay=0 unless said"
+    assert group.lines[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
+
+
+def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -> None:
+    configs = [
+        RunConfig(client=ClientConfig(lr=lr), server=ServerConfig(lr=1.0 - lr)) for lr in (0.1, 0.2)
+    ]
+    lines = leaderboard([make_row(config, linear_acc=0.4) for config in configs]).lines
+    assert {line.label for line in lines} == {
+        "simclr (client.lr=0.1, server.lr=0.9)",
+        "simclr (client.lr=0.2, server.lr=0.8)",
+    }
 
 
 def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow) -> None:
