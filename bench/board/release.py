@@ -16,14 +16,13 @@ from fedbench.bench.board.description import Description
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.search_table import Run, choose, search_table
-from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, SUMS, pack
+from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, SUMS, pack
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA, table_bytes
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes
 
-FILE = "fedbench-results.parquet"
 _TITLE = "fedbench results: federated representation learning without labels"
 _TABLE_TITLE = "fedbench table of {name}: hyperparameters of federated learning without labels"
 _USE = """\
@@ -163,7 +162,7 @@ def _whole(rows: Sequence[Row], version: str) -> Description:
         name="fedbench-results",
         title=_TITLE,
         version=version,
-        file=FILE,
+        file=RELEASE,
         records="runs",
         line="run",
         holds="configuration, label-free scores, accuracy of probes, traffic, time, and a record of"
@@ -171,7 +170,7 @@ def _whole(rows: Sequence[Row], version: str) -> Description:
         origin=_ORIGIN,
         schema=ROW_SCHEMA.append(pa.field(CURVE, pa.string(), metadata=meaning)),
         rows=rows,
-        use=_USE.format(file=FILE),
+        use=_USE.format(file=RELEASE),
     )
 
 
@@ -180,7 +179,7 @@ def _meanings() -> dict[str, str]:
     found = {metric: formula for metric, formula, _, _ in OF_CLIENTS.values()}
     for objective in objectives().values():
         meaning = (objective.__doc__ or objective.formula).splitlines()[0]
-        better = "" if objective.higher_is_better else " Lower is better."
+        better = " Lower is better." if objective.better == "lower" else ""
         found[objective.metric] = f"{meaning}{better}"
     return found
 

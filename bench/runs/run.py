@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -369,4 +370,4 @@ def forget_cell(store: Store, identity: str) -> None:
 def command_line() -> str:
     """The command line of this process, without the folder of the program."""
     program = Path(sys.argv[0]).name.replace("__main__.py", "python -m fedbench")
-    return utf8_text(" ".join([program, *sys.argv[1:]]))
+    return utf8_text(f"{program} {shlex.join(sys.argv[1:])}".rstrip())

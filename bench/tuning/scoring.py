@@ -155,7 +155,7 @@ def objective_records() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "metric": objective.metric,
-                "better": "higher" if objective.higher_is_better else "lower",
+                "better": objective.better,
                 "over": "images",
                 "summary": (inspect.getdoc(type(objective)) or "").partition("\n")[0],
                 "formula": objective.formula,

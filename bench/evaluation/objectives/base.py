@@ -125,6 +125,11 @@ class Objective(ABC):
         """
         raise NotImplementedError(f"objective {self.name!r} has one exchange")
 
+    @property
+    def better(self) -> str:
+        """Which values are better, in a word or two."""
+        return "higher" if self.higher_is_better else "lower"
+
     def score(self, value: float) -> float:
         """Return what a search maximises."""
         return value if self.higher_is_better else -value

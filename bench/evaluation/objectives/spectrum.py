@@ -104,6 +104,7 @@ class AlphaReq(Objective):
     metric = "alpha_req"
     formula = "alpha of lambda_j ~ j^-alpha; score -|alpha - 1|"
     source = "Agrawal et al. 2022, 'alpha-ReQ'; range and weights as in reptrix, scaled to d"
+    better = "near 1"
     statistics = (Pairs(), Moments())
 
     def combine(self, sums: Sums) -> float | None:

@@ -34,6 +34,8 @@ from fedbench.bench.system.identity import canonical_json
 CURVE = "curve_json"
 CURVE_MEANING = "records of its rounds as a JSON list, as curve.parquet has them"
 SUMS = "SHA256SUMS"
+RELEASE = "fedbench-results.parquet"
+"""Name of the file in the folder that `fedbench release` writes."""
 VERSION = "fedbench.release"
 Points = Sequence[Mapping[str, Any]]
 Fill = Callable[[Path, Sequence[tuple[Row, Points]]], None]

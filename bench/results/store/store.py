@@ -38,7 +38,7 @@ from fedbench.bench.results.store.reader import (
     same_rows,
     tables_in,
 )
-from fedbench.bench.results.store.released import Points, is_release, unpacked
+from fedbench.bench.results.store.released import RELEASE, Points, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
@@ -425,7 +425,7 @@ def open_store(store: Store | Path | str | None = None) -> Store:
     """Return the store of a folder or of a release.
 
     Args:
-        store: a folder; the Parquet file of a release, or its https address; None =
+        store: a folder; the folder, the Parquet file or the https address of a release; None =
             `$FEDBENCH_STORE`, else `./leaderboards`.
 
     Raises:
@@ -434,6 +434,9 @@ def open_store(store: Store | Path | str | None = None) -> Store:
     if isinstance(store, Store):
         return store
     place = str(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
+    folder = Path(place).expanduser()
+    if (folder / RELEASE).is_file() and not (folder / "rows").exists():
+        place = str(folder / RELEASE)
     if is_release(place):
         from fedbench.bench.data.datasets import cache_root
 

@@ -19,8 +19,8 @@ import pytest
 import fedbench
 from fedbench.bench.board import submit
 from fedbench.bench.board.changes import Change, changes, changes_text
-from fedbench.bench.board.release import FILE, release
-from fedbench.bench.results.store.released import pack
+from fedbench.bench.board.release import release
+from fedbench.bench.results.store.released import RELEASE, pack
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
@@ -58,19 +58,20 @@ def released(board: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_release_reads_as_the_store_that_it_is_of(released: Path, board: Store) -> None:
-    store = open_store(released / FILE)
+    store = open_store(released / RELEASE)
     assert store.rows() == board.rows()
     assert store.problems() == []
     for row in board.rows():
         assert store.curve(store.key(row)) == board.curve(board.key(row))
     assert len(store.replicas(board.rows()[0].row_id)) == 2
-    frame = pd.read_parquet(released / FILE)  # without fedbench
+    assert open_store(released).rows() == store.rows()  # the folder
+    frame = pd.read_parquet(released / RELEASE)  # without fedbench
     assert frame["linear_acc"].tolist() == [row.linear_acc for row in board.rows()]
 
 
 def test_equal_stores_give_equal_bytes(released: Path, tmp_path: Path) -> None:
     """Also from the release itself."""
-    release(tmp_path / "again", released / FILE, version="2026.11")
+    release(tmp_path / "again", released / RELEASE, version="2026.11")
     for file in released.iterdir():
         assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
 
@@ -107,8 +108,8 @@ def test_the_card_names_licence_columns_and_contents(released: Path) -> None:
 def test_nothing_is_written_to_a_release(released: Path, tmp_path: Path) -> None:
     small = {"federation.num_rounds": 1, "data.train_subset": 80}
     with pytest.raises(StoreError, match="cannot be written to; copy it first: fedbench merge"):
-        fedbench.run("simclr", set=small, store=released / FILE)
-    merged = fedbench.merge([released / FILE], tmp_path / "mine")
+        fedbench.run("simclr", set=small, store=released)
+    merged = fedbench.merge([released / RELEASE], tmp_path / "mine")
     assert (merged.rows_added, merged.replicas_added) == (3, 1)
 
 
@@ -124,8 +125,8 @@ def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache:
         with pytest.raises(StoreError, match=reason):
             open_store(tmp_path / "other.parquet")
     assert not list(cache.glob("releases/*"))
-    torn = tmp_path / FILE
-    torn.write_bytes((released / FILE).read_bytes()[:-9])
+    torn = tmp_path / RELEASE
+    torn.write_bytes((released / RELEASE).read_bytes()[:-9])
     with pytest.raises(StoreError, match="torn or altered"):
         open_store(torn)
     (tmp_path / "SHA256SUMS").write_text((released / "SHA256SUMS").read_text())
@@ -156,11 +157,11 @@ def address(released: Path, tmp_path: Path) -> Iterator[tuple[str, Path, list[st
 
     place = tmp_path / "server"
     place.mkdir()
-    (place / FILE).write_bytes((released / FILE).read_bytes())
+    (place / RELEASE).write_bytes((released / RELEASE).read_bytes())
     handler = functools.partial(Handler, directory=str(place))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/{FILE}", place, asked
+        yield f"http://127.0.0.1:{server.server_port}/{RELEASE}", place, asked
         server.shutdown()
 
 
@@ -181,11 +182,11 @@ def test_an_address_is_read_and_checked(
         assert open_store(url).rows() == board.rows()
     assert caplog.text == ""
     (place / "SHA256SUMS").write_text(sums.replace(sums[:4], "0000"))
-    (place / "SHA256SUMS").write_text("".join(f"{'0' * 64}  {FILE}\n"))
+    (place / "SHA256SUMS").write_text("".join(f"{'0' * 64}  {RELEASE}\n"))
     with pytest.raises(StoreError, match="not the file of the SHA256SUMS"):
         open_store(url)
     with pytest.raises(StoreError, match=r"there is no release at .* \(HTTP 404\)"):
-        open_store(url.replace(FILE, "other.parquet"))
+        open_store(url.replace(RELEASE, "other.parquet"))
     with pytest.raises(StoreError, match="cannot fetch"):
         open_store("http://127.0.0.1:1/x.parquet")
 
@@ -226,7 +227,7 @@ def test_ranks_that_change_have_a_cause(honest: Honest) -> None:
 def test_a_release_lists_changes_since_another(
     released: Path, board: Store, tmp_path: Path, honest: Honest
 ) -> None:
-    result = release(tmp_path / "same", board, version="2026.12", against=released / FILE)
+    result = release(tmp_path / "same", board, version="2026.12", against=released / RELEASE)
     assert result.changes == ()
     assert "No rank has changed." in (tmp_path / "same" / "CHANGES.md").read_text()
     change = Change("board", "byol", "client.lr=0.1", None, 2, "new, 3 rows")
@@ -235,8 +236,8 @@ def test_a_release_lists_changes_since_another(
 
 
 def test_packing_no_rows_is_a_file_too(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(pack([], "0"))
-    assert open_store(tmp_path / FILE).rows() == []
+    (tmp_path / RELEASE).write_bytes(pack([], "0"))
+    assert open_store(tmp_path / RELEASE).rows() == []
 
 
 def test_a_bundle_that_cannot_be_written_leaves_nothing(
