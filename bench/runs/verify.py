@@ -149,6 +149,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
             for kind, name in (("studies", "study.json"), ("best values", "best.yaml")):
                 if (folder / name).exists():
                     yield kind, folder / name
+            yield from (("rungs", path) for path in sorted(folder.glob("bracket-*/[!.]*.json")))
     for folder in list_folder(root / "cells"):
         if not folder.is_dir():
             continue
@@ -244,6 +245,10 @@ _KINDS: dict[str, tuple[_Check, str]] = {
     ),
     "trials": (_trial, "delete it; the same `fedbench tune` command runs this trial again"),
     "studies": (_json, "delete it; the same `fedbench tune` command writes it again"),
+    "rungs": (
+        partial(_json, required=True),
+        "delete the folder it is in; the same `fedbench tune` command runs its trials again",
+    ),
     "best values": (_yaml, "delete it; the same `fedbench tune` command writes it again"),
     "curves": (
         _table,

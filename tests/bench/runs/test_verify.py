@@ -12,6 +12,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.best import best_file, write_best
 
@@ -23,6 +24,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_study("s", {"spec": "pfedae"})
     store.write_trial("s", 0, {"status": "ok", "objective": 0.5})
     write_best(best_file(store, "s"), "pfedae", "demo", "s", {"client.lr": 0.1})
+    decision = store.root / "trials" / "s" / "bracket-0" / "rung-0.json"
+    decision.parent.mkdir()
+    decision.write_text(seal({"kept": [0]}))
     return store.root
 
 
@@ -36,7 +40,7 @@ def test_a_store_that_is_well(whole: Path) -> None:
     assert result.ok
     assert {kind.kind: kind.files for kind in result.kinds} == {
         "rows": 1, "trials": 1, "studies": 1, "best values": 1, "curves": 1, "checkpoints": 1,
-        "clients": 4, "partitions": 1, "rounds": 1, "untrained": 1, "leaderboard": 1,
+        "clients": 4, "partitions": 1, "rounds": 1, "untrained": 1, "leaderboard": 1, "rungs": 1,
     }  # fmt: skip
     assert all(kind.fine == kind.files for kind in result.kinds)
     assert result.bytes == sum(
@@ -52,6 +56,7 @@ def test_a_store_that_is_well(whole: Path) -> None:
         ("trials", "trials/s/0.parquet"),
         ("studies", "trials/s/study.json"),
         ("best values", "trials/s/best.yaml"),
+        ("rungs", "trials/s/bracket-0/rung-0.json"),
         ("curves", "cells/*/curve.parquet"),
         ("checkpoints", "cells/*/round-*"),
         ("clients", "cells/*/clients/0-*"),

@@ -17,6 +17,7 @@ import pytest
 from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.sealed_json import seal, unseal
@@ -267,6 +268,7 @@ def test_altered_decisions_are_refused(tmp_path: Path, in_one_process: Use) -> N
     path.write_text(json.dumps(decision))
     with pytest.raises(StoreError, match="no checksum"):
         search(tmp_path)
+    assert [damage.file for damage in verify(tmp_path).damaged] == [str(path)]
 
 
 def test_brackets_of_hyperband(tmp_path: Path, in_one_process: Use) -> None:
