@@ -27,6 +27,7 @@ from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.spread import Spread, spreads
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.instruction_sets import caps_for
 from fedbench.bench.system.scratch import temporary_folder
 
 Verdict = Literal["same bits", "within seed spread", "different"]
@@ -57,6 +58,8 @@ class Reproduction:
         verdict: `same bits`; `within seed spread`, for another numeric platform only; `different`.
         reason: the cause of the verdict `different`; empty otherwise.
         environment: versions and hardware that differ: name to (then, now).
+        caps: environment variables under which this machine has the stored run's numeric platform;
+            empty if it has that already, or if none are known.
         row: the new row.
         claimed: the stored row.
     """
@@ -72,6 +75,7 @@ class Reproduction:
     verdict: Verdict
     reason: str
     environment: Mapping[str, tuple[str | None, str | None]]
+    caps: Mapping[str, str]
     row: Row = field(repr=False)
     claimed: Row = field(repr=False)
 
@@ -95,6 +99,7 @@ class Reproduction:
             "num_rounds": self.num_rounds,
             "differences": [asdict(difference) for difference in self.differences],
             "environment": {name: list(pair) for name, pair in self.environment.items()},
+            "caps": dict(self.caps),
         }
 
 
@@ -177,6 +182,7 @@ def reproduce(
         verdict=judged.verdict,
         reason=judged.reason,
         environment=_environment(row, again),
+        caps={} if judged.verdict == "same bits" else _caps(row, again),
         row=again,
         claimed=row,
     )
@@ -279,6 +285,13 @@ def _round_differences(
         if name != "seconds" and old.get(name) != new.get(name)
         if same_schema or not name.startswith("traffic.") or old.get(name) is not None
     ]
+
+
+def _caps(then: Row, now: Row) -> dict[str, str]:
+    platforms: list[dict[str, str]] = json.loads(then.platform_json or "[]")
+    if not known_apart(then, now) or len(platforms) != 1:  # several: it was resumed elsewhere
+        return {}
+    return caps_for(platforms[0])
 
 
 def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
+from fedbench.bench.system.instruction_sets import caps_for
 from fedbench.bench.system.numerics import _with_onednn_log, measure
 
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86")
@@ -87,3 +88,12 @@ def test_text_of_others_on_stdout_is_passed_on(capfd: pytest.CaptureFixture[str]
     os.write(1, b"after\n")
     assert (lines, result) == ([], "10")
     assert capfd.readouterr() == ("before\nmeanwhile\nafter\n", "")
+
+
+def test_no_caps_lead_to_a_platform_that_is_not_of_this_machine() -> None:
+    here = asdict(measure())
+    assert caps_for({**here, "device": "cuda"}) == {}
+    assert caps_for({**here, "architecture": "arm64"}) == {}
+    assert caps_for({**here, "torch": "0.1"}) == {}
+    assert caps_for({**here, "onednn": "jit:rvv", "aten": "RVV"}) == {}
+    assert caps_for({**here, "fingerprint": "0" * 64}) == {}
