@@ -49,7 +49,7 @@ _FOLDED = frozenset(
 _DROPPED_FIRST = (
     "setting",
     *("% / GB", "per GB", "minutes", "MB down", "MB up"),
-    *("objective", "k-NN %", "published", "gain", "notes", "local %", "preset", "data"),
+    *("objective", "k-NN %", "published", "gain", "notes", "local %", "preset", "data", "formula"),
 )
 """Headings of columns that a narrow terminal does without, in this order."""
 

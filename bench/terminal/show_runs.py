@@ -142,7 +142,7 @@ def _show_traffic(row: Row) -> None:
         lines.append(["label-free scores up, each scoring", "", size(int(scoring)), ""])
     if lines:
         emit("\n")
-        header = ["what", "messages", "bytes", "revealing single images"]
+        header = ["what", "messages", "bytes", "show an image"]
         show_table(header, lines, title="sent between clients and server")
 
 
