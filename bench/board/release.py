@@ -16,7 +16,8 @@ from fedbench.bench.board.description import Description
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.search_table import Run, choose, search_table
-from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, SUMS, pack
+from fedbench.bench.results.store.checked import SUMS
+from fedbench.bench.results.store.released import CURVE, CURVE_MEANING, RELEASE, pack
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA, table_bytes
 from fedbench.bench.results.store.store import Store, open_store

@@ -202,7 +202,7 @@ Rungs = Annotated[
 ]
 Table = Annotated[
     Path | None,
-    _option("FILE", "Repeat the search on a table of finished runs, without training."),
+    _option("FILE", "Repeat the search on a table of finished runs, or on its https address."),
 ]
 Searches = Annotated[
     int | None, _option("N", "With --table: number of searches; default: 100.", min=1)

@@ -1,26 +1,20 @@
 """Releases: all rows of a board with their curves as one Parquet file, or its https address.
 
-A release is unpacked once into the cache, below the SHA-256 of its bytes. Beside it may lie a file
-`SHA256SUMS`, as `sha256sum` writes it; the release is then checked against it.
+A release is unpacked once into the cache, below the SHA-256 of its bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlsplit, urlunsplit
-from urllib.request import urlopen
 
 import pyarrow as pa
 
+from fedbench.bench.results.store.checked import is_address, read_checked
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
     ROW_SCHEMA,
@@ -33,20 +27,16 @@ from fedbench.bench.system.identity import canonical_json
 
 CURVE = "curve_json"
 CURVE_MEANING = "records of its rounds as a JSON list, as curve.parquet has them"
-SUMS = "SHA256SUMS"
 RELEASE = "fedbench-results.parquet"
 """Name of the file in the folder that `fedbench release` writes."""
 VERSION = "fedbench.release"
 Points = Sequence[Mapping[str, Any]]
 Fill = Callable[[Path, Sequence[tuple[Row, Points]]], None]
-_ADDRESS = re.compile(r"^(https?):/+", re.IGNORECASE)
-_SECONDS = 60.0  # without a byte from the server
-_log = logging.getLogger(__name__)
 
 
 def is_release(place: str) -> bool:
     """Return True for the name of a Parquet file, or an address."""
-    return place.endswith(".parquet") or _ADDRESS.match(place) is not None
+    return place.endswith(".parquet") or is_address(place)
 
 
 def pack(runs: Sequence[tuple[Row, Points]], version: str) -> bytes:
@@ -75,7 +65,7 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
     Raises:
         StoreError: if it cannot be had, is damaged, or is none.
     """
-    data, name = _checked(place) if _ADDRESS.match(place) is None else _fetched(place)
+    data, name = read_checked(place, "release")
     folder = root / "releases" / hashlib.sha256(data).hexdigest()[:32]
     if folder.is_dir():
         return folder
@@ -111,64 +101,3 @@ def _points(text: str) -> list[dict[str, Any]]:
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise ValueError(f"{CURVE} holds no list of rounds")
     return points
-
-
-def _checked(place: str) -> tuple[bytes, str]:
-    """Return the bytes of a file, checked where the sums lie beside it, and its name."""
-    path = Path(place).expanduser()
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as err:
-        raise StoreError(f"there is no release at {place!r}; name another with --store") from err
-    except OSError as err:
-        raise StoreError(f"cannot read the release {place!r}: {err.strerror or err}") from err
-    sums = path.with_name(SUMS)
-    if sums.is_file():
-        _compare(data, sums.read_text(encoding="utf-8", errors="replace"), path.name, place)
-    return data, place
-
-
-def _fetched(place: str) -> tuple[bytes, str]:
-    """Return the bytes at an address, checked where the sums lie beside it, and the address.
-
-    A path makes one slash of two behind the scheme; they are put back.
-    """
-    address = _ADDRESS.sub(lambda found: f"{found[1].lower()}://", place)
-    parts = urlsplit(address)
-    path = PurePosixPath(parts.path)
-    sums = _download(urlunsplit(parts._replace(path=str(path.with_name(SUMS)), query="")), address)
-    data = _download(address, address)
-    if data is None:
-        raise StoreError(f"there is no release at {address} (HTTP 404)")
-    if sums is None:
-        _log.warning("%s is not checked: no %s lies beside it", address, SUMS)
-    else:
-        _compare(data, sums.decode("utf-8", errors="replace"), path.name, address)
-    return data, address
-
-
-def _download(address: str, release: str) -> bytes | None:
-    """Return what an address holds, or None if the server has nothing there."""
-    try:
-        with urlopen(address, timeout=_SECONDS) as answer:
-            return bytes(answer.read())
-    except HTTPError as err:
-        if err.code == 404:
-            return None
-        raise StoreError(f"cannot fetch {release}: the server answers {err.code}") from err
-    except (OSError, HTTPException, ValueError) as err:
-        why = getattr(err, "reason", None) or err
-        raise StoreError(f"cannot fetch {release}: {why}") from err
-
-
-def _compare(data: bytes, sums: str, name: str, place: str) -> None:
-    """Refuse bytes that are not those of the sums."""
-    lines = [parts for line in sums.splitlines() if len(parts := line.split(maxsplit=1)) == 2]
-    expected = {file.lstrip("*"): value for value, file in lines}.get(name)
-    if expected is None:
-        _log.warning("%s is not checked: the %s beside it does not name it", place, SUMS)
-    elif expected != hashlib.sha256(data).hexdigest():
-        raise StoreError(
-            f"{place} is not the file of the {SUMS} beside it: torn, altered, or of another"
-            " release; fetch both again"
-        )

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedbench.bench.results.search_table import COSTS, FORMAT, IDENTITY, SETTINGS, TABLE
+from fedbench.bench.results.store.checked import read_checked
 from fedbench.bench.results.store.schema import read_table
 from fedbench.bench.system.errors import StoreError
 
@@ -38,28 +39,33 @@ class SearchTable:
     shared: Mapping[str, Mapping[str, Any]]
 
 
-def read_search_table(file: Path) -> SearchTable:
+def read_search_table(place: str) -> SearchTable:
     """Return a table that `fedbench release --table` wrote.
 
+    Args:
+        place: the file, or its https address; compared with the `SHA256SUMS` beside it, if any.
+
     Raises:
-        StoreError: if the file cannot be read, or is no such table.
+        StoreError: if it cannot be read, or is no such table.
     """
+    folder = Path(place).expanduser()
+    if folder.is_dir():
+        inside = [str(path) for path in sorted(folder.glob("*.parquet"))]
+        raise StoreError(
+            f"{place!r} is a folder; name {inside[0] if inside else 'a Parquet file'!r}"
+        )
+    data, _ = read_checked(place, "table")
     try:
-        if file.is_dir():
-            inside = [str(path) for path in sorted(file.glob("*.parquet"))]
-            raise StoreError(f"is a folder; name {inside[0] if inside else 'a Parquet file'!r}")
-        table = _plain(read_table(file.read_bytes()))
+        table = _plain(read_table(data))
         about, shared = _metadata(table.schema)
         settings = tuple(about["settings"])
         metrics = _columns(table.schema, settings)
         lines = [_line(line, settings, metrics) for line in table.to_pylist()]
         _check_runs(lines)
-    except OSError as err:
-        raise StoreError(f"cannot read {str(file)!r}: {err.strerror or err}") from err
     except StoreError as err:
-        raise StoreError(f"{str(file)!r}: {err}") from err
+        raise StoreError(f"{place!r}: {err}") from err
     except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as err:
-        raise StoreError(f"{str(file)!r} cannot be read as a table to search in: {err}") from err
+        raise StoreError(f"{place!r} cannot be read as a table to search in: {err}") from err
     return SearchTable(lines, settings, metrics, shared)
 
 

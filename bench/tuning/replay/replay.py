@@ -13,6 +13,7 @@ import numpy as np
 
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.method.registry import canonical_spec
+from fedbench.bench.results.store.checked import plain_place
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.tuning.replay.search import SAMPLERS, Found, Space, search
@@ -75,7 +76,7 @@ class Replay(Shown):
 
     Attributes:
         spec: method spec.
-        file: the table.
+        file: the table, or its address.
         objective: score that was maximised.
         sampler: that suggested.
         searches: number of searches on each task.
@@ -83,7 +84,7 @@ class Replay(Shown):
     """
 
     spec: str
-    file: Path
+    file: str
     objective: str
     sampler: str
     searches: int
@@ -99,7 +100,7 @@ class Replay(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench tune --table --json`."""
-        return {**asdict(self), "file": str(self.file)}
+        return asdict(self)
 
 
 def replay(
@@ -127,7 +128,7 @@ def replay(
 
     Args:
         spec: method spec; the table has runs of it.
-        table: file that `fedbench release --table` wrote.
+        table: file that `fedbench release --table` wrote, or its https address.
         set: settings to which the runs are restricted.
         seed: of the first search; the others follow.
         searches: number of searches on each task.
@@ -143,7 +144,7 @@ def replay(
     Raises:
         FedbenchError: for a file that is no such table, or arguments that it does not suffice for.
     """
-    file, scoring = Path(table).expanduser(), Scoring(objective)
+    file, scoring = plain_place(table), Scoring(objective)
     check_sampler(sampler)
     check_fidelity(fidelity, sampler, batch_size)
     if sampler not in SAMPLERS:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,11 +101,11 @@ class Task:
         ]
 
 
-def read_tasks(file: Path, spec: str, settings: Mapping[str, Any]) -> list[Task]:
+def read_tasks(file: str, spec: str, settings: Mapping[str, Any]) -> list[Task]:
     """Return the tasks of a method in a table.
 
     Args:
-        file: as `fedbench release --table` writes it.
+        file: as `fedbench release --table` writes it, or its address.
         spec: method spec, canonical.
         settings: settings to which the runs are restricted, by dotted name.
 

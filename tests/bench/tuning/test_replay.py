@@ -418,7 +418,7 @@ def test_other_files_are_no_tables(table: Make, tmp_path: Path) -> None:
         (tmp_path / "torn", "altered"),
         (row, "no table"),
         (tmp_path, "is a folder; name '.*a table.parquet'"),
-        (tmp_path / "none", "cannot read"),
+        (tmp_path / "none", "there is no table at .*; name another with --table"),
     ):
         with pytest.raises(StoreError, match=text):
             fedbench.replay("simclr", other)
