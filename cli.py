@@ -309,6 +309,7 @@ def leaderboard(
     format_: opt.FormatName = None,
     published: opt.Published = True,
     reach: opt.Reach = None,
+    min_seeds: opt.MinSeeds = 1,
     ids: opt.Ids = False,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
@@ -317,7 +318,13 @@ def leaderboard(
     """Rank the runs in the store."""
     form = opt.parse_format(format_, output.json)
     ranking = fedbench.leaderboard(
-        store, grid=grid, dataset=dataset, metric=metric, published=published, reach=reach
+        store,
+        grid=grid,
+        dataset=dataset,
+        metric=metric,
+        published=published,
+        reach=reach,
+        min_seeds=min_seeds,
     )
     warn(*ranking.problems)
     if ranking.problems:

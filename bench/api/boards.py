@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ def leaderboard(
     metric: str = "linear_acc",
     published: bool = True,
     reach: float | None = None,
+    min_seeds: int = 1,
 ) -> Ranking:
     """Rank the runs of a store.
 
@@ -39,9 +41,10 @@ def leaderboard(
         published: look up the published numbers.
         reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
             over the rounds. Needs `evaluation.every` for more than one value per run.
+        min_seeds: leave out lines with fewer seeds that measured the metric or diverged.
 
     Raises:
-        ConfigError: for a `reach` that is no fraction.
+        ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
         UnknownNameError: for an unknown grid, metric or data set.
         StoreError: for a store that is not there or cannot be read.
     """
@@ -52,11 +55,14 @@ def leaderboard(
 
     if reach is not None and not 0 <= reach <= 1:
         raise ConfigError(f"--reach must be a fraction in [0, 1], such as 0.6 (got {reach:g})")
+    if min_seeds < 1:
+        raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
     store = open_store(store)
     rows = store.rows()
     row_ids = None if grid is None else _cells_of(rows, grid)
     curves, unreadable = (None, []) if reach is None else load_curves(store, rows)
-    board = rank(
+    ranked = partial(
+        rank,
         rows,
         row_ids=row_ids,
         dataset=dataset,
@@ -66,6 +72,7 @@ def leaderboard(
         curves=curves,
         reach=reach,
     )
+    board = ranked(min_seeds=min_seeds)
     problems = (*store.problems(), *unreadable)
     board, reproductions = _with_tiers(board, store)
     if board.groups:
@@ -76,6 +83,9 @@ def leaderboard(
             f"there is no store at {str(store.root)!r}; name another with --store, or fill this"
             f" one: `fedbench run simclr --store {shlex.quote(str(store.root))}`"
         )
+    if min_seeds > 1 and (lines := ranked(min_seeds=1).lines):
+        most = max(line.n_seeds + line.num_diverged for line in lines)
+        return Ranking(board, problems, f"no line has {min_seeds} seeds; the most is {most}")
     return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
 
 

@@ -348,6 +348,9 @@ Published = Annotated[
 Reach = Annotated[
     float | None, _option("X", "Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
 ]
+MinSeeds = Annotated[
+    int, _option("N", "Leave out lines of fewer seeds; one that diverged counts.", min=1)
+]
 Strict = Annotated[
     bool, _choice("Exit with code 5 if a file of the store cannot be read.", "--strict")
 ]

@@ -73,6 +73,7 @@ def leaderboard(
     studies: Mapping[str, Spent] | None = None,
     curves: Mapping[str, Curve] | None = None,
     reach: float | None = None,
+    min_seeds: int = 1,
 ) -> Leaderboard:
     """Rank configurations within their comparability class.
 
@@ -86,6 +87,7 @@ def leaderboard(
         studies: cost of each tuning study, by its id.
         curves: accuracies over rounds by row id, for the columns that need them.
         reach: k-NN accuracy for `rounds_to_reach` and `gb_to_reach`.
+        min_seeds: leave out lines with fewer seeds that measured the metric or diverged.
 
     Raises:
         UnknownNameError: a metric that is no column and in no row.
@@ -103,9 +105,10 @@ def leaderboard(
     )
     groups = []
     for identity, (keys, members) in divided.items():
-        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach)
+        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach, min_seeds)
         unscaled = unscaled_keys(members, keys)
-        groups.append(Group(title_of[identity], keys, ranked(lines), unscaled))
+        if lines:
+            groups.append(Group(title_of[identity], keys, ranked(lines), unscaled))
     groups.sort(key=lambda group: order(group.keys))
     return Leaderboard(metric, tuple(groups), reach)
 

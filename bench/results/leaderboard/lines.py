@@ -214,6 +214,7 @@ def lines_of(
     studies: Mapping[str, Spent],
     curves: Mapping[str, Curve] | None = None,
     reach: float | None = None,
+    min_seeds: int = 1,
 ) -> list[Line]:
     """Return the lines of one class, not ranked yet.
 
@@ -225,10 +226,13 @@ def lines_of(
         studies: cost of each tuning study, by its id.
         curves: by row id; None = leave the fields out that come from them.
         reach: k-NN accuracy to look for in the curves.
+        min_seeds: leave out configurations with fewer seeds that measured the metric or diverged.
     """
     configs: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (contender(row), row.seed, *_first_finished(row))):
         configs.setdefault(contender(row), []).append(row)
+    if min_seeds > 1:
+        configs = {i: c for i, c in configs.items() if _num_seeds(c, metric) >= min_seeds}
     variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
     meanings = {
         name: Meaning([_having(runs, name) for runs in configs.values()], name)
@@ -261,6 +265,11 @@ def _local(metric: str) -> str:
 def _having(rows: Sequence[Row], metric: str) -> list[Row]:
     """Return the finished rows that measured a metric."""
     return [row for row in rows if row.status == "ok" and metric_value(row, metric) is not None]
+
+
+def _num_seeds(rows: Sequence[Row], metric: str) -> int:
+    diverged = [row for row in rows if row.status == "diverged"]
+    return len({row.seed for row in (*_having(rows, metric), *diverged)})
 
 
 def _first_finished(row: Row) -> tuple[Any, ...]:

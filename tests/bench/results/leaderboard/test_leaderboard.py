@@ -182,6 +182,22 @@ def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> No
     assert leaderboard(made[:1]).lines[0].variant == ""
 
 
+def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence(make_row: MakeRow) -> None:
+    def run(spec: str, seed: int, **fields: Any) -> Row:
+        return make_row(RunConfig(spec=spec, seed=seed), **fields)
+
+    rows = [
+        *(run("three", seed, linear_acc=0.4) for seed in range(3)),
+        *(run("two", seed, linear_acc=0.6) for seed in range(2)),
+        *(run("mixed", seed, linear_acc=0.5) for seed in range(2)),
+        run("mixed", 2, status="diverged"),
+        *(run("broken", seed, status="error", error="died") for seed in range(3)),
+    ]
+    lines = leaderboard(rows, min_seeds=3).lines
+    assert [(line.rank, line.method) for line in lines] == [(1, "three"), (2, "mixed")]
+    assert leaderboard(rows, min_seeds=4).groups == ()
+
+
 def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -> None:
     """Of five configurations four have lr 0.1, four weight decay 0; at momentum two have each."""
     base = {"lr": 0.1, "weight_decay": 0.0, "momentum": 0.0}
