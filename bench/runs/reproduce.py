@@ -18,6 +18,7 @@ from fedbench.bench.results.store.replicas import (
     Difference,
     differences,
     known_apart,
+    measured_once,
     platform_of,
     results_of,
 )
@@ -50,8 +51,10 @@ class Reproduction:
         row_id: of the run.
         method: its spec.
         seed: its seed.
-        num_results: values that were compared.
+        num_results: values of the row that were compared.
         num_rounds: rounds that were compared; 0 if the store has no curve of the run.
+        not_compared: metrics that only one of the two runs has, since another version of the code
+            made the other.
         differences: values that are not the same to the last bit; empty = reproduced.
         platforms: numeric platforms of the stored run and of this one.
         spread: metrics beside the spread of seeds, if the platforms are known to differ.
@@ -69,6 +72,7 @@ class Reproduction:
     seed: int
     num_results: int
     num_rounds: int
+    not_compared: tuple[str, ...]
     differences: tuple[Difference, ...]
     platforms: tuple[str, str]
     spread: tuple[Spread, ...]
@@ -97,6 +101,7 @@ class Reproduction:
             "spread": [spread.as_dict() for spread in self.spread],
             "num_results": self.num_results,
             "num_rounds": self.num_rounds,
+            "not_compared": list(self.not_compared),
             "differences": [asdict(difference) for difference in self.differences],
             "environment": {name: list(pair) for name, pair in self.environment.items()},
             "caps": dict(self.caps),
@@ -170,12 +175,14 @@ def reproduce(
     )
     num_test = len(open_dataset(config, data_dir).test_labels)
     judged = judge(row, again, store.rows(), num_test, of_rounds)
+    not_compared = measured_once(row, again)
     return Reproduction(
         row_id=row.row_id,
         method=row.method,
         seed=row.seed,
-        num_results=len(results_of(row)),
+        num_results=len(results_of(row).keys() - not_compared),
         num_rounds=min(len(before), len(after)),
+        not_compared=tuple(not_compared),
         differences=judged.differences,
         platforms=(platform_of(row), platform_of(again)),
         spread=judged.spread,

@@ -152,6 +152,9 @@ def show_reproduction(result: Reproduction) -> None:
         )
     else:
         emit(f"{head}: not reproduced, {differences} ({compared}): {result.reason}")
+    if result.not_compared:
+        some = count(len(result.not_compared), "metric")
+        emit(f"not compared: {some} that only one of the two versions of fedbench recorded")
     if result.spread and not result.same:
         rows = [
             [s.metric, *(f"{v:.4g}" for v in (s.stored, s.now, s.now - s.stored, s.limit))]

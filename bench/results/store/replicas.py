@@ -70,9 +70,12 @@ def differences(first: Row, second: Row) -> list[Difference]:
     """Compare the results of two rows to the last bit.
 
     Of rows of two schema versions, a column that is null in the older one is not compared: the
-    older schema may not have had it.
+    older schema may not have had it. Nor are the metrics of `measured_once`.
     """
     one, other = results_of(first), results_of(second)
+    for name in measured_once(first, second):
+        one.pop(name, None)
+        other.pop(name, None)
     if first.schema_version != second.schema_version:
         older = min(first, second, key=lambda row: row.schema_version)
         for name in [name for name in Row.model_fields if getattr(older, name) is None]:
@@ -83,6 +86,18 @@ def differences(first: Row, second: Row) -> list[Difference]:
         for name in dict.fromkeys([*one, *other])
         if one.get(name) != other.get(name)
     ]
+
+
+def measured_once(first: Row, second: Row) -> list[str]:
+    """Return the metrics that only one of two rows has, if they are of two versions of the code.
+
+    One version may record more than another. Under one version such a metric is undefined in one
+    of the rows, which is a difference.
+    """
+    if (first.package_version, first.git_sha) == (second.package_version, second.git_sha):
+        return []
+    one, other = (json.loads(row.metrics_json or "{}") for row in (first, second))
+    return sorted({*one} ^ {*other})
 
 
 def replica_hash(row: Row) -> str:

@@ -12,6 +12,7 @@ from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.replicas import (
     differences,
     known_apart,
+    measured_once,
     platform_of,
     replica_hash,
 )
@@ -192,6 +193,18 @@ def test_columns_that_an_older_schema_lacks_are_not_compared(make_row: MakeRow) 
     assert difference.name == "knn_acc"
     (difference,) = differences(new.model_copy(update={"revealing_messages": None}), new)
     assert difference.name == "revealing_messages"
+
+
+def test_metrics_that_another_version_does_not_record_are_not_compared(make_row: MakeRow) -> None:
+    old = make_row(git_sha="a" * 40, metrics_json='{"sep":0.5}')
+    new = old.model_copy(update={"git_sha": "b" * 40, "metrics_json": '{"lidar":3.0,"sep":0.5}'})
+    assert differences(old, new) == differences(new, old) == []
+    assert measured_once(old, new) == measured_once(new, old) == ["lidar"]
+    (difference,) = differences(old, new.model_copy(update={"metrics_json": '{"sep":0.6}'}))
+    assert difference.name == "sep"
+    # Of one version a metric that a run lacks is undefined there.
+    (difference,) = differences(old, new.model_copy(update={"git_sha": old.git_sha}))
+    assert (difference.name, difference.first) == ("lidar", None)
 
 
 def test_traffic_of_rounds_that_older_curves_lack_is_not_compared() -> None:
