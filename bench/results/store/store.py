@@ -435,8 +435,10 @@ def open_store(store: Store | Path | str | None = None) -> Store:
         return store
     place = str(store or os.environ.get(STORE_VARIABLE) or "leaderboards")
     folder = Path(place).expanduser()
-    if (folder / RELEASE).is_file() and not (folder / "rows").exists():
-        place = str(folder / RELEASE)
+    # A name that no system takes is explained when the store is read.
+    with suppress(OSError):
+        if (folder / RELEASE).is_file() and not (folder / "rows").exists():
+            place = str(folder / RELEASE)
     if is_release(place):
         from fedbench.bench.data.datasets import cache_root
 
