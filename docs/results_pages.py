@@ -15,6 +15,7 @@ from typing import Any
 import fedbench
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.formats import MARKS, group_table
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.store.row import Row
@@ -42,14 +43,14 @@ def write(folder: Path, store: Store) -> None:
     tiers = {tier["row_id"]: tier for tier in ranking.reproductions}
     rows = {row.row_id: row for row in reversed(store.rows())}  # of replicas the first
     methods = sorted({row.method for row in rows.values()})
-    (folder / "board.md").write_text(board_page(groups), encoding="utf-8")
+    (folder / "board.md").write_text(board_page(ranking.board), encoding="utf-8")
     (folder / "methods.md").write_text(index_page(methods, groups), encoding="utf-8")
     for method in methods:
         text = method_page(method, groups, rows, store, tiers)
         (folder / f"{_file(method)}.md").write_text(text, encoding="utf-8")
 
 
-def board_page(groups: Sequence[Group]) -> str:
+def board_page(board: Leaderboard) -> str:
     """Return the tables of all comparability classes."""
     parts = [
         "# Board",
@@ -62,9 +63,9 @@ def board_page(groups: Sequence[Group]) -> str:
     ]
     header = ["rank", "method", "linear %", "best", "seeds", "gain", "k-NN %", "objective"]
     header += ["MB", "minutes"]
-    known = any(line.tier for group in groups for line in group.lines)
+    known = any(line.tier for line in board.lines)
     header += ["reproduced"] * known
-    for group in groups:
+    for group in board.groups:
         lines = [
             [
                 "–" if line.rank is None else str(line.rank),
@@ -87,7 +88,7 @@ def board_page(groups: Sequence[Group]) -> str:
             for line, standing in zip(group.lines, power(group.lines).standings, strict=True)
         ]
         parts += [f"## {group.title}", _table(header, lines)]
-        if note := group_table(group).footer:
+        if note := group_table(group, usual=board.usual).footer:
             parts.append(f"{html.escape(note)}.")
     return "\n\n".join(parts) + "\n"
 

@@ -95,6 +95,15 @@ def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 700
 
 
+def test_the_board_shown_is_that_of_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = re.findall(r"`fedbench (leaderboard --store leaderboards/results.*?)`", README)
+    words = shlex.split(command.replace("leaderboards/results", str(ROOT / "leaderboards/results")))
+    with pytest.raises(SystemExit):
+        main(words)
+    (shown,) = (block for block in blocks("text") if block.startswith("over alpha"))
+    assert shown in capsys.readouterr().out
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     built = (ROOT / "docs" / "_build", ROOT / "docs" / "generated")
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]

@@ -41,7 +41,7 @@ def leaderboard(
         published: look up the published numbers.
         reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
             over the rounds. Needs `evaluation.every` for more than one value per run.
-        min_seeds: leave out lines with fewer seeds that measured the metric or diverged.
+        min_seeds: leave out lines with fewer seeds that measured the metric or diverged; 1 = none.
 
     Raises:
         ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
@@ -83,9 +83,10 @@ def leaderboard(
             f"there is no store at {str(store.root)!r}; name another with --store, or fill this"
             f" one: `fedbench run simclr --store {shlex.quote(str(store.root))}`"
         )
-    if min_seeds > 1 and (lines := ranked(min_seeds=1).lines):
-        most = max(line.n_seeds + line.num_diverged for line in lines)
-        return Ranking(board, problems, f"no line has {min_seeds} seeds; the most is {most}")
+    if min_seeds > 1 and (every := ranked(min_seeds=1)).lines:
+        most = max(line.num_tried for line in every.lines)
+        nothing = f"no line has {min_seeds} seeds that measured {every.metric} or diverged"
+        return Ranking(board, problems, f"{nothing}; the most is {most}")
     return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
 
 

@@ -189,7 +189,7 @@ def reproduce(
         verdict=judged.verdict,
         reason=judged.reason,
         environment=_environment(row, again),
-        caps={} if judged.verdict == "same bits" else _caps(row, again),
+        caps={} if judged.verdict == "same bits" else _caps_of(row, again),
         row=again,
         claimed=row,
     )
@@ -294,7 +294,7 @@ def _round_differences(
     ]
 
 
-def _caps(then: Row, now: Row) -> dict[str, str]:
+def _caps_of(then: Row, now: Row) -> dict[str, str]:
     platforms: list[dict[str, str]] = json.loads(then.platform_json or "[]")
     if not known_apart(then, now) or len(platforms) != 1:  # several: it was resumed elsewhere
         return {}

@@ -19,6 +19,11 @@ from fedbench.bench.system.numerics import measure
 
 _ATEN = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
 _ONEDNN = {"sse41": "SSE41", "avx": "AVX", "avx2": "AVX2", "avx512_core": "AVX512_CORE"}
+"""Instruction sets to values of `ONEDNN_MAX_CPU_ISA`, the oldest first."""
+
+_OPENBLAS = re.compile(r"openblas [\d.]+ (\w+)")
+_CAPPED = {"aten", "onednn", "numpy_blas", "fingerprint"}
+"""Fields of a platform that the variables change."""
 
 
 def caps_for(record: Mapping[str, str]) -> dict[str, str]:
@@ -27,19 +32,16 @@ def caps_for(record: Mapping[str, str]) -> dict[str, str]:
     Takes some seconds: a process is started to measure it.
 
     Args:
-        record: of the platform, as rows have it; one of x86 without a GPU.
+        record: of the platform, as rows have it.
 
     Returns:
-        The variables and their values; empty if these caps do not lead to that platform, which
-        includes other versions of the libraries.
+        The variables and their values; empty if no caps lead to that platform: on other
+        architectures than x86, with a GPU, with other versions of the libraries, or if the
+        fingerprint differs all the same.
     """
     wanted = {name: value for name, value in record.items() if name != "name"}
-    caps = _caps(wanted)
-    here = asdict(measure())
-    fixed = here.keys() - {"aten", "onednn", "numpy_blas", "fingerprint"}
-    if not caps or {name: wanted.get(name) for name in fixed} != {
-        name: here[name] for name in fixed
-    }:
+    caps, here = caps_of(wanted), asdict(measure())
+    if not caps or any(wanted.get(name) != here[name] for name in here.keys() - _CAPPED):
         return {}
     done = subprocess.run(
         [sys.executable, "-P", "-m", __name__],
@@ -49,29 +51,25 @@ def caps_for(record: Mapping[str, str]) -> dict[str, str]:
         text=True,
     )
     # A processor without these instructions ends the process by a signal.
-    if done.returncode or json.loads(done.stdout.splitlines()[-1]) != wanted:
-        return {}
-    return caps
+    return caps if done.returncode == 0 and json.loads(done.stdout) == wanted else {}
 
 
-def _caps(record: Mapping[str, str]) -> dict[str, str]:
+def caps_of(record: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that lead to the names in a record; empty if one of them has none."""
+    aten = _ATEN.get(record.get("aten", ""))
+    sets = {*re.findall(r"sse41|avx\w*", record.get("onednn", ""))}
+    libraries = record.get("numpy_blas", "").split(", ")
+    found = [match[1] for part in libraries if (match := _OPENBLAS.fullmatch(part))]
     if record.get("architecture") != "x86_64" or record.get("device") != "cpu":
         return {}
-    sets = {*re.findall(r"sse41|avx\w*", record["onednn"])}
-    kernels = {part.split()[-1] for part in record["numpy_blas"].split(", ")}
-    known = sets <= _ONEDNN.keys() and record["aten"] in _ATEN
-    if (
-        not known
-        or not sets
-        or len(kernels) != 1
-        or not record["numpy_blas"].startswith("openblas")
-    ):
+    if aten is None or not sets or not sets <= _ONEDNN.keys():
+        return {}
+    if len(found) < len(libraries) or len({*found}) != 1:
         return {}
     return {
-        "ATEN_CPU_CAPABILITY": _ATEN[record["aten"]],
+        "ATEN_CPU_CAPABILITY": aten,
         "ONEDNN_MAX_CPU_ISA": _ONEDNN[max(sets, key=list(_ONEDNN).index)],
-        "OPENBLAS_CORETYPE": kernels.pop(),
+        "OPENBLAS_CORETYPE": found[0],
     }
 
 

@@ -99,8 +99,8 @@ StoreDir = Annotated[
     Path | None,
     _option(
         "DIR",
-        "Folder of results, or a release to read: its Parquet file or https address; default:"
-        " $FEDBENCH_STORE, else ./leaderboards.",
+        "Folder of results, or a release to read: its folder, Parquet file or https address;"
+        " default: $FEDBENCH_STORE, else ./leaderboards.",
         "--store",
     ),
 ]
@@ -201,7 +201,7 @@ Rungs = Annotated[
     _option("N", "Rungs of a bracket; default: 3, or as many as rounds allow.", min=2, max=_RUNS),
 ]
 Table = Annotated[
-    Path | None,
+    str | None,
     _option("FILE", "Repeat the search on a table of finished runs, or on its https address."),
 ]
 Searches = Annotated[
@@ -349,7 +349,7 @@ Reach = Annotated[
     float | None, _option("X", "Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
 ]
 MinSeeds = Annotated[
-    int, _option("N", "Leave out lines of fewer seeds; one that diverged counts.", min=1)
+    int, _option("N", "Leave out lines with fewer than N seeds; diverged ones count.", min=1)
 ]
 Strict = Annotated[
     bool, _choice("Exit with code 5 if a file of the store cannot be read.", "--strict")

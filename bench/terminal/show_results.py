@@ -47,7 +47,8 @@ def show_leaderboard(
             if index:
                 emit("\n")
             # Where no method is tested to be the best, the first rank is in bold.
-            bold = table.best if any(table.best) else [row[0] == "1" for row in table.rows]
+            tested = any(table.best) or "best" in table.header
+            bold = table.best if tested else [row[0] == "1" for row in table.rows]
             show_table(table.header, table.rows, title=table.title, bold=bold)
             if table.footer and not quiet:
                 emit(table.footer)
@@ -77,7 +78,7 @@ def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
         test = "paired t-test over seeds, Holm, 5 %"
         parts.append(f"*: the best, or not significantly different from it ({test})")
     if "?" in marks:
-        parts.append("?: too few seeds to tell it from the first, or the first from it")
+        parts.append("?: unclear, too few seeds to tell it from the others that are marked")
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
@@ -173,7 +174,7 @@ def show_reproduction(result: Reproduction) -> None:
         emit(f"{name}: {then or 'unknown'} then, {now or 'unknown'} now")
     if result.caps:
         caps = " ".join(f"{name}={value}" for name, value in result.caps.items())
-        emit(f"this machine gives the bits of the platform then with: {caps}")
+        emit(f"to get the bits of the stored run's platform on this machine, set: {caps}")
 
 
 def _short(value: object) -> str:

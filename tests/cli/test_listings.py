@@ -13,6 +13,7 @@ import pytest
 TINY = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
 
 Call = Callable[..., Any]
+RESULTS = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 
 
 def test_leaderboard_in_a_pipe_is_plain_text(call: Call, store: Path, finished: Any) -> None:
@@ -31,6 +32,29 @@ def test_leaderboard_formats_agree(call: Call, store: Path, finished: Any) -> No
     text = call("leaderboard", "--store", store, "--format", "csv").out
     assert f"{row['mean']!r}" in text
     assert "| rank | method |" in call("leaderboard", "--store", store, "--format", "markdown").out
+
+
+def test_leaderboard_of_the_shipped_rows_from_three_seeds_on(call: Call) -> None:
+    place = ("--store", RESULTS, "--grid", "heterogeneity")
+    rows = call("leaderboard", *place, "--json").json["rows"]
+    few = call("leaderboard", *place, "--min-seeds", 3, "--json").json["rows"]
+    assert [row for row in rows if row["n_seeds"] + row["num_diverged"] >= 3]
+    assert 0 < len(few) < len(rows)
+    assert all(row["n_seeds"] + row["num_diverged"] >= 3 for row in few)
+    assert {row["standing"] for row in few} >= {"unclear", "worse"}
+    text = call("leaderboard", *place, "--min-seeds", 3).out
+    assert "\n?: unclear, too few seeds" in text
+    none = call("leaderboard", *place, "--min-seeds", 99)
+    assert (none.code, none.out) == (0, "")
+    most = max(row["n_seeds"] for row in rows)
+    assert (
+        f"no line has 99 seeds that measured linear_acc or diverged; the most is {most}" in none.err
+    )
+
+
+def test_the_best_value_of_alpha_req_is_neither_high_nor_low(call: Call) -> None:
+    better = {record["name"]: record["better"] for record in call("objectives", "--json").json}
+    assert (better["alpha-req"], better["sigreg"], better["sep"]) == ("near 1", "lower", "higher")
 
 
 def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_path: Path) -> None:

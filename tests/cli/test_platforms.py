@@ -90,8 +90,10 @@ def test_reproduce_says_how_this_machine_gets_the_bits_of_an_older_one(
 ) -> None:
     _, capped, run_id = stores
     command = ("reproduce", run_id, "--store", capped, *PLACE, "-q")
-    (line,) = [line for line in shell(*command).out.splitlines() if line.startswith("this machine")]
-    caps = dict(part.split("=") for part in line.partition("with: ")[2].split(" "))
+    (line,) = [
+        line for line in shell(*command).out.splitlines() if line.startswith("to get the bits")
+    ]
+    caps = dict(part.split("=") for part in line.partition("set: ")[2].split(" "))
     assert caps["ATEN_CPU_CAPABILITY"] == "default"
     assert caps["ONEDNN_MAX_CPU_ISA"] == "SSE41"
     again = shell(*command, "--json", env=caps)

@@ -7,11 +7,12 @@ accuracy of one class with one of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedbench.bench.results.leaderboard.comparability import CLIENTS
+from fedbench.bench.results.leaderboard.labels import methods_of_several_lines
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
@@ -42,7 +43,7 @@ class MethodOverCells:
     Attributes:
         method: its spec.
         variant: its hyperparameters, where a cell has several lines of the method.
-        label: of the line in the first of its cells.
+        label: of its lines.
         means: its mean in each cell; None where the cell is missing, or a run of it diverged: the
             mean of the others would flatter it.
         coverage: share of cells with a result, those where it diverged included.
@@ -91,7 +92,6 @@ class CellComparison:
         friedman_p: p-value of the hypothesis that all methods are alike; None with too few cells.
         critical_difference: of mean ranks, by Nemenyi; None unless Friedman's test rejects.
         entrants: the methods, best mean rank first.
-        usual: by method, the hyperparameters that labels of its lines leave out.
     """
 
     axis: str | None
@@ -103,7 +103,6 @@ class CellComparison:
     friedman_p: float | None
     critical_difference: float | None
     entrants: tuple[MethodOverCells, ...]
-    usual: Mapping[str, tuple[str, ...]]
 
     @property
     def cliques(self) -> tuple[tuple[int, int], ...]:
@@ -123,19 +122,25 @@ class CellComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        entrants = [asdict(entrant) for entrant in self.entrants]
+        for entrant in entrants:
+            del entrant["label"]
+        return {**asdict(self), "entrants": entrants}
 
 
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
     """Compare methods along each axis on which groups differ, and over all groups."""
+    several = methods_of_several_lines(groups)
     comparisons = [
-        _compare([group.keys[axis] for group in family], family, metric, axis)
+        _compare([group.keys[axis] for group in family], family, several, metric, axis)
         for axis, followers in AXES.items()
         for family in _all_families(_one_of_each(groups), axis, followers)
     ]
     one_axis = len(comparisons) == 1 and len(comparisons[0].values) == len(groups)
     if len(groups) > 1 and not one_axis:
-        comparisons.append(_compare([group.title for group in groups], groups, metric, None))
+        comparisons.append(
+            _compare([group.title for group in groups], groups, several, metric, None)
+        )
     return tuple(comparison for comparison in comparisons if comparison.entrants)
 
 
@@ -197,32 +202,30 @@ def _families(
 
 
 def _compare(
-    values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
+    values: Sequence[float | str],
+    cells: Sequence[Group],
+    several: Collection[str],
+    metric: str,
+    axis: str | None,
 ) -> CellComparison:
     lines: dict[tuple[str, str], dict[int, Line]] = {}
-    several = {
-        line.method
-        for cell in cells
-        for line in cell.lines
-        if sum(other.method == line.method for other in cell.lines) > 1
-    }
     for index, cell in enumerate(cells):
         for line in cell.lines:
             if line.rank is not None:
                 key = (line.method, line.settings_id if line.method in several else "")
                 lines.setdefault(key, {})[index] = line
     entrants = [_entrant(of_method, values, metric, axis) for of_method in lines.values()]
-    usual = [e for e in entrants if e.coverage > 0.5]
+    frequent = [e for e in entrants if e.coverage > 0.5]
     table = [
-        [entrant.score(index, metric) for entrant in usual]
+        [entrant.score(index, metric) for entrant in frequent]
         for index in range(len(cells))
-        if usual and all(entrant.has(index) for entrant in usual)
+        if frequent and all(entrant.has(index) for entrant in frequent)
     ]
     p = friedman_p(table) if len(table) >= MIN_CELLS else None
     rejected = p is not None and p <= LEVEL
-    difference = nemenyi_difference(len(usual), len(table)) if rejected else None
-    if len(usual) > 1 and len(table) > 1:
-        entrants = _ranked(entrants, usual, table, difference)
+    difference = nemenyi_difference(len(frequent), len(table)) if rejected else None
+    if len(frequent) > 1 and len(table) > 1:
+        entrants = _ranked(entrants, frequent, table, difference)
     return CellComparison(
         axis=axis,
         metric=metric,
@@ -233,7 +236,6 @@ def _compare(
         friedman_p=p,
         critical_difference=difference,
         entrants=tuple(sorted(entrants, key=_order)),
-        usual={m: parts for cell in reversed(cells) for m, parts in cell.usual.items()},
     )
 
 
@@ -264,13 +266,13 @@ def _entrant(
 
 def _ranked(
     entrants: Sequence[MethodOverCells],
-    usual: Sequence[MethodOverCells],
+    frequent: Sequence[MethodOverCells],
     table: Sequence[Sequence[float]],
     difference: float | None,
 ) -> list[MethodOverCells]:
     """Return the entrants with their mean ranks over the rows of the table, the best marked."""
     columns = zip(*(ranks(row) for row in table), strict=True)
-    mean_rank = {e: math.fsum(c) / len(table) for e, c in zip(usual, columns, strict=True)}
+    mean_rank = {e: math.fsum(c) / len(table) for e, c in zip(frequent, columns, strict=True)}
     limit = None if difference is None else min(mean_rank.values()) + difference
     return [
         replace(

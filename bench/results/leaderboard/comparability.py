@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedbench.bench.config import identity, training_settings
 from fedbench.bench.config.dotted import flatten
@@ -231,14 +231,17 @@ def settings_id(row: Row) -> str:
     Class and identity together tell any two training configurations apart: settings that are in no
     class count here. A value that a grid's rule scaled counts as it was before.
     """
+    return content_id(hyperparameters(row))
+
+
+def hyperparameters(row: Row) -> dict[str, Any]:
+    """Return what `settings_id` is of: hyperparameters by dotted name."""
     training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
-    return content_id(
-        {
-            key: value
-            for key, value in training.items()
-            if key not in COLUMN_OF and key != _PRECISION and not key.startswith(_SECTIONS)
-        }
-    )
+    return {
+        key: value
+        for key, value in training.items()
+        if key not in COLUMN_OF and key != _PRECISION and not key.startswith(_SECTIONS)
+    }
 
 
 def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:
@@ -269,13 +272,13 @@ def titles(
     """
     names = dict.fromkeys(n for keys in classes.values() for n in keys if n not in _ALWAYS)
     alike = {name: _alike(name, classes) for name in names}
-    differing = [name for name in names if _differs(name, alike[name])]
+    differing = [name for name in names if _differs(name, alike[name].values())]
     known = [
         name
         for name in differing
-        if _differs(name, {i: keys for i, keys in alike[name].items() if name in keys})
+        if _differs(name, [keys for keys in alike[name].values() if name in keys])
     ]
-    subsets = _differs("data.train_subset", classes)
+    subsets = _differs("data.train_subset", classes.values())
 
     def title(class_id: str, settings: Collection[str]) -> str:
         keys = classes[class_id]
@@ -283,7 +286,7 @@ def titles(
         parts = [
             *_data_parts(keys, everything=subsets),
             f"preset {', '.join(sorted(presets[class_id]))}",
-            f"{keys.get('partition')} partition" if alpha is None else f"alpha {_text(alpha)}",
+            f"{keys.get('partition')} partition" if alpha is None else f"alpha {as_text(alpha)}",
             *(_in_words(name, keys[name]) for name in settings if name in keys),
         ]
         return " · ".join(dict.fromkeys(parts))
@@ -307,7 +310,8 @@ def _alike(name: str, classes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, 
         data = [keys.get(key) for key in ("dataset", "data.train_subset", "data.test_subset")]
         by_data.setdefault(json.dumps(data), []).append(class_id)
     for ids in by_data.values():
-        if _differs(name, chosen := {class_id: classes[class_id] for class_id in ids}):
+        chosen = {class_id: classes[class_id] for class_id in ids}
+        if _differs(name, chosen.values()):
             return chosen
     return {}
 
@@ -336,25 +340,10 @@ def _in_words(name: str, value: Any) -> str:
         return (
             f"all {words.removesuffix(' subset')} images" if "subset" in words else f"own {words}"
         )
-    return f"{words} {str(value).lower() if isinstance(value, bool) else _text(value)}"
+    return f"{words} {str(value).lower() if isinstance(value, bool) else as_text(value)}"
 
 
-class Variant(NamedTuple):
-    """Hyperparameters that tell a configuration from others of its method.
-
-    Attributes:
-        whole: all in which any two of them differ, as `client.lr=0.1, method.target=True`.
-        own: those of them that more than half of the configurations do not share, by their last
-            names: `lr=0.1`.
-        usual: the others, likewise, one by one.
-    """
-
-    whole: str
-    own: str
-    usual: tuple[str, ...]
-
-
-def variants(rows: Mapping[str, Row]) -> dict[str, Variant]:
+def variants(rows: Mapping[str, Row]) -> dict[str, str]:
     """Return, by configuration, the hyperparameters that tell it from others of its method.
 
     The evaluation is none of them.
@@ -367,34 +356,23 @@ def variants(rows: Mapping[str, Row]) -> dict[str, Variant]:
         by_method.setdefault(row.method, {})[config_id] = training_of(row.config_json)
     texts = {}
     for configs in by_method.values():
-        names = sorted({name for config in configs.values() for name in config})
-        shown = [name for name in names if _differs(name, configs)]
-        short = _last_names(shown)
-        counts = {
-            name: Counter(canonical_json(config.get(name)) for config in configs.values())
-            for name in shown
-        }
+        shown = differing(configs.values())
         for config_id, config in configs.items():
-            parts: dict[bool, list[str]] = {True: [], False: []}
-            for name in shown:
-                many = counts[name][canonical_json(config.get(name))] > len(configs) / 2
-                parts[many].append(f"{short[name]}={_text(config.get(name))}")
-            whole = ", ".join(f"{name}={_text(config.get(name))}" for name in shown)
-            texts[config_id] = Variant(whole, ", ".join(parts[False]), tuple(parts[True]))
+            texts[config_id] = ", ".join(f"{name}={as_text(config.get(name))}" for name in shown)
     return texts
 
 
-def _last_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each dotted name, or the whole where two of them share it."""
-    last = {name: name.rpartition(".")[2] for name in names}
-    times = Counter(last.values())
-    return {name: part if times[part] == 1 else name for name, part in last.items()}
+def differing(configs: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the values in which configurations differ, sorted."""
+    names = sorted({name for config in configs for name in config})
+    return [name for name in names if _differs(name, configs)]
 
 
-def _differs(name: str, values: Mapping[str, Mapping[str, Any]]) -> bool:
-    first, *others = [value.get(name) for value in values.values()] or [None]
+def _differs(name: str, configs: Collection[Mapping[str, Any]]) -> bool:
+    first, *others = [config.get(name) for config in configs] or [None]
     return any(type(other) is not type(first) or other != first for other in others)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value of a setting for people."""
     return f"{value:g}" if isinstance(value, float) else str(value)

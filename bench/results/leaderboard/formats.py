@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from fedbench.bench.results.leaderboard.across_cells import (
     CellComparison,
     MethodOverCells,
 )
+from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.power import Standing, power
@@ -125,10 +127,14 @@ def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
     return f"{value * 100:{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
 
 
-def across_table(comparison: CellComparison) -> TextTable:
+def across_table(comparison: CellComparison, usual: Usual | None = None) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
-    Lines of a single cell are counted only, unless there are no others.
+    Lines with a result in one cell only are counted below and not listed, unless all are such.
+
+    Args:
+        comparison: of the methods.
+        usual: what labels leave out; noted below for methods that the table has several lines of.
     """
     percent = is_accuracy(comparison.metric)
     values = [f"{v:g}" if isinstance(v, int | float) else "" for v in comparison.values]
@@ -157,7 +163,7 @@ def across_table(comparison: CellComparison) -> TextTable:
     }
     listed = [e for e in comparison.entrants if have[e] > 1] or comparison.entrants
     notes = [_footer(comparison), _not_listed(len(comparison.entrants) - len(listed))]
-    notes += _usual({e.method: comparison.usual.get(e.method, ()) for e in listed})
+    notes += _left_out(listed, usual)
     rows = [cells(entrant) for entrant in listed]
     columns = [
         index
@@ -186,7 +192,7 @@ def _footer(comparison: CellComparison) -> str:
     return f"{cells}: {verdict}, Nemenyi critical difference {comparison.critical_difference:.2f}"
 
 
-def plain_cells(line: Line, standing: Standing = Standing.UNTESTED) -> dict[str, str]:
+def plain_cells(line: Line, standing: Standing) -> dict[str, str]:
     """Return a line as text by column heading; empty where nothing was measured.
 
     Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
@@ -355,12 +361,20 @@ def tables(board: Leaderboard, ids: Mapping[str, str] | None = None) -> list[Tex
         board: the ranking.
         ids: short ids by run id; adds a column of the runs of each line, in the order of seeds.
     """
-    groups = [group_table(group, ids) for group in board.groups]
-    return [*groups, *map(across_table, board.across())]
+    groups = [group_table(group, ids, board.usual) for group in board.groups]
+    return [*groups, *(across_table(comparison, board.usual) for comparison in board.across())]
 
 
-def group_table(group: Group, ids: Mapping[str, str] | None = None) -> TextTable:
-    """Return a group as text, without the columns that are empty throughout; ids: see `tables`."""
+def group_table(
+    group: Group, ids: Mapping[str, str] | None = None, usual: Usual | None = None
+) -> TextTable:
+    """Return a group as text, without the columns that are empty throughout.
+
+    Args:
+        group: of lines.
+        ids: see `tables`.
+        usual: see `across_table`.
+    """
     standings = power(group.lines).standings
     rows = [
         plain_cells(line, standing) for line, standing in zip(group.lines, standings, strict=True)
@@ -381,7 +395,7 @@ def group_table(group: Group, ids: Mapping[str, str] | None = None) -> TextTable
         footer="; ".join(
             [UNEQUAL_BUDGETS] * group.unequal_budgets
             + [UNEVEN_CURVES] * group.uneven_curves
-            + _usual(group.usual)
+            + _left_out(group.lines, usual)
         ),
     )
 
@@ -390,9 +404,12 @@ def _not_listed(count: int) -> str:
     return f"not listed: {count} line{'s' * (count > 1)} of one cell only" if count else ""
 
 
-def _usual(usual: Mapping[str, Sequence[str]]) -> list[str]:
+def _left_out(lines: Sequence[Line | MethodOverCells], usual: Usual | None) -> list[str]:
+    times = Counter(line.method for line in lines)
     return [
-        f"{method} has {', '.join(parts)} unless said" for method, parts in usual.items() if parts
+        f"{method} has {', '.join(parts)} unless stated otherwise"
+        for method, parts in (usual or {}).items()
+        if times[method] > 1
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
@@ -26,6 +26,7 @@ from fedbench.bench.results.leaderboard.data_names import (
     named_by_content,
     on_dataset,
 )
+from fedbench.bench.results.leaderboard.labels import Usual, labelled
 from fedbench.bench.results.leaderboard.lines import (
     Group,
     Line,
@@ -33,6 +34,7 @@ from fedbench.bench.results.leaderboard.lines import (
     lines_of,
     ranked,
 )
+from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.metrics import FINAL_METRICS, FULL_NAMES
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError, did_you_mean
@@ -40,11 +42,19 @@ from fedbench.bench.system.errors import UnknownNameError, did_you_mean
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """All groups, ranked by one metric."""
+    """All groups, ranked by one metric.
+
+    Attributes:
+        metric: ranked by.
+        groups: lines by comparability class.
+        reach: k-NN accuracy that curves were asked for.
+        usual: what labels of lines leave out, by method.
+    """
 
     metric: str
     groups: tuple[Group, ...]
     reach: float | None = None
+    usual: Usual = field(default_factory=dict)
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -59,7 +69,11 @@ class Leaderboard:
         """Part of the output of `--json`: numbers unrounded, accuracies in [0, 1]."""
         rows = []
         for group in self.groups:
-            rows += [{**line.record(), "group": group.title} for line in group.lines]
+            standings = power(group.lines).standings
+            rows += [
+                {**line.record(), "standing": str(standing), "group": group.title}
+                for line, standing in zip(group.lines, standings, strict=True)
+            ]
         return {"metric": self.metric, "rows": rows}
 
 
@@ -87,7 +101,7 @@ def leaderboard(
         studies: cost of each tuning study, by its id.
         curves: accuracies over rounds by row id, for the columns that need them.
         reach: k-NN accuracy for `rounds_to_reach` and `gb_to_reach`.
-        min_seeds: leave out lines with fewer seeds that measured the metric or diverged.
+        min_seeds: leave out lines with fewer seeds that measured the metric or diverged; 1 = none.
 
     Raises:
         UnknownNameError: a metric that is no column and in no row.
@@ -105,12 +119,15 @@ def leaderboard(
     )
     groups = []
     for identity, (keys, members) in divided.items():
-        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach, min_seeds)
+        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach)
+        if min_seeds > 1:
+            lines = [line for line in lines if line.num_tried >= min_seeds]
         unscaled = unscaled_keys(members, keys)
         if lines:
             groups.append(Group(title_of[identity], keys, ranked(lines), unscaled))
     groups.sort(key=lambda group: order(group.keys))
-    return Leaderboard(metric, tuple(groups), reach)
+    named, usual = labelled(groups)
+    return Leaderboard(metric, named, reach, usual)
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:

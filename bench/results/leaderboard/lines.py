@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from fedbench.bench.results.leaderboard.comparability import (
     KEYS,
     Meaning,
-    Variant,
     class_id,
     contender,
+    hyperparameters,
     metric_value,
     settings_id,
     variants,
@@ -57,8 +57,7 @@ class Line:
         rank: 1 is best, ties share a rank; None if not ranked: nothing measured, or hyperparameters
             chosen with labels (`selection` is `oracle`).
         variant: the hyperparameters in which configurations of one method differ; else empty.
-        label: the method, and of `variant` what most of its configurations do not share.
-        usual: the rest of `variant`.
+        label: its name in tables and charts, the same in all classes; see `labels`.
         mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
         values, seeds: the metric of each seed, in the order of seeds.
         row_ids: the runs that those values are from; `fedbench export` takes one.
@@ -152,16 +151,22 @@ class Line:
     curve_ids: tuple[str, ...] = field(default=(), repr=False)
     tier: str | None = None
     label: str = ""
-    usual: tuple[str, ...] = field(default=(), repr=False)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_tried(self) -> int:
+        """Seeds that measured the metric or diverged."""
+        return self.n_seeds + self.num_diverged
 
     def record(self) -> dict[str, Any]:
         """Plain values for JSON: the fields, with the columns of the class beside them."""
         flat = asdict(self)
-        keys, *_ = (flat.pop(name) for name in ("keys", "curve_ids", "usual"))
+        for name in ("keys", "curve_ids", "label", "hyperparameters"):
+            del flat[name]
         if self.tier is None:
             del flat["tier"]
         flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
-        return flat | {key: keys[key] for key in KEYS}
+        return flat | {key: self.keys[key] for key in KEYS}
 
 
 @dataclass(frozen=True)
@@ -186,15 +191,6 @@ class Group:
         return class_id(self.keys)
 
     @property
-    def usual(self) -> dict[str, tuple[str, ...]]:
-        """By method, the hyperparameters that labels of its lines leave out."""
-        parts: dict[str, dict[str, None]] = {}
-        for line in self.lines:
-            if line.usual:
-                parts.setdefault(line.method, {}).update(dict.fromkeys(line.usual))
-        return {method: tuple(sorted(of_method)) for method, of_method in parts.items()}
-
-    @property
     def unequal_budgets(self) -> bool:
         """True if hyperparameters of its tuned lines come from studies of different sizes."""
         return len({line.tune_runs for line in self.lines if line.tuned}) > 1
@@ -214,7 +210,6 @@ def lines_of(
     studies: Mapping[str, Spent],
     curves: Mapping[str, Curve] | None = None,
     reach: float | None = None,
-    min_seeds: int = 1,
 ) -> list[Line]:
     """Return the lines of one class, not ranked yet.
 
@@ -226,13 +221,10 @@ def lines_of(
         studies: cost of each tuning study, by its id.
         curves: by row id; None = leave the fields out that come from them.
         reach: k-NN accuracy to look for in the curves.
-        min_seeds: leave out configurations with fewer seeds that measured the metric or diverged.
     """
     configs: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (contender(row), row.seed, *_first_finished(row))):
         configs.setdefault(contender(row), []).append(row)
-    if min_seeds > 1:
-        configs = {i: c for i, c in configs.items() if _num_seeds(c, metric) >= min_seeds}
     variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
     meanings = {
         name: Meaning([_having(runs, name) for runs in configs.values()], name)
@@ -265,11 +257,6 @@ def _local(metric: str) -> str:
 def _having(rows: Sequence[Row], metric: str) -> list[Row]:
     """Return the finished rows that measured a metric."""
     return [row for row in rows if row.status == "ok" and metric_value(row, metric) is not None]
-
-
-def _num_seeds(rows: Sequence[Row], metric: str) -> int:
-    diverged = [row for row in rows if row.status == "diverged"]
-    return len({row.seed for row in (*_having(rows, metric), *diverged)})
 
 
 def _first_finished(row: Row) -> tuple[Any, ...]:
@@ -374,7 +361,7 @@ def _contracted(row: Row) -> bool:
 def _line(
     config_id: str,
     runs: _Runs,
-    variant: Variant,
+    variant: str,
     keys: Mapping[str, Any],
     published: Published | None,
     study: Spent | None,
@@ -396,9 +383,9 @@ def _line(
     return Line(
         rank=None,
         method=first.method,
-        variant=variant.whole,
-        label=f"{first.method} ({variant.own})" if variant.own else first.method,
-        usual=variant.usual,
+        variant=variant,
+        label=first.method,
+        hyperparameters=hyperparameters(first),
         config_id=config_id,
         metric=metric,
         mean=summary.mean,

@@ -16,6 +16,7 @@ from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.importance import importances
+from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line, Spent
 from fedbench.bench.results.leaderboard.power import power
@@ -218,8 +219,11 @@ def _board(board: Leaderboard) -> dict[str, Any]:
     cells = zip(cell_ids(board.groups), short_titles(board.groups), board.groups, strict=True)
     across = board.across()
     return {
-        "groups": [{"cell": cell, "short": short, **_group(group)} for cell, short, group in cells],
-        "across": [_across(comparison) for comparison in across],
+        "groups": [
+            {"cell": cell, "short": short, **_group(group, board.usual)}
+            for cell, short, group in cells
+        ],
+        "across": [_across(comparison, board.usual) for comparison in across],
         "order": _order(board, across),
     }
 
@@ -231,8 +235,8 @@ def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
     return list(dict.fromkeys([*ranked, *(line.label for line in board.lines)]))
 
 
-def _across(comparison: CellComparison) -> dict[str, Any]:
-    table = asdict(across_table(comparison))
+def _across(comparison: CellComparison, usual: Usual) -> dict[str, Any]:
+    table = asdict(across_table(comparison, usual))
     ranked = [e for e in comparison.entrants if e.mean_rank is not None]
     return {key: value for key, value in table.items() if key != "column"} | {
         "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
@@ -241,8 +245,8 @@ def _across(comparison: CellComparison) -> dict[str, Any]:
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
-    table, strength = group_table(group), power(group.lines)
+def _group(group: Group, usual: Usual) -> dict[str, Any]:
+    table, strength = group_table(group, usual=usual), power(group.lines)
     return {
         "title": table.title,
         "note": table.footer,

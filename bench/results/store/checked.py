@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 def is_address(place: str) -> bool:
-    """Return True for what begins as an address of the web does."""
+    """Return True for a text that begins with http:// or https://."""
     return _ADDRESS.match(place) is not None
 
 
 def plain_place(place: Path | str) -> str:
-    """Return the name of a file or an address; a path makes one slash of two behind the scheme."""
+    """Return a path or an address as text, with the `//` that a `Path` makes one slash of."""
     return _ADDRESS.sub(lambda found: f"{found[1].lower()}://", str(place))
 
 
@@ -37,7 +37,7 @@ def read_checked(place: str, what: str) -> tuple[bytes, str]:
 
     Args:
         place: the file or the address.
-        what: it is, for messages: `release` or `table`.
+        what: the kind of file, for messages: `release` or `table`.
 
     Raises:
         StoreError: if it cannot be had, or its sum is another.

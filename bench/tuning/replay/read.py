@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,12 @@ def read_search_table(place: str) -> SearchTable:
         StoreError: if it cannot be read, or is no such table.
     """
     folder = Path(place).expanduser()
-    if folder.is_dir():
-        inside = [str(path) for path in sorted(folder.glob("*.parquet"))]
-        raise StoreError(
-            f"{place!r} is a folder; name {inside[0] if inside else 'a Parquet file'!r}"
-        )
+    with suppress(OSError):  # of a name that no system takes, which reading explains
+        if folder.is_dir():
+            inside = [str(path) for path in sorted(folder.glob("*.parquet"))]
+            raise StoreError(
+                f"{place!r} is a folder; name {inside[0] if inside else 'a Parquet file'!r}"
+            )
     data, _ = read_checked(place, "table")
     try:
         table = _plain(read_table(data))

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import http.server
 import logging
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,9 @@ def released(board: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_release_reads_as_the_store_that_it_is_of(released: Path, board: Store) -> None:
+def test_a_release_reads_as_the_store_that_it_is_of(
+    released: Path, board: Store, tmp_path: Path
+) -> None:
     store = open_store(released / RELEASE)
     assert store.rows() == board.rows()
     assert store.problems() == []
@@ -66,6 +69,10 @@ def test_a_release_reads_as_the_store_that_it_is_of(released: Path, board: Store
         assert store.curve(store.key(row)) == board.curve(board.key(row))
     assert len(store.replicas(board.rows()[0].row_id)) == 2
     assert open_store(released).rows() == store.rows()  # the folder
+    both = tmp_path / "both"
+    shutil.copytree(board.root, both)
+    shutil.copyfile(released / RELEASE, both / RELEASE)
+    assert open_store(both).root == both  # a store that holds a release is a store
     frame = pd.read_parquet(released / RELEASE)  # without fedbench
     assert frame["linear_acc"].tolist() == [row.linear_acc for row in board.rows()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.run import canonical, run
+from fedbench.bench.runs.run import canonical, command_line, run
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
@@ -109,3 +110,11 @@ def test_time_between_checkpoints_is_the_users(tmp_path: Path) -> None:
     for refused in (-1.0, math.nan):
         with pytest.raises(ConfigError, match=r"--checkpoint-seconds: must be 0 or more \(got"):
             run(config, store=Store(tmp_path / "none"), checkpoint_seconds=refused)
+
+
+def test_the_recorded_command_line_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["sweep", "--set", "evaluation.rounds=[1, 3]", "--store", "my store"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/fedbench", *words])
+    assert shlex.split(command_line()) == ["fedbench", *words]
+    monkeypatch.setattr(sys, "argv", ["/lib/fedbench/__main__.py", *words])
+    assert shlex.split(command_line()) == ["python", "-m", "fedbench", *words]

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from fedbench.bench.system.instruction_sets import caps_for
+from fedbench.bench.system.instruction_sets import caps_for, caps_of
 from fedbench.bench.system.numerics import _with_onednn_log, measure
 
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="caps instruction sets of x86")
@@ -88,6 +88,41 @@ def test_text_of_others_on_stdout_is_passed_on(capfd: pytest.CaptureFixture[str]
     os.write(1, b"after\n")
     assert (lines, result) == ([], "10")
     assert capfd.readouterr() == ("before\nmeanwhile\nafter\n", "")
+
+
+RECORD = {
+    **{"architecture": "x86_64", "device": "cpu", "aten": "AVX2"},
+    **{"onednn": "brg_conv_fwd:avx, jit_1x1:avx2", "numpy_blas": "openblas 0.3.30 Haswell"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "caps"),
+    [
+        ({}, ("avx2", "AVX2", "Haswell")),  # the newest that oneDNN chose
+        ({"onednn": "jit:sse41", "aten": "DEFAULT"}, ("default", "SSE41", "Haswell")),
+        (
+            {"onednn": "jit:avx512_core", "numpy_blas": "openblas 0.3.30 SkylakeX"},
+            ("avx2", "AVX512_CORE", "SkylakeX"),
+        ),
+        ({"onednn": "jit:avx512_core_amx"}, None),  # no variable of ours stops there
+        ({"onednn": "none"}, None),
+        ({"aten": "ZVECTOR"}, None),
+        ({"device": "cuda NVIDIA H100"}, None),
+        ({"architecture": "arm64"}, None),
+        ({"numpy_blas": "openblas 0.3.30 Haswell, openblas 0.3.31 Zen"}, None),
+        ({"numpy_blas": "openblas 0.3.30 Haswell, mkl 2024 Haswell"}, None),
+        ({"numpy_blas": "openblas 0.3.30"}, None),
+        ({"numpy_blas": ""}, None),
+    ],
+)
+def test_the_variables_that_a_record_asks_for(
+    changes: dict[str, str], caps: tuple[str, str, str] | None
+) -> None:
+    names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE")
+    expected = {} if caps is None else dict(zip(names, caps, strict=True))
+    assert caps_of({**RECORD, **changes}) == expected
+    assert caps_of({}) == {}
 
 
 def test_no_caps_lead_to_a_platform_that_is_not_of_this_machine() -> None:

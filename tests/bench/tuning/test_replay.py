@@ -419,6 +419,7 @@ def test_other_files_are_no_tables(table: Make, tmp_path: Path) -> None:
         (row, "no table"),
         (tmp_path, "is a folder; name '.*a table.parquet'"),
         (tmp_path / "none", "there is no table at .*; name another with --table"),
+        (tmp_path / ("x" * 300), "cannot read the table"),
     ):
         with pytest.raises(StoreError, match=text):
             fedbench.replay("simclr", other)

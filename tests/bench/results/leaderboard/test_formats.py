@@ -18,6 +18,7 @@ from fedbench.bench.results.leaderboard.formats import (
 )
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
 from fedbench.bench.results.leaderboard.lines import Spent
+from fedbench.bench.results.leaderboard.power import Standing
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.terminal.show_results import show_leaderboard
 
@@ -45,7 +46,7 @@ def board(make_row: MakeRow) -> Leaderboard:
 
 
 def test_cells_for_people(board: Leaderboard) -> None:
-    cells = {line.method: plain_cells(line) for line in board.groups[0].lines}
+    cells = {line.method: plain_cells(line, Standing.UNTESTED) for line in board.groups[0].lines}
     # std 0.4 points, t(0.975, 2) = 4.303: half = 4.303 * 0.4 / sqrt(3) = 0.99
     assert cells["simclr"]["linear %"] == "39.4 ± 1.0"
     assert cells["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
@@ -64,7 +65,7 @@ def test_contracted_projections_are_noted(make_row: MakeRow, spread: float, note
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
     row = make_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
     (line,) = leaderboard([row]).lines
-    assert plain_cells(line)["notes"] == f"{note}descriptive"
+    assert plain_cells(line, Standing.UNTESTED)["notes"] == f"{note}descriptive"
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
@@ -88,13 +89,15 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
     (line,) = board.lines
     assert (line.local_acc_mean, line.local_acc_std) == pytest.approx((0.65, 0.03))
     assert line.gain == pytest.approx(0.1)  # before training the metric is in the same place
-    assert plain_cells(line)["MLP %"] == "50.0 (50.0, 50.0)"
-    assert plain_cells(line)["local %"] == "65.0 (sd 3.0)"
+    assert plain_cells(line, Standing.UNTESTED)["MLP %"] == "50.0 (50.0, 50.0)"
+    assert plain_cells(line, Standing.UNTESTED)["local %"] == "65.0 (sd 3.0)"
     show_leaderboard(Ranking(board, ()), "table")
     assert "local: on each client's own test images" in capsys.readouterr().out
     (local_line,) = leaderboard(rows, metric="mlp-local").lines
-    assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
-    assert plain_cells(leaderboard(rows).lines[0])["local %"] == ""
+    assert (
+        plain_cells(local_line, Standing.UNTESTED)["local %"] == ""
+    )  # it is the column that is ranked by
+    assert plain_cells(leaderboard(rows).lines[0], Standing.UNTESTED)["local %"] == ""
 
 
 def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +111,7 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
         studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
         board = leaderboard(rows, studies=studies)
         show_leaderboard(Ranking(board, ()), "table")
-        notes = {line.method: plain_cells(line)["notes"] for line in board.lines}
+        notes = {line.method: plain_cells(line, Standing.UNTESTED)["notes"] for line in board.lines}
         said = capsys.readouterr()
         return notes, said.out + said.err
 
@@ -131,7 +134,7 @@ def test_values_that_were_found_on_other_data_say_so(make_row: MakeRow) -> None:
     (line,) = leaderboard(
         [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "digits")}
     ).lines
-    assert plain_cells(line)["notes"].startswith("tuned in 4 runs on digits")
+    assert plain_cells(line, Standing.UNTESTED)["notes"].startswith("tuned in 4 runs on digits")
     assert line.record()["tuned_on"] == "digits"
     (same,) = leaderboard(
         [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "cifar10")}
@@ -142,11 +145,13 @@ def test_values_that_were_found_on_other_data_say_so(make_row: MakeRow) -> None:
 def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
     values = (0.39400, 0.39401, 0.39402)
     rows = [make_row(RunConfig(seed=s), linear_acc=v, objective=v) for s, v in enumerate(values)]
-    assert plain_cells(leaderboard(rows).lines[0])["linear %"] == "39.401 ± 0.002"
-    by_objective = plain_cells(leaderboard(rows, metric="objective").lines[0])
+    assert (
+        plain_cells(leaderboard(rows).lines[0], Standing.UNTESTED)["linear %"] == "39.401 ± 0.002"
+    )
+    by_objective = plain_cells(leaderboard(rows, metric="objective").lines[0], Standing.UNTESTED)
     assert by_objective["objective"] == "0.394 ± 0.000"
     same = [make_row(RunConfig(seed=s), linear_acc=0.5) for s in range(3)]
-    assert plain_cells(leaderboard(same).lines[0])["linear %"] == "50.0 ± 0.0"
+    assert plain_cells(leaderboard(same).lines[0], Standing.UNTESTED)["linear %"] == "50.0 ± 0.0"
 
 
 def test_markdown(board: Leaderboard) -> None:
@@ -199,7 +204,11 @@ def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
         ][::order]
         board = leaderboard(rows)
         return [
-            [cell for name, cell in plain_cells(line).items() if name != "minutes"]
+            [
+                cell
+                for name, cell in plain_cells(line, Standing.UNTESTED).items()
+                if name != "minutes"
+            ]
             for line in board.lines
         ]
 

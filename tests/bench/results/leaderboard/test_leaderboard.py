@@ -16,9 +16,11 @@ from fedbench.bench.config import (
     RunConfig,
     ServerConfig,
 )
-from fedbench.bench.results.leaderboard.formats import group_table, plain_cells
+from fedbench.bench.results.leaderboard.formats import plain_cells, tables
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.leaderboard.power import Standing
+from fedbench.bench.results.report.series import sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
 
@@ -209,7 +211,8 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
         make_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
         for i, change in enumerate(changes)
     ]
-    (group,) = leaderboard(rows).groups
+    board = leaderboard(rows)
+    (group,) = board.groups
     assert [line.label for line in group.lines] == [
         "simclr (momentum=0.5)",
         "simclr (momentum=0.9)",
@@ -217,9 +220,53 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
         "simclr (momentum=0)",
         "simclr (momentum=0.9, weight_decay=0.1)",
     ]
-    assert group.usual == {"simclr": ("lr=0.1", "weight_decay=0")}
-    assert group_table(group).footer == "simclr has lr=0.1, weight_decay=0 unless said"
+    assert board.usual == {"simclr": ("lr=0.1", "weight_decay=0")}
+    footer = "simclr has lr=0.1, weight_decay=0 unless stated otherwise"
+    assert [table.footer for table in tables(board)] == [footer]
+    assert "label" not in board.to_dict()["rows"][0]  # it is not complete without the footer
     assert group.lines[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
+
+
+def test_a_configuration_has_one_label_in_all_classes(make_row: MakeRow) -> None:
+    """Most lines of the first class have lr 0.1, most of the second 0.01; of all, half each."""
+    pairs = {0.1: [(0.1, 0.0), (0.1, 0.5), (0.1, 0.9), (0.01, 0.9)]}
+    pairs[1.0] = [(0.01, 0.0), (0.01, 0.5), (0.01, 0.9), (0.1, 0.9)]
+    rows = [
+        make_row(
+            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr, momentum=momentum)),
+            linear_acc=0.5,
+        )
+        for alpha, of_class in pairs.items()
+        for lr, momentum in of_class
+    ]
+    board = leaderboard(rows)
+    named = {
+        (line.hyperparameters["client.lr"], line.hyperparameters["client.momentum"], line.label)
+        for line in board.lines
+    }
+    assert named == {
+        (lr, momentum, f"simclr (lr={lr:g}, momentum={momentum:g})")
+        for lr in (0.1, 0.01)
+        for momentum in (0.0, 0.5, 0.9)
+    }
+    (chart,) = sweeps(board)
+    names = [point["name"] for point in chart["points"]]
+    assert sorted(name for name in names if names.count(name) > 1) == [
+        *["simclr (lr=0.01, momentum=0.9)"] * 2,
+        *["simclr (lr=0.1, momentum=0.9)"] * 2,
+    ]
+
+
+def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
+    rows = [
+        make_row(
+            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr)), linear_acc=0.5
+        )
+        for alpha, lr in ((0.1, 0.3), (1.0, 0.03))
+    ]
+    board = leaderboard(rows)
+    assert [line.label for line in board.lines] == ["simclr", "simclr"]
+    assert ([e.label for e in board.across()[0].entrants], board.usual) == (["simclr"], {})
 
 
 def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -> None:
@@ -323,7 +370,7 @@ def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:
     assert (lines["private"].epsilon, lines["private"].epsilon_of) == (6.5, of)
     assert (lines["memory"].epsilon, lines["memory"].epsilon_of) == (None, None)
     assert [lines[name].revealing_messages for name in ("private", "memory")] == [0, 12]
-    notes = {name: plain_cells(line)["notes"] for name, line in lines.items()}
+    notes = {name: plain_cells(line, Standing.UNTESTED)["notes"] for name, line in lines.items()}
     assert notes["private"] == f"ε 6.5 for {of}, descriptive"
     assert notes["memory"] == "shows single images, descriptive"
     half = [rows[0], rows[1].model_copy(update={"epsilon": None, "epsilon_of": None})]

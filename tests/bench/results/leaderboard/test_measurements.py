@@ -20,6 +20,7 @@ from fedbench.bench.results.leaderboard.formats import (
 )
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.leaderboard.power import Standing
 from fedbench.bench.results.metrics import (
     ALL_READ,
     METRICS,
@@ -108,7 +109,7 @@ def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
     now = make_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
     assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
     assert (line.num_replicas, line.replica_spread) == (0, None)
-    assert "replica" not in plain_cells(line)["notes"]
+    assert "replica" not in plain_cells(line, Standing.UNTESTED)["notes"]
     mlp = only_line(rows, metric="mlp")
     assert mlp.values == pytest.approx((0.4, 0.42))
     assert mlp.seeds == (0, 1)
@@ -185,7 +186,7 @@ def test_replicas_are_stated_and_the_first_counts(make_row: MakeRow) -> None:
         assert line.values == (0.952, 0.900)
         assert line.num_replicas == 2
         assert line.replica_spread == pytest.approx(0.009)
-    assert "2 replicas, spread 0.9" in plain_cells(line)["notes"]
+    assert "2 replicas, spread 0.9" in plain_cells(line, Standing.UNTESTED)["notes"]
     record = leaderboard([*first, *second]).to_dict()["rows"][0]
     assert (record["num_replicas"], record["n_seeds"]) == (2, 2)
     assert "num_replicas" in to_csv(leaderboard(first)).splitlines()[0]

@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.leaderboard.formats import group_table
+from fedbench.bench.results.leaderboard.formats import Ranking, group_table
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.power import Power, power
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.terminal import show_results
 
 MakeRow = Callable[..., Row]
 BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
@@ -77,14 +78,21 @@ def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRo
     assert {standings[name] for name in others} == {"alike"}
 
 
-def test_tables_have_the_marks_of_the_standings(make_row: MakeRow) -> None:
-    """No test tells three noisy lines apart, so none is marked as best and none is in bold."""
+def test_tables_have_the_marks_of_the_standings(
+    make_row: MakeRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test tells two noisy lines apart, so none is marked as best and none is in bold."""
     rows = [
         make_row(RunConfig(spec=name, seed=seed), linear_acc=value)
         for name, values in zip("ab", [(0.5, 0.3, 0.6), (0.3, 0.5, 0.4)], strict=True)
         for seed, value in enumerate(values)
     ]
-    (group,) = leaderboard(rows).groups
+    board = leaderboard(rows)
+    (group,) = board.groups
     table = group_table(group)
     assert [row[table.header.index("best")] for row in table.rows] == ["?", "?"]
     assert (list(table.best), [line.best for line in group.lines]) == ([False] * 2, [True] * 2)
+    shown: list[list[bool]] = []
+    monkeypatch.setattr(show_results, "show_table", lambda *_, bold, **__: shown.append([*bold]))
+    show_results.show_leaderboard(Ranking(board, ()), "table")
+    assert shown == [[False, False]]
