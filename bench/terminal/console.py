@@ -48,8 +48,8 @@ _FOLDED = frozenset(
 
 _DROPPED_FIRST = (
     "setting",
-    *("% / GB", "per GB", "minutes", "MB down", "MB up"),
-    *("objective", "k-NN %", "published", "gain", "notes", "local %", "preset", "data", "formula"),
+    *("% / GB", "per GB", "minutes", "MB down", "MB up", "local %"),
+    *("objective", "k-NN %", "published", "notes", "gain", "preset", "data", "formula"),
 )
 """Headings of columns that a narrow terminal does without, in this order."""
 
@@ -68,6 +68,14 @@ def emit(text: str) -> None:
         DataError: if stdout is a file that cannot be written.
     """
     _write(visible(text))
+
+
+def emit_wrapped(text: str) -> None:
+    """Write a result as lines that fit a terminal; elsewhere as it is. See `emit`."""
+    if is_terminal(sys.stdout):
+        width = _console(sys.stdout).width
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    emit(text)
 
 
 def _write(text: str) -> None:
@@ -250,8 +258,7 @@ def show_table(
         console.print(table)
     _write(captured.get())
     if dropped := [name for name in whole if name not in header]:
-        text = f"no room for {', '.join(dropped)}: widen the terminal, or use --json"
-        emit(textwrap.fill(text, console.width))
+        emit_wrapped(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:

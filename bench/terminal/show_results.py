@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.terminal.console import emit, emit_json, show_table
+from fedbench.bench.terminal.console import emit, emit_json, emit_wrapped, show_table
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def show_leaderboard(
             bold = table.best if tested else [row[0] == "1" for row in table.rows]
             show_table(table.header, table.rows, title=table.title, bold=bold)
             if table.footer and not quiet:
-                emit(table.footer)
+                emit_wrapped(table.footer)
         if (
             ranking.board.groups
             and not quiet
@@ -78,7 +78,9 @@ def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
         test = "paired t-test over seeds, Holm, 5 %"
         parts.append(f"*: the best, or not significantly different from it ({test})")
     if "?" in marks:
-        parts.append("?: unclear, too few seeds to tell it from the others that are marked")
+        parts.append(
+            "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
+        )
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
@@ -147,8 +149,10 @@ def show_reproduction(result: Reproduction) -> None:
     if result.verdict == "same bits":
         emit(f"{head}: reproduced, every bit the same ({compared})")
     elif result.verdict == "within seed spread":
+        seeds = any("seed" in part.source for part in result.spread)
+        within = "the spread of seeds" if seeds else "what the number of test images allows"
         emit(
-            f"{head}: reproduced on another numeric platform, within the spread of seeds;"
+            f"{head}: reproduced on another numeric platform, within {within};"
             f" {differences} ({compared})"
         )
     else:

@@ -331,7 +331,7 @@ def page(rows: Sequence[Row]) -> str:
             parts.append(f"### {number}. {claim.text}\n")
             if claim.study:
                 header, lines = claim.study(rows)
-                verdict = "as the table says" if lines else "not tested"
+                verdict = "a verdict for each line" if lines else "not tested"
                 if 0 < len(lines) < claim.lines:
                     verdict = f"not finished: {len(lines)} of {claim.lines} lines, p over these"
                 ids: list[str] = []

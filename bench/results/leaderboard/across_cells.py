@@ -7,12 +7,11 @@ accuracy of one class with one of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedbench.bench.results.leaderboard.comparability import CLIENTS
-from fedbench.bench.results.leaderboard.labels import methods_of_several_lines
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
@@ -68,6 +67,11 @@ class MethodOverCells:
     mean_rank: float | None = None
     best: bool | None = None
 
+    @property
+    def num_cells(self) -> int:
+        """Cells with a result."""
+        return sum(map(self.has, range(len(self.means))))
+
     def has(self, cell: int) -> bool:
         """Return True if it has a result in a cell; divergence is one."""
         return self.diverged[cell] or self.means[cell] is not None
@@ -122,26 +126,23 @@ class CellComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        entrants = [asdict(entrant) for entrant in self.entrants]
-        for entrant in entrants:
-            del entrant["label"]
-        return {**asdict(self), "entrants": entrants}
+        return asdict(self)
 
 
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
-    """Compare methods along each axis on which groups differ, and over all groups."""
-    several = methods_of_several_lines(groups)
+    """Compare methods along each axis on which groups differ, and over all groups.
+
+    Nothing is compared where no line has results in two of the groups.
+    """
     comparisons = [
-        _compare([group.keys[axis] for group in family], family, several, metric, axis)
+        _compare([group.keys[axis] for group in family], family, metric, axis)
         for axis, followers in AXES.items()
         for family in _all_families(_one_of_each(groups), axis, followers)
     ]
     one_axis = len(comparisons) == 1 and len(comparisons[0].values) == len(groups)
     if len(groups) > 1 and not one_axis:
-        comparisons.append(
-            _compare([group.title for group in groups], groups, several, metric, None)
-        )
-    return tuple(comparison for comparison in comparisons if comparison.entrants)
+        comparisons.append(_compare([group.title for group in groups], groups, metric, None))
+    return tuple(c for c in comparisons if any(e.num_cells > 1 for e in c.entrants))
 
 
 _LABELS = ("dataset", CLIENTS)
@@ -197,23 +198,31 @@ def _families(
         if len(set(values)) < len(values) and followers:
             families += _families(family, axis, (), unscaled)
         elif len(set(values)) > 1:
-            families.append(sorted(family, key=lambda group: group.keys[axis]))
+            families.append(_one_per_value(family, axis, unscaled))
     return families
 
 
+def _one_per_value(
+    family: Sequence[Group], axis: str, unscaled: Mapping[str, Mapping[str, Any]]
+) -> list[Group]:
+    """Return a family in the order of its axis; of two groups with one value that of the rule.
+
+    A group without the rule has its unscaled keys by chance; it is in a family of its own.
+    """
+    chosen: dict[Any, Group] = {}
+    for group in sorted(family, key=lambda g: (bool(unscaled.get(g.class_id)), len(g.lines))):
+        chosen[group.keys[axis]] = group
+    return [chosen[value] for value in sorted(chosen)]
+
+
 def _compare(
-    values: Sequence[float | str],
-    cells: Sequence[Group],
-    several: Collection[str],
-    metric: str,
-    axis: str | None,
+    values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
 ) -> CellComparison:
     lines: dict[tuple[str, str], dict[int, Line]] = {}
     for index, cell in enumerate(cells):
         for line in cell.lines:
             if line.rank is not None:
-                key = (line.method, line.settings_id if line.method in several else "")
-                lines.setdefault(key, {})[index] = line
+                lines.setdefault((line.method, line.joined_by), {})[index] = line
     entrants = [_entrant(of_method, values, metric, axis) for of_method in lines.values()]
     frequent = [e for e in entrants if e.coverage > 0.5]
     table = [

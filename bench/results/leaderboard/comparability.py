@@ -343,25 +343,6 @@ def _in_words(name: str, value: Any) -> str:
     return f"{words} {str(value).lower() if isinstance(value, bool) else as_text(value)}"
 
 
-def variants(rows: Mapping[str, Row]) -> dict[str, str]:
-    """Return, by configuration, the hyperparameters that tell it from others of its method.
-
-    The evaluation is none of them.
-
-    Args:
-        rows: one row of each training configuration of one class, by its id.
-    """
-    by_method: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for config_id, row in rows.items():
-        by_method.setdefault(row.method, {})[config_id] = training_of(row.config_json)
-    texts = {}
-    for configs in by_method.values():
-        shown = differing(configs.values())
-        for config_id, config in configs.items():
-            texts[config_id] = ", ".join(f"{name}={as_text(config.get(name))}" for name in shown)
-    return texts
-
-
 def differing(configs: Collection[Mapping[str, Any]]) -> list[str]:
     """Return the names of the values in which configurations differ, sorted."""
     names = sorted({name for config in configs for name in config})

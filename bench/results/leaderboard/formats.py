@@ -57,6 +57,8 @@ _LATEX = {
     "ε": r"$\varepsilon$",
 }
 
+_NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
+
 MARKS = {
     Standing.FIRST: "*",
     Standing.ALIKE: "*",
@@ -124,13 +126,14 @@ def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
     if value is None:
         return ""
     sign = "+" if signed else ""
-    return f"{value * 100:{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
+    # Without the rounding, the last bits of a mean of 0.3055 would decide between 30.5 and 30.6.
+    return f"{round(value * 100, 9):{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
 
 
 def across_table(comparison: CellComparison, usual: Usual | None = None) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
-    Lines with a result in one cell only are counted below and not listed, unless all are such.
+    Lines with a result in one cell only are counted below and not listed.
 
     Args:
         comparison: of the methods.
@@ -152,16 +155,12 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
             *means,
             "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
             number(entrant.slope, percent, signed=True),
-            f"{have[entrant]}/{len(entrant.means)}",
+            f"{entrant.num_cells}/{len(entrant.means)}",
             "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
             "*" if entrant.best else "",
         ]
 
-    have = {
-        entrant: sum(entrant.has(cell) for cell in range(len(entrant.means)))
-        for entrant in comparison.entrants
-    }
-    listed = [e for e in comparison.entrants if have[e] > 1] or comparison.entrants
+    listed = [entrant for entrant in comparison.entrants if entrant.num_cells > 1]
     notes = [_footer(comparison), _not_listed(len(comparison.entrants) - len(listed))]
     notes += _left_out(listed, usual)
     rows = [cells(entrant) for entrant in listed]
@@ -395,6 +394,7 @@ def group_table(
         footer="; ".join(
             [UNEQUAL_BUDGETS] * group.unequal_budgets
             + [UNEVEN_CURVES] * group.uneven_curves
+            + [_NO_TEST] * _is_untested(group.lines)
             + _left_out(group.lines, usual)
         ),
     )
@@ -402,6 +402,11 @@ def group_table(
 
 def _not_listed(count: int) -> str:
     return f"not listed: {count} line{'s' * (count > 1)} of one cell only" if count else ""
+
+
+def _is_untested(lines: Sequence[Line]) -> bool:
+    """Return True if the first line has too few seeds to be tested against, and another has not."""
+    return lines[0].n_seeds < 3 and any(line.n_seeds >= 3 for line in lines)
 
 
 def _left_out(lines: Sequence[Line | MethodOverCells], usual: Usual | None) -> list[str]:
@@ -422,7 +427,7 @@ def _spread(line: Line, percent: bool) -> str:
         scaled = half * 100 if percent else half
         first = 1 if percent else 3
         digits = next((d for d in range(first, 5) if round(scaled, d) > 0), first)
-        mean = line.mean * 100 if percent else line.mean
+        mean = round(line.mean * 100, 9) if percent else line.mean
         return f"{mean:.{digits}f} ± {scaled:.{digits}f}"
     text = number(line.mean, percent)
     if line.n_seeds > 1:

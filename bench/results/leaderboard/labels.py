@@ -13,53 +13,43 @@ from dataclasses import replace
 from typing import Any
 
 from fedbench.bench.results.leaderboard.comparability import as_text, differing
-from fedbench.bench.results.leaderboard.lines import Group
+from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.system.identity import canonical_json
 
 Usual = Mapping[str, tuple[str, ...]]
 """By method, the values that most of its configurations share and its labels leave out."""
 
 
-def methods_of_several_lines(groups: Sequence[Group]) -> set[str]:
-    """Return the methods of which a class has more than one line."""
-    counts = Counter((at, line.method) for at, group in enumerate(groups) for line in group.lines)
-    return {method for (_, method), number in counts.items() if number > 1}
-
-
 def labelled(groups: Sequence[Group]) -> tuple[tuple[Group, ...], Usual]:
-    """Return the groups with the labels of their lines, and what these leave out.
+    """Return the groups with the names of their lines, and what labels leave out.
 
     A label has, by its last name, each hyperparameter in which configurations of the method
-    differ, but for a value that more than half of them share.
+    differ, but for a value that more than half of them share; `variant` has all.
     """
-    configs: dict[str, dict[str, Mapping[str, Any]]] = {
-        method: {} for method in sorted(methods_of_several_lines(groups))
-    }
+    counts = Counter((at, line.method) for at, group in enumerate(groups) for line in group.lines)
+    several = {method for (_, method), number in counts.items() if number > 1}
+    configs: dict[str, dict[str, Mapping[str, Any]]] = {method: {} for method in sorted(several)}
     for group in groups:
         for line in group.lines:
-            if line.method in configs:
+            if line.method in several:
                 configs[line.method].setdefault(line.settings_id, line.hyperparameters)
-    label_of: dict[tuple[str, str], str] = {}
-    usual: dict[str, tuple[str, ...]] = {}
-    for method, by_id in configs.items():
-        parts, usual[method] = _parts(by_id)
-        for identity, of_config in parts.items():
-            label_of[method, identity] = f"{method} ({of_config})" if of_config else method
-    named = (
-        replace(
-            group,
-            lines=tuple(
-                replace(line, label=label_of.get((line.method, line.settings_id), line.method))
-                for line in group.lines
-            ),
-        )
-        for group in groups
-    )
-    return tuple(named), {method: left_out for method, left_out in usual.items() if left_out}
+    parts = {method: _parts(by_id) for method, by_id in configs.items()}
+
+    def named(line: Line) -> Line:
+        if line.method not in several:
+            return line
+        whole, part = parts[line.method][0][line.settings_id]
+        label = f"{line.method} ({part})" if part else line.method
+        return replace(line, variant=whole, label=label, joined_by=line.settings_id)
+
+    usual = {method: left_out for method, (_, left_out) in parts.items() if left_out}
+    return tuple(replace(g, lines=tuple(map(named, g.lines))) for g in groups), usual
 
 
-def _parts(configs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return what tells each configuration apart, and what most of them share."""
+def _parts(
+    configs: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
+    """Return all that configurations differ in, what tells each apart, and what most share."""
     names = differing(configs.values())
     last = _last_names(names)
     shared: dict[str, str] = {}  # name -> value as JSON
@@ -69,10 +59,13 @@ def _parts(configs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, str], tu
         if number > len(configs) / 2:
             shared[name] = value
     parts = {
-        identity: ", ".join(
-            f"{last[name]}={as_text(config.get(name))}"
-            for name in names
-            if canonical_json(config.get(name)) != shared.get(name)
+        identity: (
+            ", ".join(f"{name}={as_text(config.get(name))}" for name in names),
+            ", ".join(
+                f"{last[name]}={as_text(config.get(name))}"
+                for name in names
+                if canonical_json(config.get(name)) != shared.get(name)
+            ),
         )
         for identity, config in configs.items()
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
@@ -120,14 +120,18 @@ def leaderboard(
     groups = []
     for identity, (keys, members) in divided.items():
         lines = lines_of(members, metric, keys, published, studies or {}, curves, reach)
-        if min_seeds > 1:
-            lines = [line for line in lines if line.num_tried >= min_seeds]
         unscaled = unscaled_keys(members, keys)
-        if lines:
-            groups.append(Group(title_of[identity], keys, ranked(lines), unscaled))
+        groups.append(Group(title_of[identity], keys, tuple(lines), unscaled))
     groups.sort(key=lambda group: order(group.keys))
-    named, usual = labelled(groups)
-    return Leaderboard(metric, named, reach, usual)
+    named, usual = labelled(groups)  # before the filter, which changes no name
+    shown = (
+        replace(
+            group,
+            lines=ranked([x for x in group.lines if min_seeds <= 1 or x.num_tried >= min_seeds]),
+        )
+        for group in named
+    )
+    return Leaderboard(metric, tuple(group for group in shown if group.lines), reach, usual)
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:

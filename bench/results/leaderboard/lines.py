@@ -19,7 +19,6 @@ from fedbench.bench.results.leaderboard.comparability import (
     hyperparameters,
     metric_value,
     settings_id,
-    variants,
 )
 from fedbench.bench.results.leaderboard.curves import (
     CURVE_METRICS,
@@ -56,8 +55,10 @@ class Line:
     Attributes:
         rank: 1 is best, ties share a rank; None if not ranked: nothing measured, or hyperparameters
             chosen with labels (`selection` is `oracle`).
-        variant: the hyperparameters in which configurations of one method differ; else empty.
-        label: its name in tables and charts, the same in all classes; see `labels`.
+        variant: the hyperparameters in which configurations of its method differ, where a class has
+            several lines of the method; else empty.
+        label: its name in tables and charts: the method, and a part of `variant`; see `labels`.
+        joined_by: lines of a method that have it in common are one contender over the classes.
         mean, std, ci95_low, ci95_high: of the metric; std needs 2 seeds, the interval 3.
         values, seeds: the metric of each seed, in the order of seeds.
         row_ids: the runs that those values are from; `fedbench export` takes one.
@@ -151,6 +152,7 @@ class Line:
     curve_ids: tuple[str, ...] = field(default=(), repr=False)
     tier: str | None = None
     label: str = ""
+    joined_by: str = ""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -161,7 +163,7 @@ class Line:
     def record(self) -> dict[str, Any]:
         """Plain values for JSON: the fields, with the columns of the class beside them."""
         flat = asdict(self)
-        for name in ("keys", "curve_ids", "label", "hyperparameters"):
+        for name in ("keys", "curve_ids", "joined_by", "hyperparameters"):
             del flat[name]
         if self.tier is None:
             del flat["tier"]
@@ -225,7 +227,6 @@ def lines_of(
     configs: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (contender(row), row.seed, *_first_finished(row))):
         configs.setdefault(contender(row), []).append(row)
-    variant_of = variants({config_id: runs[0] for config_id, runs in configs.items()})
     meanings = {
         name: Meaning([_having(runs, name) for runs in configs.values()], name)
         for name in {*SECONDARY, _local(metric)}
@@ -234,7 +235,6 @@ def lines_of(
         _line(
             config_id,
             _Runs(runs, metric, meanings, curves or {}),
-            variant_of[config_id],
             keys,
             # Runs that have not measured the metric may differ in what decides its meaning.
             published_number((_having(runs, metric) or runs)[0], metric) if look_up else None,
@@ -361,7 +361,6 @@ def _contracted(row: Row) -> bool:
 def _line(
     config_id: str,
     runs: _Runs,
-    variant: str,
     keys: Mapping[str, Any],
     published: Published | None,
     study: Spent | None,
@@ -383,7 +382,7 @@ def _line(
     return Line(
         rank=None,
         method=first.method,
-        variant=variant,
+        variant="",
         label=first.method,
         hyperparameters=hyperparameters(first),
         config_id=config_id,

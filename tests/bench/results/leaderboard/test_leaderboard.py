@@ -223,7 +223,6 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
     assert board.usual == {"simclr": ("lr=0.1", "weight_decay=0")}
     footer = "simclr has lr=0.1, weight_decay=0 unless stated otherwise"
     assert [table.footer for table in tables(board)] == [footer]
-    assert "label" not in board.to_dict()["rows"][0]  # it is not complete without the footer
     assert group.lines[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
 
 
@@ -255,6 +254,25 @@ def test_a_configuration_has_one_label_in_all_classes(make_row: MakeRow) -> None
         *["simclr (lr=0.01, momentum=0.9)"] * 2,
         *["simclr (lr=0.1, momentum=0.9)"] * 2,
     ]
+
+
+def test_the_filter_by_seeds_changes_no_name(make_row: MakeRow) -> None:
+    """Of two rates one has two seeds in the first class, the other in the second."""
+    rows = [
+        make_row(
+            RunConfig(data=DataConfig(alpha=alpha), client=ClientConfig(lr=lr), seed=seed),
+            linear_acc=0.5,
+        )
+        for alpha, lr, seeds in ((0.1, 0.3, 2), (0.1, 0.03, 1), (1.0, 0.03, 2))
+        for seed in range(seeds)
+    ]
+    board = leaderboard(rows, min_seeds=2)
+    names = [(line.keys["alpha"], line.variant, line.label) for line in board.lines]
+    assert names == [
+        (0.1, "client.lr=0.3", "simclr (lr=0.3)"),
+        (1.0, "client.lr=0.03", "simclr (lr=0.03)"),
+    ]
+    assert board.across() == ()  # no line is in both classes
 
 
 def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:

@@ -255,8 +255,9 @@ def test_values_that_a_rule_scales_split_no_contender(make_row: MakeRow) -> None
     assert low == pytest.approx((0.45, 0.4))
     assert high == pytest.approx((0.55, 0.5))
     unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
-    (split,) = leaderboard(unrecorded).across()
-    assert len(split.entrants) == 4
+    split = leaderboard(unrecorded)
+    assert len({line.label for line in split.lines}) == 4
+    assert split.across() == ()  # no line is in two cells
 
 
 def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
@@ -273,6 +274,12 @@ def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
     assert (comparison.axis, comparison.values) == ("local_epochs", (1, 2, 3))
     (entrant,) = comparison.entrants
     assert entrant.means == pytest.approx((0.4, 0.3, 0.2))
+    # A cell of 2 epochs that no rule scaled is no second value 2 of that axis.
+    chance = configured(spec="byol", federation={"num_rounds": 12}, client={"local_epochs": 2})
+    board = leaderboard([*rows, make_row(chance, linear_acc=0.5)])
+    along = [c for c in board.across() if c.axis is not None]
+    assert [c.values for c in along] == [(1, 2, 3)]
+    assert [e.method for e in along[0].entrants] == ["simclr"]
 
 
 def test_a_point_of_the_scatter_is_one_training(make_row: MakeRow) -> None:
