@@ -108,6 +108,8 @@ def show_replay(result: Replay) -> None:
             f" {task.configurations} configurations, seeds"
             f" {', '.join(map(str, task.seeds))}{left_out}"
         )
+        if not task.judged_apart:
+            emit("    judged by the seeds that scored, for want of others: the regret is too low")
         _show_fidelity(task.fidelity)
         what = "nothing" if first["params"] is None else parameters(first["params"])
         emit(f"    picked by {100 * first['count'] / result.searches:.0f} %: {what}")

@@ -47,6 +47,7 @@ class TaskReplay:
         steps: local steps of a search, mean.
         share: these as a share of what its trials would make if all were run to the end.
         trials: of a search.
+        judged_apart: False where no seed was left that had not scored; the regret is too low then.
         fidelity: `name`, `eta`, `rounds` of the rungs and `sizes` of the brackets; None if every
             trial is run to its end.
         picks: configurations picked, the most frequent first: `params`, `count`; `params` is null
@@ -66,6 +67,7 @@ class TaskReplay:
     steps: float
     share: float
     trials: int
+    judged_apart: bool
     fidelity: Mapping[str, Any] | None
     picks: tuple[Mapping[str, Any], ...]
 
@@ -278,6 +280,7 @@ def _outcome(
         steps=steps,
         share=steps / whole if whole else 1.0,
         trials=trials,
+        judged_apart=all(len({*seeds}) < len(task.seeds) for seeds in scored),
         fidelity=None if plan is None else plan.as_dict(),
         picks=tuple(
             {"params": None if i is None else dict(task.configurations[i]), "count": count}

@@ -21,6 +21,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import open_store
 from fedbench.bench.system.errors import ConfigError, StoreError, UnknownNameError
+from fedbench.bench.terminal.show_tuning import show_replay
 from fedbench.bench.tuning.replay.search import Space
 from fedbench.bench.tuning.suggester import Suggester
 
@@ -131,7 +132,9 @@ def test_a_random_search_loses_what_a_random_subset_loses(table: Make) -> None:
             assert found.tasks[0].regret_90 == pytest.approx(0.02 * 10, abs=0.021)
 
 
-def test_a_search_is_judged_by_the_seeds_that_did_not_score_it(table: Make) -> None:
+def test_a_search_is_judged_by_the_seeds_that_did_not_score_it(
+    table: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each seed's score prefers what is best by its own noise; the other seed has other noise."""
     noise = np.random.default_rng(0).normal(size=(COUNT, 2))
     file = table(
@@ -141,11 +144,15 @@ def test_a_search_is_judged_by_the_seeds_that_did_not_score_it(table: Make) -> N
     picks = noise.argmax(axis=0)
     lost = [noise[:, 1].max() - noise[picks[0], 1], noise[:, 0].max() - noise[picks[1], 0]]
     assert task.regret == pytest.approx(np.mean(lost) / 50)
+    assert task.judged_apart
     assert {pick["params"]["client.lr"] for pick in task.picks} == {RATES[i] for i in picks}
-    (task,) = fedbench.replay(
+    found = fedbench.replay(
         "simclr", file, sampler="grid", trials=COUNT, searches=2, seeds_per_trial=2
-    ).tasks
-    assert task.regret == 0  # no seed is left; those of the score judge it
+    )
+    (task,) = found.tasks
+    assert (task.regret, task.judged_apart) == (0, False)  # those of the score judge it
+    show_replay(found)
+    assert "judged by the seeds that scored" in capsys.readouterr().out
     assert task.noise == pytest.approx(noise.std(axis=1, ddof=1).__pow__(2).mean() ** 0.5 / 50)
 
 
