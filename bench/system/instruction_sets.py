@@ -50,8 +50,10 @@ def caps_for(record: Mapping[str, str]) -> dict[str, str]:
         capture_output=True,
         text=True,
     )
-    # A processor without these instructions ends the process by a signal.
-    return caps if done.returncode == 0 and json.loads(done.stdout) == wanted else {}
+    if done.returncode:  # a processor without these instructions ends the process by a signal
+        return {}
+    # Libraries may have written lines before, as under ONEDNN_VERBOSE.
+    return caps if json.loads(done.stdout.splitlines()[-1]) == wanted else {}
 
 
 def caps_of(record: Mapping[str, str]) -> dict[str, str]:

@@ -205,9 +205,10 @@ def _families(
 def _one_per_value(
     family: Sequence[Group], axis: str, unscaled: Mapping[str, Mapping[str, Any]]
 ) -> list[Group]:
-    """Return a family in the order of its axis; of two groups with one value that of the rule.
+    """Return the groups of a family in the order of the axis, one for each value.
 
-    A group without the rule has its unscaled keys by chance; it is in a family of its own.
+    Of two groups with one value that stays which a grid's rule scaled. The other was run with the
+    keys that the rule starts from; it is compared with groups of just these keys elsewhere.
     """
     chosen: dict[Any, Group] = {}
     for group in sorted(family, key=lambda g: (bool(unscaled.get(g.class_id)), len(g.lines))):
