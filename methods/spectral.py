@@ -47,7 +47,7 @@ class Spectral(Method):
         "cos", description="embeddings at unit length, clipped to sqrt(mu), or unchanged"
     )
     mu: float = Field(1.0, gt=0, description="clip: square of the greatest length")
-    augmentation: Literal["spec-o", "simclr-m", "simclr-m-pad4"] = Field(
+    augmentation: Literal["spec-o", "simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "spec-o", description="how views are made; spec-o: the first weakly, the second strongly"
     )
     hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
