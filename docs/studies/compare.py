@@ -1,0 +1,81 @@
+"""Compare methods with a reference by unpaired seeds: variance pooled over methods, or Welch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, stats
+
+LEVEL, POWER = 0.05, 0.8
+
+
+def compare(groups: Mapping[str, Sequence[float]], reference: str) -> pd.DataFrame:
+    """Test the reference against each other method; Holm over all of them.
+
+    The variance is pooled over the methods, unless Brown and Forsythe's test rejects equal ones;
+    then each comparison is Welch's.
+
+    Args:
+        groups: method -> a value per seed, at least two each.
+        reference: one of the methods.
+
+    Returns:
+        Indexed by method: `difference` (reference minus method), `low` and `high` of its 95 %
+        interval without correction, `p` (two-sided, adjusted), `detectable` (smallest difference
+        rejected with probability 0.8, at the level of Holm's first step), `test`, `verdict`.
+    """
+    values = {name: np.asarray(group, dtype=float) for name, group in groups.items()}
+    equal = len(values) < 2 or stats.levene(*values.values(), center="median").pvalue >= LEVEL
+    others = [name for name in values if name != reference]
+    rows = {}
+    for name in others:
+        error, freedom = _error(values, reference, name, pooled=bool(equal))
+        difference = values[reference].mean() - values[name].mean()
+        half = stats.t.ppf(1 - LEVEL / 2, freedom) * error
+        rows[name] = {
+            "difference": difference,
+            "low": difference - half,
+            "high": difference + half,
+            "p": 2 * stats.t.sf(abs(difference) / error, freedom),
+            "detectable": detectable(error, freedom, LEVEL / len(others)),
+            "test": "pooled" if equal else "Welch",
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table["p"] = holm(table["p"])
+    ahead = np.where(table["difference"] > 0, "supported", "contradicted")
+    table["verdict"] = np.where(table["p"] < LEVEL, ahead, "not settled")
+    return table
+
+
+def _error(
+    values: Mapping[str, np.ndarray], first: str, second: str, *, pooled: bool
+) -> tuple[float, float]:
+    """Standard error of a difference of means, and its degrees of freedom."""
+    if pooled:
+        squares = sum(group.var(ddof=1) * (len(group) - 1) for group in values.values())
+        freedom = sum(len(group) - 1 for group in values.values())
+        share = 1 / len(values[first]) + 1 / len(values[second])
+        return float(np.sqrt(squares / freedom * share)), float(freedom)
+    parts = [values[name].var(ddof=1) / len(values[name]) for name in (first, second)]
+    sizes = [len(values[name]) - 1 for name in (first, second)]
+    freedom = sum(parts) ** 2 / sum(p**2 / n for p, n in zip(parts, sizes, strict=True))
+    return float(np.sqrt(sum(parts))), float(freedom)
+
+
+def detectable(error: float, freedom: float, level: float = LEVEL) -> float:
+    """Difference that a two-sided t-test of this standard error rejects with probability 0.8."""
+    critical = stats.t.ppf(1 - level / 2, freedom)
+
+    def missing(shift: float) -> float:
+        return POWER - float(stats.nct.sf(critical, freedom, shift))
+
+    return error * float(optimize.brentq(missing, 0.0, critical + 20.0))
+
+
+def holm(p_values: pd.Series) -> pd.Series:
+    """p-values adjusted for their number by Holm's step-down rule."""
+    ordered = p_values.sort_values()
+    factors = np.arange(len(ordered), 0, -1)
+    return (ordered * factors).cummax().clip(upper=1.0).reindex(p_values.index)

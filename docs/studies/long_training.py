@@ -1,0 +1,238 @@
+"""Print the outcome of the study `long-training`, from committed rows.
+
+Usage: `python docs/studies/long_training.py [--store DIR]`; long-training.md says what is asked
+and how it is decided. It reads the Parquet files with pandas alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from compare import compare, holm  # the module beside this one
+from scipy import stats
+
+STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
+REGIME = {"data.num_clients": 100, "client.local_epochs": 4, "federation.participation": 0.1}
+ROUNDS, JUDGING, CHOOSING = 60, range(5), (100, 101)
+RATES = (0.003, 0.01, 0.03)
+PUBLISHED = {"orchestra": 0.003, "simclr": 0.003, "spectral": 0.003, "byol": 0.01}
+PUBLISHED |= {"aligned": 0.003, "simsiam": 0.01, "rotpred": 0.01}
+CROPS = {"spectral": "spec-o", "byol": "byol-o", "orchestra": "orchestra-o"}  # else simclr-o
+CHANCE = {"parts.clusters": math.log(32), "parts.rotation": math.log(4)}
+PASSES_A_ROUND = 10 * 500 * 4
+PAPER = Path(__file__).resolve().parents[2] / "leaderboards" / "papers" / "orchestra_table1.parquet"
+
+
+def stored(store: Path) -> pd.DataFrame:
+    """Return all rows of a store."""
+    files = sorted((store / "rows").glob("*.parquet"))
+    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+
+
+def read(store: Path) -> pd.DataFrame:
+    """Return the rows of the preset's regime with their settings as columns."""
+    rows = stored(store)
+    settings = pd.json_normalize([json.loads(text) for text in rows["config_json"]])
+    named = [*REGIME, "client.lr", "method.augmentation", "method.representations"]
+    rows = rows.join(settings.reindex(columns=named))
+    rows = rows[(rows[list(REGIME)] == pd.Series(REGIME)).all(axis=1)].reset_index(drop=True)
+    rows["variant"] = rows["method"].str.cat(_variant(rows), sep="")
+    rows["linear"] = 100 * rows["linear_acc"].where(
+        rows["status"] == "ok", rows["untrained_linear_acc"]
+    )
+    return rows
+
+
+def _variant(rows: pd.DataFrame) -> pd.Series:
+    wide = rows["method.augmentation"].eq("simclr-m")
+    random = rows["method.representations"].eq("random")
+    return pd.Series(np.where(wide, " wide", ""), rows.index) + np.where(random, " random", "")
+
+
+def curve(store: Path, row_id: str) -> pd.DataFrame:
+    """Return a run's rounds."""
+    return pd.read_parquet(store / "cells" / row_id / "curve.parquet")
+
+
+def gate(rows: pd.DataFrame, store: Path) -> pd.DataFrame:
+    """Return the mean of the last five rounds of both terms, a line per rate and seed."""
+    runs = rows[rows["variant"].eq("orchestra") & rows["num_rounds"].eq(ROUNDS)]
+    lines = []
+    for _, run in runs[runs["seed"] < 3].sort_values(["client.lr", "seed"]).iterrows():
+        ends = curve(store, run["row_id"])[list(CHANCE)].tail(5).mean()
+        lines.append({"rate": run["client.lr"], "seed": run["seed"], **ends})
+    return pd.DataFrame(lines, columns=["rate", "seed", *CHANCE])
+
+
+def passed(terms: pd.DataFrame) -> pd.Series:
+    """Return per rate whether the mean over seeds of each term is below 0.9 times chance."""
+    means = terms.groupby("rate")[list(CHANCE)].mean()
+    return (means < 0.9 * pd.Series(CHANCE)).all(axis=1)
+
+
+def chosen(rows: pd.DataFrame) -> pd.Series:
+    """Return each variant's rate with the lowest last loss at a fifth of the rounds."""
+    short = rows[rows["num_rounds"].eq(ROUNDS // 5) & rows["seed"].isin(CHOOSING)]
+    short = short[short["status"].eq("ok") & short["client.lr"].isin(RATES)]
+    losses = short.groupby(["variant", "client.lr"])["final_loss"].agg(["mean", "size"])
+    losses = losses[losses["size"] == len(CHOOSING)]["mean"].unstack()
+    return losses.idxmin(axis=1)
+
+
+def recipe(rows: pd.DataFrame, rates: Mapping[str, float], *, published: bool) -> pd.DataFrame:
+    """Return the judging runs of one recipe."""
+    name = rows["variant"]
+    method = name.str.split(" ").str[0]
+    rate = np.isclose(rows["client.lr"], name.map({**_own(rates), **rates}).astype(float))
+    if published:
+        rate = np.isclose(rows["client.lr"], method.map(PUBLISHED).astype(float))
+    views = rows["method.augmentation"].fillna("")
+    as_published = views.eq(method.map(CROPS).fillna("simclr-o")) | method.eq("rotpred")
+    crops = as_published if published else ~views.eq("spec-o")
+    full = rows["num_rounds"].eq(ROUNDS) & rows["seed"].isin(JUDGING)
+    return rows[rate & crops & full]
+
+
+def _own(rates: Mapping[str, float]) -> dict[str, float]:
+    """Orchestra with random centroids has no choice of its own: its rate is orchestra's."""
+    return {"orchestra random": rates["orchestra"]} if "orchestra" in rates else {}
+
+
+def by_variant(runs: pd.DataFrame, column: str = "linear") -> dict[str, np.ndarray]:
+    """Return the values of each variant with at least two seeds, in the order of seeds."""
+    groups = runs.sort_values("seed").groupby("variant")[column]
+    return {str(name): group.to_numpy() for name, group in groups if len(group) > 1}
+
+
+def slopes(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
+    """Return per method the slope of orchestra minus method on log2 of image passes, with t-test.
+
+    Seeds are unpaired between methods: each run has a slope of its own; Welch's test.
+    """
+    found: dict[str, list[float]] = {}
+    for _, run in runs.iterrows():
+        accuracy = curve(store, run["row_id"])[["round_index", "metrics.linear_acc"]].dropna()
+        points = [*accuracy.itertuples(index=False)]
+        # Orchestra's round 0 trains nothing.
+        first = 1 if run["method"] == "orchestra" else 0
+        passes = [math.log2(PASSES_A_ROUND * (index + 1 - first)) for index, _ in points]
+        slope = stats.linregress(passes, [100 * value for _, value in points]).slope
+        found.setdefault(run["variant"], []).append(slope)
+    reference = found.pop("orchestra", [])
+    lines = {}
+    for name, values in found.items():
+        if min(len(values), len(reference)) > 1:
+            test = stats.ttest_ind(reference, values, equal_var=False)
+            low, high = test.confidence_interval()
+            lines[name] = {"slope": np.mean(reference) - np.mean(values), "low": low, "high": high}
+            lines[name]["p"] = test.pvalue
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=["slope", "low", "high", "p"])
+    return table.assign(p=holm(table["p"]))
+
+
+def interaction(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Return per method (orchestra - method) in one recipe minus that in the other, pooled test."""
+    both = [side[name] for side in (first, second) for name in sorted(set(first) & set(second))]
+    freedom = sum(len(group) - 1 for group in both)
+    variance = sum(group.var(ddof=1) * (len(group) - 1) for group in both) / freedom
+    lines = {}
+    for name in sorted((set(first) & set(second)) - {"orchestra"}):
+        four = [first["orchestra"], first[name], second["orchestra"], second[name]]
+        a, b, c, d = (group.mean() for group in four)
+        error = math.sqrt(variance * sum(1 / len(group) for group in four))
+        change = (a - b) - (c - d)
+        half = stats.t.ppf(0.975, freedom) * error
+        p = 2 * stats.t.sf(abs(change) / error, freedom)
+        lines[name] = {"change": change, "low": change - half, "high": change + half, "p": p}
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=["change", "low", "high", "p"])
+    return table.assign(p=holm(table["p"]))
+
+
+def agreement(here: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return Kendall's tau between two orders of methods, 95 % by a bootstrap over seeds."""
+    names = sorted(set(here) & set(there))
+    if len(names) < 3:
+        return {"methods": len(names)}
+    rng = np.random.default_rng(0)
+
+    def tau(pick: Any) -> float:
+        means = [[pick(side[name]).mean() for name in names] for side in (here, there)]
+        return float(stats.kendalltau(*means).statistic)
+
+    draws = [tau(lambda group: rng.choice(group, len(group))) for _ in range(2000)]
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return {"methods": len(names), "tau": tau(np.asarray), "low": low, "high": high}
+
+
+def paper() -> dict[str, np.ndarray]:
+    """Return the linear accuracies of the paper's table 1, CIFAR-10, cross-device, in points."""
+    table = pd.read_parquet(PAPER)
+    table = table[table["dataset"].eq("CIFAR-10") & table["setting"].eq("cross_device")]
+    table = table[table["metric"].eq("linear") & table["spec"].notna()]
+    return {
+        spec: np.array([value])
+        for spec, value in zip(table["spec"], 100 * table["value"], strict=True)
+    }
+
+
+def laptop(store: Path) -> dict[str, np.ndarray]:
+    """Return the accuracies of README's board at alpha 0.1: 10 clients, 10,000 test images."""
+    rows = stored(store)
+    rows = rows[rows["preset"].eq("laptop") & rows["grid"].eq("board") & rows["alpha"].eq(0.1)]
+    rows = rows[rows["seed"].isin(JUDGING)].assign(variant=rows["method"])
+    return by_variant(rows.assign(linear=100 * rows["linear_acc"]))
+
+
+def show(title: str, table: pd.DataFrame) -> None:
+    """Print a table under its title; nothing if there is none yet."""
+    print(f"\n## {title}\n")
+    print(table.round(3).to_string() if len(table) else "no runs yet")
+
+
+def main() -> None:
+    """Print every part of the analysis of which there are rows."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--store", type=Path, default=STORE)
+    store = parser.parse_args().store
+    rows = read(store)
+    terms = gate(rows, store)
+    show("Gate: mean of the last five rounds, chance 3.466 and 1.386", terms)
+    if len(terms):
+        show("Gate passed", passed(terms).to_frame("passed"))
+    rates = chosen(rows)
+    show("Rates chosen by the last loss", rates.to_frame("rate"))
+    arms = {}
+    for name, published in (("published", True), ("alike", False)):
+        for alpha, runs in recipe(rows, rates.to_dict(), published=published).groupby("alpha"):
+            groups = by_variant(runs)
+            if "orchestra" not in groups:
+                continue
+            arms[name, alpha] = groups
+            summary = runs.groupby("variant")["linear"].agg(["mean", "std", "size"])
+            show(f"{name}, alpha {alpha:g}: linear accuracy", summary)
+            if len(groups) > 1:
+                show(
+                    f"{name}, alpha {alpha:g}: orchestra minus method", compare(groups, "orchestra")
+                )
+            show(f"{name}, alpha {alpha:g}: slope per doubling of passes", slopes(runs, store))
+    for (name, alpha), groups in arms.items():
+        for other, order in (("laptop", laptop(store)), ("the paper's table 1", paper())):
+            print(f"\n{name}, alpha {alpha:g}, order against {other}: {agreement(groups, order)}")
+    for (first, alpha), (second, beta) in combinations(arms, 2):
+        if alpha == beta:
+            show(
+                f"alpha {alpha:g}: does the recipe change the difference from orchestra?",
+                interaction(arms[first, alpha], arms[second, beta]),
+            )
+
+
+if __name__ == "__main__":
+    main()
