@@ -30,7 +30,14 @@ from fedbench.bench.results.leaderboard.curves import (
 )
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import Published, published_number
-from fedbench.bench.results.leaderboard.statistics import LEVEL, holm, mean, paired_p, summarize
+from fedbench.bench.results.leaderboard.statistics import (
+    LEVEL,
+    holm,
+    mean,
+    paired_p,
+    rounded,
+    summarize,
+)
 from fedbench.bench.results.metrics import (
     RANK_OF_FEATURES,
     SPREAD_OF_PROJECTIONS,
@@ -477,7 +484,7 @@ def ranked(lines: Sequence[Line]) -> tuple[Line, ...]:
     def place(line: Line) -> tuple[bool, bool, float]:
         if line.mean is None:
             return bool(line.num_diverged), True, 0.0
-        return bool(line.num_diverged), False, -score(line.metric, line.mean)
+        return bool(line.num_diverged), False, -rounded(score(line.metric, line.mean))
 
     def counts(line: Line) -> bool:
         return line.selection != "oracle" and (line.mean is not None or line.num_diverged > 0)

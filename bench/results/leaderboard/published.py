@@ -20,6 +20,7 @@ from typing import Any
 
 from fedbench.bench.results.leaderboard.comparability import SETTING, settings_of
 from fedbench.bench.results.leaderboard.data_names import known_name
+from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.row import PaperCell, Row
 from fedbench.bench.system.identity import content_id
 
@@ -54,9 +55,9 @@ def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for cell in cells:
-        groups.setdefault((cell.source, class_id(cell)), []).append(cell.value)
+        groups.setdefault((cell.source, class_id(cell)), []).append(rounded(cell.value))
     return [
-        1 + sum(other > cell.value for other in groups[cell.source, class_id(cell)])
+        1 + sum(other > rounded(cell.value) for other in groups[cell.source, class_id(cell)])
         if cell.unit == "fraction"
         else None
         for cell in cells

@@ -18,6 +18,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     pearson,
     pearson_interval,
     ranks,
+    rounded,
     sample_std,
     slope,
     spearman,
@@ -129,6 +130,29 @@ def test_many_tasks() -> None:
     assert [ranks(row) for row in tied] == [stats.rankdata([-v for v in r]).tolist() for r in tied]
     assert friedman_p(table[:2]) is None
     assert friedman_p([[1, 1, 1]] * 5) is None
+
+
+@pytest.mark.parametrize("images", [298, 1024, 5120, 10_000, 8192 * 5])
+def test_equal_counts_tie_and_unequal_ones_do_not(images: int) -> None:
+    """Means of accuracies are equal when their right answers are, whatever the last bit is."""
+    rng = np.random.default_rng(images)
+    for seeds in (3, 5, 10):
+        for _ in range(200):
+            counts = rng.integers(0, images + 1, seeds)
+            total = int(counts.sum())
+            parts = rng.multinomial(total, [1 / seeds] * seeds)
+            first, second = (
+                mean([int(count) / images for count in each]) or 0 for each in (counts, parts)
+            )
+            assert rounded(first) == rounded(second)
+            assert spearman([first, second, 2], [1, 1, 2]) == pytest.approx(1)
+            assert ranks([first, second]) == [1.5, 1.5]
+            parts[0] += 1
+            third = mean([int(count) / images for count in parts]) or 0
+            assert ranks([first, third]) == [2, 1]
+    tied = [[272 / 298 + 274 / 298 + 273 / 298, 3 * (273 / 298), 273 / 298 * 3]] * 5
+    assert friedman_p(tied) is None
+    assert pareto_front([1, 1], [third, third + 1e-16]) == [True, True]
 
 
 def test_slope() -> None:
