@@ -141,16 +141,8 @@ def run(
         suggest("fedbench leaderboard", places.store)
 
 
-_OF_A_TABLE = {
-    *("spec", "set_", "seed", "trials", "seeds_per_trial", "sampler", "batch", "objective"),
-    *("fidelity", "eta", "rungs", "table", "searches", "json", "quiet", "verbose", "debug"),
-}
-"""Parameters of `tune` that a search on a table takes."""
-
-
 @command("fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
 def tune(
-    context: typer.Context,
     spec: opt.Spec,
     *,
     trials: opt.Trials = 20,
@@ -165,8 +157,6 @@ def tune(
     fidelity: opt.Fidelity = "none",
     eta: opt.Eta = None,
     rungs: opt.Rungs = None,
-    table: opt.Table = None,
-    searches: opt.Searches = None,
     track: opt.Track = None,
     dry_run: opt.DryRun = False,
     settings: groups.StudySettings,
@@ -175,29 +165,6 @@ def tune(
     output: groups.Output,
 ) -> None:
     """Search for good hyperparameters without using labels."""
-    given = [p for p in context.command.params if opt.is_given(context, p.name)]
-    if table is not None:
-        if more := [max(p.opts, key=len) for p in given if p.name not in _OF_A_TABLE]:
-            raise fedbench.ConfigError(f"{more[0]}: has no meaning with --table; leave it out")
-        outcome = fedbench.replay(
-            spec,
-            table,
-            set=opt.parse_set(settings.set_),
-            seed=settings.seed or 0,
-            searches=searches or 100,
-            trials=trials if opt.is_given(context, "trials") else None,
-            seeds_per_trial=seeds_per_trial,
-            sampler=sampler,
-            batch_size=batch,
-            objective=objective,
-            fidelity=fidelity,
-            eta=eta,
-            rungs=rungs,
-        )
-        output.show(outcome, show_tuning.show_replay)
-        return
-    if searches is not None:
-        raise fedbench.ConfigError(f"--searches {searches}: needs --table FILE")
     with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
         result = fedbench.tune(
             spec,

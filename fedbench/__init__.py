@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     )
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.tuning.explain import explain
-    from fedbench.bench.tuning.replay.replay import Replay, replay
     from fedbench.bench.tuning.schemas import schema
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
@@ -85,7 +84,6 @@ _HOMES = {
     " UnknownNameError",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
-    "tuning.replay.replay": "Replay replay",
     "tuning.schemas": "schema",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
@@ -102,7 +100,6 @@ __all__ = [
     "FedbenchError",
     "Listing",
     "Ranking",
-    "Replay",
     "Report",
     "ResourceError",
     "Row",
@@ -131,7 +128,6 @@ __all__ = [
     "plan_run",
     "prepare_data",
     "release",
-    "replay",
     "report",
     "reproduce",
     "resolve",

@@ -177,7 +177,7 @@ def release(
         version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
         against: an earlier release or a store; ranks that differ are listed with their causes.
         table: a grid (a name, or a YAML file): write its runs instead as a table, a line for each
-            measured round, on which `replay` repeats searches.
+            measured round.
 
     Raises:
         ConfigError: for a bad version, a folder that is not empty, a store without rows, or runs

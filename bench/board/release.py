@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +44,6 @@ numbers to the last bit on one numeric platform (`platform`); `fedbench reproduc
 _USE_TABLE = """\
 ```sh
 sha256sum --check SHA256SUMS
-fedbench tune {method} --table '{file}' --sampler random --searches 100
 ```
 
 ```python
@@ -191,7 +189,6 @@ def _table(runs: Sequence[Run], grid: str, version: str) -> tuple[bytes, Descrip
     path = Path(grid)
     name = path.stem if path.suffix in (".yaml", ".yml") else path.name
     table, file = search_table(runs, version, _meanings()), f"{name}.parquet"
-    methods = Counter(row.method for row, _ in runs)
     return table_bytes(table), Description(
         name=f"fedbench-table-{name}",
         title=_TABLE_TITLE.format(name=name),
@@ -204,5 +201,5 @@ def _table(runs: Sequence[Run], grid: str, version: str) -> tuple[bytes, Descrip
         origin=_TABLE_ORIGIN,
         schema=table.schema,
         rows=[row for row, _ in runs],
-        use=_USE_TABLE.format(file=file, method=max(sorted(methods), key=methods.__getitem__)),
+        use=_USE_TABLE.format(file=file),
     )

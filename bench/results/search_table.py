@@ -1,4 +1,4 @@
-"""Tables to search in: a line for each run and round that was measured, as one Parquet file.
+"""Tables of runs: a line for each run and round that was measured, as one Parquet file.
 
 Every setting that differs between runs of one method has a column of its own under its dotted name,
 so that the file can be read without fedbench; the others are in the metadata of the schema.

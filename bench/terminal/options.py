@@ -200,13 +200,6 @@ Rungs = Annotated[
     int | None,
     _option("N", "Rungs of a bracket; default: 3, or as many as rounds allow.", min=2, max=_RUNS),
 ]
-Table = Annotated[
-    str | None,
-    _option("FILE", "Repeat the search on a table of finished runs, or on its https address."),
-]
-Searches = Annotated[
-    int | None, _option("N", "With --table: number of searches; default: 100.", min=1)
-]
 Space = Annotated[
     Path | None, _option("FILE", "Search space file to use instead of the method's own.")
 ]
@@ -424,7 +417,7 @@ ReleaseTable = Annotated[
     str | None,
     _option(
         "GRID",
-        "Write the runs of a grid as a table to search in, which `tune --table` takes.",
+        "Write the runs of a grid as a table, a line for each measured round.",
         autocompletion=completion.grids,
     ),
 ]
@@ -464,12 +457,6 @@ DatasetName = Annotated[
         "NAME", "Name of a data set, hub:PATH, folder:PATH, …", autocompletion=completion.datasets
     ),
 ]
-
-
-def is_given(context: typer.Context, name: str | None) -> bool:
-    """Return True if an option stands on the command line."""
-    source = None if name is None else context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def parse_format(form: Format | None, as_json: bool) -> Format:

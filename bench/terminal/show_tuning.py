@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
-from fedbench.bench.results.metrics import metric_title
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit, note, show_table
 from fedbench.bench.terminal.show_lists import describe_cells
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from fedbench.bench.terminal.groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.dashboard import Mirror
-    from fedbench.bench.tuning.replay.replay import Replay
     from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
@@ -79,40 +77,6 @@ def _show_fidelity(fidelity: Mapping[str, Any] | None) -> None:
             f"  fidelity {fidelity['name']}: brackets of {sizes} trials, of which one in"
             f" {fidelity['eta']} goes on; rungs end after rounds {rounds}"
         )
-
-
-def show_replay(result: Replay) -> None:
-    """Print what searches on a table found, lost and cost."""
-    rows = []
-    for task in result.tasks:
-        noise = "" if task.noise is None else f"{100 * task.noise:.1f}"
-        values = [100 * value for value in (task.best, task.accuracy, task.regret, task.regret_90)]
-        share = f"{100 * task.share:.1f}"
-        rows.append(
-            [parameters(task.settings) or "all", *(f"{v:.1f}" for v in values), noise, share]
-        )
-    metric = metric_title(result.tasks[0].metric)
-    head = ["task", f"best {metric}", "picked", "regret", "90 %", "noise", "steps %"]
-    show_table(head, rows)
-    searches = count(result.searches, "search", "searches")
-    emit(
-        f"{searches} on each task · {result.spec} · {result.sampler} by {result.objective} ·"
-        f" {result.file}"
-    )
-    for task in result.tasks:
-        first, left_out = task.picks[0], ""
-        if task.left_out:
-            left_out = f"; {count(task.left_out, 'configuration')} without these seeds left out"
-        emit(
-            f"  {parameters(task.settings) or 'picks'}: {count(task.trials, 'trial')} of"
-            f" {task.configurations} configurations, seeds"
-            f" {', '.join(map(str, task.seeds))}{left_out}"
-        )
-        if not task.judged_apart:
-            emit("    judged by the seeds that scored, for want of others: the regret is too low")
-        _show_fidelity(task.fidelity)
-        what = "nothing" if first["params"] is None else parameters(first["params"])
-        emit(f"    picked by {100 * first['count'] / result.searches:.0f} %: {what}")
 
 
 def next_command(result: StudyResult, settings: Settings, places: Places, cluster: Cluster) -> str:

@@ -13,7 +13,7 @@ import importlib.util
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,6 @@ class Suggester:
             once, for `INDEPENDENT` samplers.
         points: parameters of the first trials; for `grid`, of all trials.
         told: trials by number that are in the store already.
-        snap: returns the parameters that a trial gets in place of the suggested ones.
 
     Raises:
         UnknownNameError: for an unknown sampler.
@@ -99,7 +98,6 @@ class Suggester:
         batch_size: int | Sequence[int] | None = BATCH_SIZE,
         points: Sequence[Params] = (),
         told: Mapping[int, ToldTrial] | None = None,
-        snap: Callable[[Params], Params] | None = None,
     ) -> None:
         check_sampler(sampler)
         if sampler == "cmaes":
@@ -113,7 +111,6 @@ class Suggester:
         self._points = list(points)
         self.total = min(total, len(self._points)) if sampler == "grid" else total
         self._earlier = dict(told or {})
-        self._snap = snap
         # The seed of Sobol points and of CMA-ES; other samplers are made for each trial.
         first = make_sampler(sampler, derive(seed, "sampler") % _BITS, distributions)
         self._study = optuna.create_study(direction="maximize", sampler=first)
@@ -164,8 +161,6 @@ class Suggester:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # ExperimentalWarning of samplers
                 trial = self._study.ask(fixed_distributions=self._distributions)
-            if self._snap is not None:
-                trial = self._replaced(trial, self._snap(trial.params))
             self._open[number] = trial
             stored = self._earlier.get(number)
             if stored is None:
@@ -179,18 +174,6 @@ class Suggester:
                 )
             self._told[number] = stored.objective, stored.rounds
         self._next = last
-
-    def _replaced(self, trial: Trial, params: Params) -> Trial:
-        """Return a trial with other parameters; the first one is forgotten."""
-        from optuna.samplers import RandomSampler
-        from optuna.trial import TrialState
-
-        self._study.tell(trial, state=TrialState.FAIL)
-        self._study.enqueue_trial(params)
-        sampler, self._study.sampler = self._study.sampler, RandomSampler()  # draws nothing
-        replaced = self._study.ask(fixed_distributions=self._distributions)
-        self._study.sampler = sampler
-        return replaced
 
     def _close_batch(self) -> None:
         """Tell a complete batch in the order of numbers, whatever the order of completion."""

@@ -8,11 +8,11 @@ scorings of their encoders.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,12 @@ import yaml
 from cells import linear  # the module beside this one
 from numpy.typing import NDArray
 
-from fedbench import open_store, replay
+from fedbench import open_store
 from fedbench.bench.config import row_id
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.metrics import evaluation_fields, score
-from fedbench.bench.results.search_table import search_table
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.console import plain_table
 from fedbench.bench.tuning.grid import load_grid, plan
@@ -62,7 +60,9 @@ DRAWS = 2000
 HEADER = ["score", "tau", "95 %", "p (Holm)", "minus objective's"]
 HEADER += [f"at round {r}" for r in ROUNDS[:-1]]
 HEADER += [f"regret {b}" for b in BUDGETS]
-HALVED = ("align-unif", "sep")
+HALVED = {"align-unif": "objective", "sep": "sep"}
+"""Objectives by which successive halving is tried, and their metrics."""
+RUNGS = (1, 3, 12)
 SCORES_HEADER = ["score", "tau", *VARIANTS, *(f"regret {COUNT}, {v}" for v in ("all", *VARIANTS))]
 HALVING_HEADER = ["method", "alpha", "objective", "regret", "halving's", "loss", "% of the steps"]
 
@@ -151,16 +151,21 @@ def accuracies(table: Sequence[Sequence[Row]]) -> Array:
     Of a run that diverged it is that of its encoder before training, which all runs of a seed share
     and which it does not measure itself.
     """
-    before = [
-        next(100 * row.untrained_linear_acc for row in rows if row.untrained_linear_acc is not None)
-        for rows in zip(*table, strict=True)
-    ]
+    before = untrained(table)
     return np.array(
         [
             [linear(row) if row.status == "ok" else before[s] for s, row in enumerate(entry)]
             for entry in table
         ]
     )
+
+
+def untrained(table: Sequence[Sequence[Row]]) -> list[float]:
+    """Return the linear accuracy before training in points, by seed."""
+    return [
+        next(100 * row.untrained_linear_acc for row in rows if row.untrained_linear_acc is not None)
+        for rows in zip(*table, strict=True)
+    ]
 
 
 def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -> Array:
@@ -324,44 +329,65 @@ def _order(
     return f"{np.mean(taken):.2f}", f"{np.mean(lost):.1f}"
 
 
-def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
-    """Return a line for each cell and objective on what halving loses, and the noise floor.
+def halved(by_round: Mapping[int, Array]) -> list[Array]:
+    """Return the configurations that successive halving trains until each of `RUNGS`.
 
-    The table of a cell's rows is searched by all 24 configurations, once by the score of each seed.
+    One in four goes on, at least one; ties go to the first.
+
+    Args:
+        by_round: rung -> (configurations,) score, more is better.
     """
-    lines, lost, noises = [], defaultdict(list), []
-    with TemporaryDirectory() as folder:
-        for (method, alpha), entries in cells(rows).items():
-            runs = [(row, store.curve(row.row_id)) for entry in entries for row in entry]
-            file = Path(folder) / "cell.parquet"
-            file.write_bytes(table_bytes(search_table(runs, "1")))
-            for objective in HALVED:
-                full, halving = (
-                    replay(
-                        method,
-                        file,
-                        objective=objective,
-                        sampler="grid",
-                        trials=COUNT,
-                        searches=len(SEEDS),
-                        fidelity=fidelity,
-                    ).tasks[0]
-                    for fidelity in ("none", "halving")
-                )
-                points = [100 * task.regret for task in (full, halving)]
-                lost[objective].append(points[1] - points[0])
-                lines.append(
-                    [
-                        *(method, f"{alpha:g}", objective),
-                        *(f"{value:.1f}" for value in points),
-                        f"{lost[objective][-1]:+.1f}",
-                        f"{100 * halving.share:.0f}",
-                    ]
-                )
-            noises.append(100 * (full.noise or 0.0))
-    floor = math.sqrt(np.mean(np.square(noises))) if noises else 0.0
+    left, trained = np.arange(COUNT), []
+    for rung in RUNGS:
+        trained.append(left)
+        order = np.argsort(-by_round[rung][left], kind="stable")
+        left = left[order[: max(1, len(left) // 4)]]
+    return [*trained, left]
+
+
+def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], str]:
+    """Return a line for each cell and objective on what halving loses, and the noise floor."""
+    lines, lost, variances = [], defaultdict(list), []
+    for (method, alpha), entries in cells(rows).items():
+        accuracy, before = accuracies(entries), untrained(entries)
+        variances.append(accuracy.var(axis=1, ddof=1).mean())
+        made = _steps([[store.curve(row.row_id) for row in entry] for entry in entries])
+        for objective, metric in HALVED.items():
+            by_round = {rung: scores(store, entries, metric, rung) for rung in RUNGS}
+            full, halving, spent = [], [], []
+            for seed in range(len(SEEDS)):
+                *trained, left = halved({rung: by[:, seed] for rung, by in by_round.items()})
+                judged, last = accuracy[:, 1 - seed], by_round[RUNGS[-1]][:, seed]
+                full.append(regret(last, judged, COUNT))
+                chosen = before[1 - seed] if np.isneginf(last[left[0]]) else judged[left[0]]
+                halving.append(judged.max() - chosen)
+                spent.append(sum(made[t, seed, at].sum() for at, t in enumerate(trained)))
+            share = sum(spent) / made.sum()
+            lost[objective].append(np.mean(halving) - np.mean(full))
+            figures = f"{np.mean(full):.1f}", f"{np.mean(halving):.1f}"
+            figures += f"{lost[objective][-1]:+.1f}", f"{100 * share:.0f}"
+            lines.append([method, f"{alpha:g}", objective, *figures])
+    floor = math.sqrt(np.mean(variances)) if variances else 0.0
     means = ", ".join(f"{objective} {np.mean(values):+.1f}" for objective, values in lost.items())
     return lines, f"mean loss to halving in points: {means}; noise floor {floor:.1f}"
+
+
+def _steps(curves: Sequence[Sequence[Any]]) -> Array:
+    """Return (configurations, seeds, rungs): local steps that each rung adds to a run.
+
+    A run that diverged makes none after its end.
+    """
+    preparatory = max(len(curve) for entry in curves for curve in entry) - ROUNDS[-1]
+    ends = [0, *(preparatory + rung for rung in RUNGS)]
+    return np.array(
+        [
+            [
+                [sum(p["num_steps"] for p in curve[a:b]) for a, b in itertools.pairwise(ends)]
+                for curve in entry
+            ]
+            for entry in curves
+        ]
+    )
 
 
 def main() -> None:

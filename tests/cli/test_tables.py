@@ -1,17 +1,14 @@
-"""Tables to search in, through the command: written from the shipped rows, and searched."""
+"""Tables of runs, through the command: written from the shipped rows, and searched."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlcroissant
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -64,53 +61,6 @@ def test_croissant_reads_a_table(folder: Path) -> None:
     assert first["lines/client.lr"] == frame["client.lr"].iloc[0]
 
 
-def test_replayed_searches_pick_what_the_study_picked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rates by SEP and by the objective that docs/log.md reports."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "studies"))
-    study = importlib.import_module("heterogeneity")
-    chosen = study.chosen_rates(fedbench.open_store(RESULTS).rows())
-    assert len(chosen) >= 7
-    for method, by in chosen.items():
-        for objective, name in (("sep", "sep"), ("align-unif", "objective")):
-            (task,) = fedbench.replay(
-                method,
-                folder / f"{GRID}.parquet",
-                sampler="random",
-                trials=5,
-                searches=2,
-                objective=objective,
-            ).tasks
-            assert [pick["params"] for pick in task.picks] == [{"client.lr": by[name]}]
-
-
-def test_replayed_searches_lose_what_the_study_of_selection_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Searches of all configurations, one by each seed's score, judged by the other seed."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "studies"))
-    study = importlib.import_module("selection")
-    store = fedbench.open_store(study.STORE)
-    found = study.cells(store.rows())
-    assert found
-    for (method, alpha), cell in found.items():
-        accuracy = study.accuracies(cell) / 100
-        for objective, name in (("sep", "sep"), ("align-unif", "objective"), ("lidar", "lidar")):
-            by = study.scores(store, cell, name, study.ROUNDS[-1])
-            lost = [study.regret(by[:, s], accuracy[:, 1 - s], study.COUNT) for s in (0, 1)]
-            (task,) = fedbench.replay(
-                method,
-                TABLE,
-                set={"data.alpha": alpha},
-                objective=objective,
-                sampler="grid",
-                trials=study.COUNT,
-                searches=2,
-            ).tasks
-            assert task.regret == pytest.approx(np.mean(lost), abs=1e-12)
-
-
 def test_the_shipped_table_is_that_of_the_shipped_rows(tmp_path: Path) -> None:
     version = json.loads((TABLE.parent / "croissant.json").read_text("utf-8"))["version"]
     fedbench.release(tmp_path / "new", SELECTION, version=version, table="selection")
@@ -119,56 +69,20 @@ def test_the_shipped_table_is_that_of_the_shipped_rows(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in TABLE.parent.iterdir()) < 1_000_000
 
 
-def test_the_page_on_tables(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """Its commands and its Python blocks, on the table of this repository."""
-    page = (ROOT / "docs" / "tables.md").read_text("utf-8")
+def test_the_page_on_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its search picks the best of twelve different configurations by the score."""
+    (block,) = blocks("python", (ROOT / "docs" / "tables.md").read_text("utf-8"))
     monkeypatch.chdir(ROOT)
-    commands = [*blocks("sh", page)[0].splitlines()]
-    assert len(commands) == 2
-    for line in commands:
-        answer = call(*shlex.split(line)[1:], "--searches", "3")
-        assert answer.code == 0, answer.err
     names: dict[str, Any] = {}
-    for block in blocks("python", page):
-        exec(compile(block, "tables.md", "exec"), names)
-    assert len(names["study"].trials) % COUNT == 0
-    assert len(names["study"].best_trial.intermediate_values) == 4
-
-
-def test_searches_are_printed_and_their_record_is_that_of_the_function(
-    folder: Path, call: Call
-) -> None:
-    file = folder / f"{GRID}.parquet"
-    options = "--trials 3 --searches 4 --sampler random --objective sep"
-    words = ("tune", "simclr", "--table", file, *options.split())
-    text = call(*words)
-    assert text.code == 0
-    assert "5 configurations, seeds 100" in text.out
-    record = call(*words, "--json").json
-    found = fedbench.replay(
-        "simclr",
-        folder / f"{GRID}.parquet",
-        trials=3,
-        searches=4,
-        sampler="random",
-        objective="sep",
-    )
-    assert record["tasks"][0]["regret"] == found.tasks[0].regret
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--searches", "2"), "--searches 2: needs --table FILE"),
-        (("--table", "x", "--watch-labels"), "--watch-labels: has no meaning with --table"),
-        (("--table", "x", "--store", "y"), "--store: has no meaning with --table"),
-        (("--table", "x", "--dry-run"), "--dry-run: has no meaning with --table"),
-    ],
-)
-def test_options_that_do_not_go_with_a_table_are_refused(
-    refused: Callable[[tuple[str, ...], str], None], words: tuple[str, ...], message: str
-) -> None:
-    refused(("tune", "simclr", *words), message)
+    exec(compile(block, "tables.md", "exec"), names)
+    study, table = names["study"], names["table"]
+    assert table.shape == (COUNT, 3 * 2 * 4)  # scores, seeds, rounds
+    scored = [trial for trial in study.trials if trial.value is not None]
+    assert len({tuple(trial.params.items()) for trial in scored}) == 12
+    picked = max(scored, key=lambda trial: trial.value)
+    accuracy = table["linear_acc", 1, 12]
+    expected = accuracy.max() - accuracy[tuple(picked.params.values())]
+    assert names["lost"] == pytest.approx(expected)
 
 
 def test_a_table_has_no_ranks_to_compare(tmp_path: Path, call: Call) -> None:

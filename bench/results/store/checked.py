@@ -32,35 +32,30 @@ def plain_place(place: Path | str) -> str:
     return _ADDRESS.sub(lambda found: f"{found[1].lower()}://", str(place))
 
 
-def read_checked(place: str, what: str) -> tuple[bytes, str]:
-    """Return the bytes of a file or an address, and its name.
-
-    Args:
-        place: the file or the address.
-        what: the kind of file, for messages: `release` or `table`.
+def read_checked(place: str) -> tuple[bytes, str]:
+    """Return the bytes of a release at a path or an address, and its name.
 
     Raises:
         StoreError: if it cannot be had, or its sum is another.
     """
-    return _fetched(place, what) if is_address(place) else _read(place, what)
+    return _fetched(place) if is_address(place) else _read(place)
 
 
-def _read(place: str, what: str) -> tuple[bytes, str]:
+def _read(place: str) -> tuple[bytes, str]:
     path = Path(place).expanduser()
     try:
         data = path.read_bytes()
     except FileNotFoundError as err:
-        option = {"release": "--store", "table": "--table"}[what]
-        raise StoreError(f"there is no {what} at {place!r}; name another with {option}") from err
+        raise StoreError(f"there is no release at {place!r}; name another with --store") from err
     except OSError as err:
-        raise StoreError(f"cannot read the {what} {place!r}: {err.strerror or err}") from err
+        raise StoreError(f"cannot read the release {place!r}: {err.strerror or err}") from err
     sums = path.with_name(SUMS)
     if sums.is_file():
         _compare(data, sums.read_text(encoding="utf-8", errors="replace"), path.name, place)
     return data, place
 
 
-def _fetched(place: str, what: str) -> tuple[bytes, str]:
+def _fetched(place: str) -> tuple[bytes, str]:
     """Return the bytes at an address, and the address."""
     address = plain_place(place)
     parts = urlsplit(address)
@@ -68,7 +63,7 @@ def _fetched(place: str, what: str) -> tuple[bytes, str]:
     sums = _download(urlunsplit(parts._replace(path=str(path.with_name(SUMS)), query="")), address)
     data = _download(address, address)
     if data is None:
-        raise StoreError(f"there is no {what} at {address} (HTTP 404)")
+        raise StoreError(f"there is no release at {address} (HTTP 404)")
     if sums is None:
         _log.warning("%s is not checked: no %s lies beside it", address, SUMS)
     else:

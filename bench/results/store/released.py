@@ -65,7 +65,7 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
     Raises:
         StoreError: if it cannot be had, is damaged, or is none.
     """
-    data, name = read_checked(place, "release")
+    data, name = read_checked(place)
     folder = root / "releases" / hashlib.sha256(data).hexdigest()[:32]
     if folder.is_dir():
         return folder

@@ -10,7 +10,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import mlcroissant
 import pandas as pd
@@ -27,7 +26,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 
-from .conftest import RESULTS, Honest
+from .conftest import Honest
 
 
 @pytest.fixture(autouse=True)
@@ -197,30 +196,6 @@ def test_an_address_is_read_and_checked(
         open_store(url.replace(RELEASE, "other.parquet"))
     with pytest.raises(StoreError, match="cannot fetch"):
         open_store("http://127.0.0.1:1/x.parquet")
-
-
-def test_a_table_is_searched_at_its_address(
-    address: tuple[str, Path, list[str]], tmp_path: Path
-) -> None:
-    url, place, _ = address
-    made = RESULTS.parent / "tables" / "selection"
-    for name in ("selection.parquet", "SHA256SUMS"):
-        (place / name).write_bytes((made / name).read_bytes())
-    url = url.replace(RELEASE, "selection.parquet")
-    some: dict[str, Any] = {
-        "trials": 2,
-        "searches": 2,
-        "sampler": "random",
-        "set": {"data.alpha": 0.1},
-    }
-    there = fedbench.replay("simclr", Path(url), **some)  # as the option gives it
-    here = fedbench.replay("simclr", made / "selection.parquet", **some)
-    assert (there.file, there.tasks) == (url, here.tasks)
-    (place / "SHA256SUMS").write_text(f"{'0' * 64}  selection.parquet\n")
-    with pytest.raises(StoreError, match="not the file of the SHA256SUMS"):
-        fedbench.replay("simclr", url, **some)
-    with pytest.raises(StoreError, match=r"there is no table at .* \(HTTP 404\)"):
-        fedbench.replay("simclr", url.replace("selection", "other"), **some)
 
 
 def of(rows: list[Row], method: str, accuracy: float, **more: object) -> list[Row]:

@@ -1,1 +1,0 @@
-"""Searches replayed on a table of finished runs, without training."""
