@@ -13,7 +13,7 @@ import pytest
 from fedbench import open_store
 from fedbench.bench.config import config_id, row_id
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.tuning.grid import Grid, load_grid, plan
+from fedbench.bench.tuning.grid import Grid, load_grid
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -34,7 +34,7 @@ def row() -> Row:
 def _rows(row: Row, grid: Grid, score: Any, **settings: Any) -> list[Row]:
     """Return a made-up row for each cell, with what `score(config)` gives."""
     rows = []
-    for cell in plan(grid, preset="laptop", environ={}, **settings):
+    for cell in importlib.import_module("cells").planned(grid, **settings):
         config = cell.config
         update = {
             "row_id": row_id(config, row.dataset_revision),
@@ -140,7 +140,7 @@ def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> N
     module = study("selection")
     assert module.GRID.read_text(encoding="utf-8") == module.grid_text()
     assert module.SCORES_GRID.read_text(encoding="utf-8") == module.grid_text(scores=True)
-    cells = plan(load_grid(module.GRID), preset="laptop", set=module.MEASURED, environ={})
+    cells = module.planned(load_grid(module.GRID), set=module.MEASURED)
     assert len(cells) == len(module.OWN) * module.COUNT * len(module.ALPHAS) * len(module.SEEDS)
 
 

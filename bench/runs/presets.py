@@ -56,6 +56,23 @@ class Rule(Strict):
         return (not methods or method in methods) and (not addons or bool({*addons} & {*given}))
 
 
+class Equality(Strict):
+    """What a board's methods have alike under a preset, so that it compares nothing but methods.
+
+    Their crops cover one range, and they train on as many images in as many client steps. Tests
+    hold every registered method to it.
+
+    Attributes:
+        crops: share of an image that a random crop covers, lowest and highest.
+        other_crops: method -> which crops it has instead, and why.
+        other_budget: method -> why it has other steps or images.
+    """
+
+    crops: tuple[float, float]
+    other_crops: dict[str, str] = Field(default_factory=dict)
+    other_budget: dict[str, str] = Field(default_factory=dict)
+
+
 class Preset(Strict):
     """A preset file.
 
@@ -64,6 +81,7 @@ class Preset(Strict):
         description: one line for listings.
         source: paper or code of the setting.
         extends: another preset; its values hold where this one has none, its rules come first.
+        equal: what all methods have alike; None = the papers' settings, which differ by method.
         values: dotted name -> value.
         rules: values under conditions.
     """
@@ -72,6 +90,7 @@ class Preset(Strict):
     description: str
     source: str
     extends: str | None = None
+    equal: Equality | None = None
     values: dict[str, Value]
     rules: tuple[Rule, ...] = ()
 
@@ -241,6 +260,7 @@ def preset_records() -> list[dict[str, Any]]:
             "name": preset.preset,
             "description": preset.description,
             "source": preset.source,
+            "equal": None if preset.equal is None else preset.equal.model_dump(mode="json"),
             "values": record(preset.values),
             "rules": [{"when": rule.when, "values": record(rule.values)} for rule in preset.rules],
         }

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cells import STORE, ran  # the module beside this one
+
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
 from fedbench.bench.terminal.console import plain_table
-from fedbench.bench.tuning.grid import cells_of
+from fedbench.bench.tuning.grid import load_grid
 
-STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 SEEDS = range(5)
 PAIRS = (
     *((f"simclr+{addon}", "simclr") for addon in ("l-dawa", "feddecorr", "fedu2", "fedprox")),
@@ -29,9 +30,8 @@ HEADER = ["pair", "linear", "difference", "p (Holm)", "k-NN", "difference", "ver
 def outcome(store: Path = STORE) -> list[list[str]]:
     """Return the table: a line for each pair of which all seeds have run, in points."""
     rows = open_store(store).rows()
-    ids = cells_of(rows, "after")  # a cell may have been run before the study
-    of_grid = sorted((r for r in rows if r.row_id in ids), key=lambda row: row.grid == "after")
-    by_seed = {(row.method, row.seed): row for row in of_grid}  # those of the study win
+    found = [*ran(rows, load_grid("after")).values(), *(r for r in rows if r.grid == "after")]
+    by_seed = {(row.method, row.seed): row for row in found}  # those run for the study win
 
     def scores(method: str, metric: str) -> list[float]:
         return [100 * getattr(by_seed[method, seed], metric) for seed in SEEDS]

@@ -1,4 +1,4 @@
-"""Find the rows of a study's planned cells by their ids, and compare them."""
+"""Find the rows of the planned cells of a study of 2026-11 by their ids, and compare them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Any
 from fedbench.bench.config import row_id
 from fedbench.bench.results.leaderboard.statistics import mean, t_interval
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.tuning.grid import Grid, plan
+from fedbench.bench.tuning.grid import Cell, Grid, plan
 
+PRESET = Path(__file__).resolve().parent / "laptop-2026-11.yaml"
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 
 
+def planned(grid: Grid, **settings: Any) -> list[Cell]:
+    """Return the cells of a grid under `laptop` as it was in 2026-11."""
+    lists = grid.presets.get("laptop")
+    grid = grid.model_copy(update={"presets": {PRESET.stem: lists} if lists else {}})
+    return plan(grid, preset=str(PRESET), environ={}, **settings)
+
+
 def ran(rows: Sequence[Row], grid: Grid, **settings: Any) -> dict[tuple[Any, ...], Row]:
-    """Return the rows of a grid's cells under `laptop` that have run.
+    """Return the rows of a grid's cells that have run.
 
     Args:
         rows: rows of a store, all on one data set.
@@ -28,7 +36,7 @@ def ran(rows: Sequence[Row], grid: Grid, **settings: Any) -> dict[tuple[Any, ...
     by_id = {row.row_id: row for row in rows}
     found = {}
     for revision in {row.dataset_revision for row in rows}:
-        for cell in plan(grid, preset="laptop", environ={}, **settings):
+        for cell in planned(grid, **settings):
             row = by_id.get(row_id(cell.config, revision))
             if row is not None:
                 found[row.method, *cell.axes.values(), row.seed] = row

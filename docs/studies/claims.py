@@ -15,7 +15,7 @@ from typing import Any
 
 import heterogeneity
 import participation
-from cells import STORE, linear, minus, spread
+from cells import PRESET, STORE, linear, minus, spread
 
 from fedbench import open_store
 from fedbench.bench.config import row_id
@@ -29,7 +29,7 @@ THREE, FIVE = range(3), range(5)
 
 @dataclass(frozen=True)
 class Side:
-    """A method's runs under `laptop`.
+    """A method's runs under `laptop` as it was in 2026-11.
 
     Attributes:
         spec: method spec.
@@ -44,7 +44,7 @@ class Side:
         found = []
         revision = next(iter(rows.values())).dataset_revision
         for seed in seeds:
-            resolved = resolve(self.spec, preset="laptop", set=self.set, seed=seed, environ={})
+            resolved = resolve(self.spec, preset=str(PRESET), set=self.set, seed=seed, environ={})
             row = rows.get(row_id(resolved.config, revision))
             if row is not None:
                 found.append(row)
@@ -261,7 +261,7 @@ INTRODUCTION = """\
 Each claim of the three papers that fedbench began with, beside runs of the preset `laptop`: 10,000
 training images of CIFAR-10, 10 clients at α = 0.1 (where a claim is about user verification, as
 it says), 2 per round, 12 rounds of 2 epochs, ResNet-8.
-That is less than a hundredth of the papers' training, so a verdict is about this scale and no
+That is 1/520 of Orchestra's image passes, so a verdict is about this scale and no
 other. Linear accuracy in %, means over three or five seeds; differences in points, paired by seed,
 mean ± half of the 95 % interval of Student's t; p two-sided, corrected by Holm within a claim.
 Learning rates are the preset's, but where a linked plan names others, so that one method has

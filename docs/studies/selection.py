@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from cells import linear  # the module beside this one
+from cells import linear, planned  # the module beside this one
 from numpy.typing import NDArray
 
 from fedbench import open_store
@@ -28,7 +28,7 @@ from fedbench.bench.results.metrics import evaluation_fields, score
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.console import plain_table
-from fedbench.bench.tuning.grid import load_grid, plan
+from fedbench.bench.tuning.grid import load_grid
 
 FOLDER = Path(__file__).resolve().parent
 GRID = FOLDER / "selection.yaml"
@@ -130,8 +130,7 @@ def cells(
         return {}
     revision = rows[0].dataset_revision
     measured = MEASURED if variant is None else {**SCORED, **variant}
-    planned = plan(load_grid(GRID), preset="laptop", set=measured, environ={})
-    for cell in planned:  # seed by seed, in order
+    for cell in planned(load_grid(GRID), set=measured):  # seed by seed, in order
         config = cell.config
         table = tables.setdefault((config.spec, config.data.alpha), {}).setdefault(config.seed, [])
         row = by_id.get(row_id(config, revision))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.yaml_files import parse_yaml
+from fedbench.bench.data.partition.deal import deal
+from fedbench.bench.data.views.recipes import VIEWS
+from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.runs.fields import known_keys
 from fedbench.bench.runs.presets import (
     Preset,
@@ -19,6 +23,7 @@ from fedbench.bench.runs.presets import (
 )
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.training.steps import local_steps
 from tests.specs import SPECS
 
 CONTENTS = {
@@ -151,20 +156,54 @@ def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
     assert other.model.init == "torch"
 
 
-@pytest.mark.parametrize(("spec", "images"), [("simclr", 48_000), ("pfedae", 24_000)])
-def test_laptop_trains_on_as_many_images_as_it_says(spec: str, images: int) -> None:
-    config = settle(spec, "laptop")
-    data, rounds = config.data, config.federation.num_rounds
-    per_client = (data.train_subset or 0) / data.num_clients
-    assert config.cohort_size * per_client * config.client.local_epochs * rounds == images
+def crops(config: RunConfig) -> set[tuple[float, float] | None]:
+    """Return the share of the image that each random crop covers; None for a view without one."""
+    needs = registry.create(config.spec, config.method).needs()
+    recipes = [VIEWS[name] for name in (*needs.views, *needs.companions)]
+    return {recipe.scale if recipe.crop == "resized" else None for recipe in recipes}
 
 
-def test_the_pooled_reference_of_laptop_sees_as_many_images() -> None:
-    config = settle("central-ae", "laptop")
-    assert config.method["pretrain_rounds"] == 2
-    assert (config.federation.num_rounds + 2) * (
-        config.data.train_subset or 0
-    ) * config.client.local_epochs == 50_000
+def budget(config: RunConfig) -> tuple[int, int, int]:
+    """Return client steps of a round, client steps of a run, and the images in them."""
+    method = registry.create(config.spec, config.method)
+    needs, plan = method.needs(), RoundPlan(config.client.local_epochs)
+    size, classes = config.data.train_subset or 50_000, 10
+    labels = np.arange(size, dtype=np.int64) % classes
+    partition = deal(labels, classes, config.data, config.seed)
+    counted = local_steps(config, partition)
+    assert counted.least == counted.most
+    assert not config.client.keep_last_batch
+    cohort = 1 if needs.pooled else config.cohort_size
+    steps = cohort * counted.most
+    rounds = config.federation.num_rounds + needs.preparatory_rounds
+    trained = sum(method.plan_round(index, plan).local_epochs > 0 for index in range(rounds))
+    batches = 1 + bool(needs.companions)
+    return steps, steps * trained, steps * trained * config.client.batch_size * batches
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if load_preset(name).equal])
+def test_methods_of_a_board_have_crops_steps_and_images_alike(name: str) -> None:
+    """Every registered method and composition, or it is a named exception and really is one."""
+    equal = load_preset(name).equal
+    assert equal is not None
+    known = {key for key, entry in registry.entries().items() if not entry.is_addon}
+    assert {*equal.other_crops, *equal.other_budget} <= known
+    of_all = budget(settle("simclr", name))
+    for spec in registry.specs():
+        config, method = settle(spec, name), spec.split("+")[0]
+        leaves_out = registry.entries()[method].cls.relabels  # images with unsure pseudo-labels
+        assert (crops(config) != {equal.crops}) == (method in equal.other_crops), spec
+        other = leaves_out or budget(config) != of_all
+        assert other == (method in equal.other_budget), spec
+
+
+def test_budgets_of_the_presets_for_a_cpu() -> None:
+    """Clients x local epochs x whole batches (x rounds), and the images in these."""
+    assert budget(settle("simclr", "laptop")) == (2 * 2 * 31, 1488, 47_616)
+    assert budget(settle("orchestra", "cross-device-cpu")) == (10 * 4 * 31, 74_400, 1_190_400)
+    # Five passes of one client over 10,000 images, two of them without labels.
+    assert budget(settle("central-ae", "laptop")) == (312, 1560, 49_920)
+    assert settle("pfedae", "laptop").data.test_subset is None
 
 
 def test_sources_tell_paper_from_decision() -> None:
