@@ -347,22 +347,18 @@ def studies(
 
 @command("fedbench dashboard simclr-810893d84f")
 def dashboard(
-    study: opt.MirroredStudy = None,
+    study: opt.JournalStudy = None,
     *,
-    port: opt.Port = 8080,
-    mirror_only: opt.MirrorOnly = False,
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """Show tuning studies in optuna-dashboard."""
-    from fedbench.bench.tuning import dashboard
+    """Write tuning studies as a journal of Optuna, which optuna-dashboard shows."""
+    from fedbench.bench.tuning.dashboard import write_journal
 
-    mirrored = dashboard.mirror(fedbench.open_store(store), study)
-    output.show(mirrored, show_tuning.show_mirrored)
-    if not mirror_only:
-        dashboard.check_installed(mirrored)
-        note(f"http://127.0.0.1:{port} · Ctrl-C ends it")
-        dashboard.serve(mirrored, port)
+    journal = write_journal(fedbench.open_store(store), study)
+    output.show(journal, show_tuning.show_journal)
+    if output.suggests:
+        suggest(shlex.join(["optuna-dashboard", str(journal.file)]))
 
 
 @command("fedbench figures 0123456789abcdef0123 --out figures")

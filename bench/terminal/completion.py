@@ -70,7 +70,7 @@ def samplers(incomplete: str) -> list[str]:
 
 def fidelities(incomplete: str) -> list[str]:
     """Ways of `tune` to compare trials early."""
-    return _matching(("none", "halving", "hyperband"), incomplete)
+    return _matching(("none", "halving"), incomplete)
 
 
 def objectives(incomplete: str) -> list[str]:

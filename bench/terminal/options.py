@@ -189,7 +189,7 @@ Fidelity = Annotated[
     str,
     _option(
         "NAME",
-        "Compare trials after fewer rounds and continue the best: none, halving or hyperband.",
+        "Compare trials after fewer rounds and continue the best: none or halving.",
         autocompletion=completion.fidelities,
     ),
 ]
@@ -355,13 +355,9 @@ ShownStudy = Annotated[
         "STUDY", "Study to show in full; default: list all.", autocompletion=completion.studies
     ),
 ]
-MirroredStudy = Annotated[
+JournalStudy = Annotated[
     str | None,
-    _argument("STUDY", "Study to show; default: all.", autocompletion=completion.studies),
-]
-Port = Annotated[int, _option("N", "Port of the web server.", min=1, max=65535)]
-MirrorOnly = Annotated[
-    bool, _choice("Write Optuna's journal, but start no server.", "--mirror-only")
+    _argument("STUDY", "Study to write; default: all.", autocompletion=completion.studies),
 ]
 RunId = Annotated[
     str,

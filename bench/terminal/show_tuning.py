@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, Studies, StudyView
     from fedbench.bench.terminal.groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
-    from fedbench.bench.tuning.dashboard import Mirror
+    from fedbench.bench.tuning.dashboard import Journal
     from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
@@ -391,7 +391,7 @@ def _interval(correlation: Correlation, kind: str) -> str:
     return f"{value:.2f}" if low is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def show_mirrored(mirrored: Mirror) -> None:
-    """Print the file of a mirror in Optuna's format, and its numbers of studies and trials."""
-    studies = count(len(mirrored.studies), "study", "studies")
-    emit(f"{mirrored.file} · {studies}, {count(mirrored.num_trials, 'trial')}")
+def show_journal(journal: Journal) -> None:
+    """Print the file of a journal of Optuna, and its numbers of studies and trials."""
+    studies = count(len(journal.studies), "study", "studies")
+    emit(f"{journal.file} · {studies}, {count(journal.num_trials, 'trial')}")

@@ -18,14 +18,24 @@ from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.tuning.cell import CellJob
-from fedbench.bench.tuning.rungs import Bracket, decide
+from fedbench.bench.tuning.rungs import Halving, decide
 from fedbench.bench.tuning.suggester import Params
 from fedbench.bench.tuning.trials import Open, TrialSource
 
 
 @dataclass
-class _Running:
-    bracket: Bracket
+class _Bracket:
+    """A bracket whose trials have no record in the store yet.
+
+    Attributes:
+        index: position in the study, from 0.
+        rung: the rung that its trials run to, from 0.
+        waiting: numbers of the trials that have not reached it.
+        records: records of those that have.
+        retried: numbers of those that failed once.
+    """
+
+    index: int
     rung: int = 0
     waiting: set[int] = field(default_factory=set)
     records: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -43,95 +53,105 @@ class RungSource(TrialSource):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         plan = self._plan
-        assert plan.fidelity is not None
-        self._running: dict[int, _Running] = {}
+        assert plan.halving is not None
+        self._halving: Halving = plan.halving
+        self._running: dict[int, _Bracket] = {}
         runs = stored = 0
-        for bracket in plan.fidelity.brackets(plan.total):
-            planned = sum(bracket.counts())
+        planned = sum(self._halving.counts())
+        for index, trials in enumerate(self._halving.brackets(plan.total)):
             runs += planned
-            if all(number in self._records for number in bracket.trials):
+            if all(number in self._records for number in trials):
                 stored += planned
                 continue
-            stored += len([*self._folder(bracket).glob("rung-*.trial-*.json")])
-            state = _Running(bracket, waiting={*bracket.trials})
-            self._running.update(dict.fromkeys(bracket.trials, state))
+            stored += len([*self._folder(index).glob("rung-*.trial-*.json")])
+            bracket = _Bracket(index, waiting={*trials})
+            self._running.update(dict.fromkeys(trials, bracket))
         self.total = runs * plan.seeds_per_trial + len(self._before)
         self.ended = min(runs, stored) * plan.seeds_per_trial
 
-    def _folder(self, bracket: Bracket) -> Path:
+    def _folder(self, index: int) -> Path:
         folder = self._plan.store.root / "trials" / self._plan.study_id
-        return folder / f"bracket-{bracket.index:04d}"
+        return folder / f"bracket-{index:04d}"
 
-    def _path(self, state: _Running, number: int) -> Path:
-        return self._folder(state.bracket) / f"rung-{state.rung}.trial-{number:04d}.json"
+    def _path(self, bracket: _Bracket, number: int) -> Path:
+        return self._folder(bracket.index) / f"rung-{bracket.rung}.trial-{number:04d}.json"
 
     def _begin(self, number: int, params: Params) -> None:
-        state = self._running[number]
-        stored = _read(self._path(state, number))
+        bracket = self._running[number]
+        stored = _read(self._path(bracket, number))
         if stored is None:
             super()._begin(number, params)
             return
         if canonical_json(stored["params"]) != canonical_json(params):
             raise StoreError(
-                f"{str(self._path(state, number))!r} was made with {stored['params']}, but trial"
+                f"{str(self._path(bracket, number))!r} was made with {stored['params']}, but trial"
                 f" {number} gets {params} now (other versions of Optuna or NumPy?); use another"
                 " study name to start a new study"
             )
-        self._reached(state, number, stored)
+        self._reached(bracket, number, stored)
 
     def _job(self, cell: str, config: RunConfig, label: str, number: int | None = None) -> CellJob:
         job = super()._job(cell, config, label, number)
         if number is None:
             return job
-        state = self._running[number]
-        rungs = len(state.bracket.rounds)
-        last = state.rung == rungs - 1
+        bracket = self._running[number]
+        rungs = len(self._halving.rounds)
+        last = bracket.rung == rungs - 1
         return replace(
             job,
-            label=f"{label} · rung {state.rung + 1}/{rungs}",
-            until_round=None if last else state.bracket.rounds[state.rung],
+            label=f"{label} · rung {bracket.rung + 1}/{rungs}",
+            until_round=None if last else self._halving.rounds[bracket.rung],
         )
 
     def _close(self, number: int, trial: Open) -> None:
-        state, record = self._running[number], self._summary(number, trial)
+        bracket, record = self._running[number], self._summary(number, trial)
         known = [value for value in record["seed_objectives"] if value is not None]
         record["score"] = mean(known)  # also of a trial that the gate refuses
         del self._open[number]
         if record["status"] == "error":
-            if trial.error is None and number not in state.retried:
-                state.retried.add(number)
+            if trial.error is None and number not in bracket.retried:
+                bracket.retried.add(number)
                 self.total += self._plan.seeds_per_trial
                 super()._begin(number, trial.params)
                 return
         else:
-            self._write(state, number, record)
-        self._reached(state, number, record)
+            self._write(bracket, number, record)
+        self._reached(bracket, number, record)
 
-    def _write(self, state: _Running, number: int, record: Mapping[str, Any]) -> None:
-        atomic_write_text(self._path(state, number), seal(record, indent=2) + "\n")
+    def _write(self, bracket: _Bracket, number: int, record: Mapping[str, Any]) -> None:
+        atomic_write_text(self._path(bracket, number), seal(record, indent=2) + "\n")
 
-    def _reached(self, state: _Running, number: int, record: Mapping[str, Any]) -> None:
+    def _reached(self, bracket: _Bracket, number: int, record: Mapping[str, Any]) -> None:
         """Take the record of a trial at a rung; decide after the last one."""
-        state.records[number] = {**record, "number": number}
-        state.waiting.discard(number)
-        if not state.waiting:
-            self._decide(state)
+        bracket.records[number] = {**record, "number": number}
+        bracket.waiting.discard(number)
+        if not bracket.waiting:
+            self._decide(bracket)
 
-    def _decide(self, state: _Running) -> None:
-        bracket, rung, records = state.bracket, state.rung, state.records
+    def _decide(self, bracket: _Bracket) -> None:
+        halving, rung, records = self._halving, bracket.rung, bracket.records
         failed = [n for n in sorted(records) if records[n]["status"] == "error"]
-        counts = bracket.counts(rung, len(records))
+        counts = halving.counts(rung, len(records))
         if len(failed) == len(records):
             self.total -= sum(counts[1:]) * self._plan.seeds_per_trial
             for number in failed:
                 self._finish(number, _without_number(records[number]))
             return
         for number in failed:  # from now on others depend on it
-            self._write(state, number, _without_number(records[number]))
-        last = rung == len(bracket.rounds) - 1
-        decision = decide(bracket, rung, records.values(), 0 if last else counts[1])
-        path = self._folder(bracket) / f"rung-{rung}.json"
-        stored, kept = _read(path), decision["kept"]
+            self._write(bracket, number, _without_number(records[number]))
+        last = rung == len(halving.rounds) - 1
+        kept = decide(records.values(), 0 if last else counts[1])
+        members = [records[number] for number in sorted(records)]
+        fields = ("number", "status", "score", "seed_objectives")
+        decision = {
+            "bracket": bracket.index,
+            "rung": rung,
+            "round": halving.rounds[rung],
+            "trials": [{key: member[key] for key in fields} for member in members],
+            "kept": kept,
+        }
+        path = self._folder(bracket.index) / f"rung-{rung}.json"
+        stored = _read(path)
         if stored is None:
             atomic_write_text(path, seal(decision, indent=2) + "\n")
         elif canonical_json(stored) != canonical_json(decision):
@@ -140,15 +160,15 @@ class RungSource(TrialSource):
                 f" altered; delete the folder {str(path.parent)!r} to run its trials again, or use"
                 " another study name"
             )
-        state.rung, state.records, state.waiting = rung + 1, {}, {*kept}
-        state.retried.clear()
-        fewer = sum(counts[1:]) - (sum(bracket.counts(rung + 1, len(kept))) if kept else 0)
+        bracket.rung, bracket.records, bracket.waiting = rung + 1, {}, {*kept}
+        bracket.retried.clear()
+        fewer = sum(counts[1:]) - (sum(halving.counts(rung + 1, len(kept))) if kept else 0)
         self.total -= fewer * self._plan.seeds_per_trial
         for number in sorted(records):
             if number not in kept:
                 record = _without_number(records[number])
                 pruned = not last and record["status"] == "ok"
-                place = {"bracket": bracket.index, "rung": rung, "rounds": bracket.rounds[rung]}
+                place = {"bracket": bracket.index, "rung": rung, "rounds": halving.rounds[rung]}
                 self._finish(
                     number, {**record, **place, **({"status": "pruned"} if pruned else {})}
                 )
@@ -179,7 +199,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def ended_brackets(
-    brackets: Sequence[Bracket], records: Sequence[Mapping[str, Any]]
+    brackets: Sequence[range], records: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Return the records of the brackets in which every trial has one that stays.
 
@@ -193,6 +213,6 @@ def ended_brackets(
     return [
         by_number[number]
         for bracket in brackets
-        if all(number in by_number for number in bracket.trials)
-        for number in bracket.trials
+        if all(number in by_number for number in bracket)
+        for number in bracket
     ]

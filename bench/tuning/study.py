@@ -32,17 +32,15 @@ from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungSource, ended_brackets
 from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
 from fedbench.bench.tuning.ray.nodes import Share
-from fedbench.bench.tuning.rungs import (
-    HYPERBAND,
-    NONE,
-    Bracket,
-    Fidelity,
-    check_fidelity,
-    make_fidelity,
-)
+from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.space import SearchSpace, load_space
-from fedbench.bench.tuning.suggester import BATCH_SIZE, Suggester, check_sampler
+from fedbench.bench.tuning.suggester import (
+    BATCH_SIZE,
+    FINISHED_ONLY,
+    Suggester,
+    check_sampler,
+)
 from fedbench.bench.tuning.trials import StudyPlan, TrialSource, told_trials
 from fedbench.bench.tuning.untrained import cautions, without_training
 
@@ -174,7 +172,7 @@ def tune(
             that contracted, became narrow or learnt nothing beside untrained encoders have none.
         fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
             (`batch_size`; by default all trials of the study) after few rounds and continues the
-            best, and so on; `hyperband` has brackets that begin after more and more rounds.
+            best, and so on.
         eta: one trial in so many goes on after a rung; None = 4.
         rungs: rungs of a bracket, the last at the configured rounds; None = 3, or as many as
             rounds and trials suffice for.
@@ -203,7 +201,11 @@ def tune(
             f" {_MAX_RUNS:,} runs; give a smaller number"
         )
     check_sampler(sampler)
-    check_fidelity(fidelity, sampler, batch_size)
+    if fidelity != NONE and sampler in FINISHED_ONLY:
+        raise ConfigError(
+            f"--sampler {sampler}: learns from trials that were run to their end, and --fidelity"
+            f" {fidelity} runs few of them; use --sampler tpe, random or sobol"
+        )
     store = places.open_store()
     tracking = Tracking(track, store)
     scoring = Scoring(objective)
@@ -243,8 +245,8 @@ def tune(
     total = min(trials, len(points)) if sampler == "grid" else trials
     needs = registry.create(base.config.spec, base.config.method).needs()
 
-    def at(size: int) -> Fidelity | None:
-        return make_fidelity(
+    def at(size: int) -> Halving | None:
+        return make_halving(
             fidelity,
             eta=eta,
             rungs=rungs,
@@ -253,9 +255,7 @@ def tune(
             size=size,
         )
 
-    of_bracket = at(batch_size or total)
-    if fidelity == HYPERBAND and of_bracket is not None:
-        batch_size = sum(of_bracket.sizes)
+    halving = at(batch_size or total)
     study = StudyPlan(
         name=study_name,
         base=base,
@@ -265,7 +265,7 @@ def tune(
         sampler=sampler,
         total=total,
         seeds_per_trial=seeds_per_trial,
-        batch_size=batch_size or (BATCH_SIZE if of_bracket is None else total),
+        batch_size=batch_size or (BATCH_SIZE if halving is None else total),
         stop_hopeless=stop_hopeless,
         watched=WATCHED if watch_labels else None,
         store=store,
@@ -274,28 +274,28 @@ def tune(
         workers=share.cpus,
         lanes=cluster.lanes,
         scoring=scoring,
-        fidelity=of_bracket,
+        halving=halving,
     )
-    if batch_size is None and of_bracket is not None:  # more trials extend a stored study
-        least = of_bracket.eta ** ((rungs or 2) - 1)
+    if batch_size is None and halving is not None:  # more trials extend a stored study
+        least = halving.eta ** ((rungs or 2) - 1)
         parts = [size for size in range(total, least - 1, -1) if total % size == 0]
-        studies = [replace(study, batch_size=size, fidelity=at(size)) for size in parts]
+        studies = [replace(study, batch_size=size, halving=at(size)) for size in parts]
         study = max(studies, key=lambda one: len(one.store.trials(one.study_id)))
     elif batch_size is None:
         study = _with_batch(study, cluster, share, may_ask=not dry_run)
-    brackets = () if study.fidelity is None else tuple(study.fidelity.brackets(total))
+    brackets = [] if study.halving is None else study.halving.brackets(total)
     if dry_run:
         stored, complete = study.trials()
         to_run, file = study.missing(complete), None
         # Their seeds do not change the cost.
         runs = [base.config] * to_run * seeds_per_trial
-        if study.fidelity is not None:
+        if study.halving is not None:
             recorded = {trial["number"] for trial in complete}
-            left = [b for b in brackets if not recorded.issuperset(b.trials)]
-            runs = _of_rungs(base.config, left) * seeds_per_trial
+            left = sum(not recorded.issuperset(bracket) for bracket in brackets)
+            runs = _of_rungs(base.config, study.halving) * left * seeds_per_trial
         measured = study.unmeasured(study.store.study(study.study_id))
         runs += [without_training(base.config)] * len(measured)
-        cost = cluster.estimate(runs, share, places, keep_cells=study.fidelity is not None)
+        cost = cluster.estimate(runs, share, places, keep_cells=study.halving is not None)
     else:
         stored, to_run, file = _run(study, cluster, share, tracking, on_progress)
         cost = None
@@ -320,21 +320,19 @@ def tune(
         config_file=file,
         correlation=_correlation(stored) if watch_labels else None,
         kept_errors=study.failed(stored)[1],
-        fidelity=None if study.fidelity is None else study.fidelity.as_dict(),
+        fidelity=None if study.halving is None else study.halving.as_dict(),
         seconds=time.monotonic() - began,
         estimate=cost,
     )
 
 
-def _of_rungs(config: RunConfig, brackets: Sequence[Bracket]) -> list[RunConfig]:
-    """Return configurations with the rounds that each rung adds to each of its trials."""
+def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
+    """Return configurations with the rounds that each rung of a bracket adds to its trials."""
     runs = []
-    for bracket in brackets:
-        for before, end, trials in zip(
-            (0, *bracket.rounds), bracket.rounds, bracket.counts(), strict=False
-        ):
-            federation = config.federation.model_copy(update={"num_rounds": end - before})
-            runs += [config.model_copy(update={"federation": federation})] * trials
+    steps = zip((0, *halving.rounds), halving.rounds, halving.counts(), strict=False)
+    for before, end, trials in steps:
+        federation = config.federation.model_copy(update={"num_rounds": end - before})
+        runs += [config.model_copy(update={"federation": federation})] * trials
     return runs
 
 
@@ -390,8 +388,8 @@ def _run(
             to_run = study.missing(complete)
             for trial in stored:  # a killed process may have left runs of them
                 study.forget_runs(trial["number"])
-            if study.fidelity is not None:  # the others are read again, rung by rung
-                brackets = study.fidelity.brackets(study.total)
+            if study.halving is not None:  # the others are read again, rung by rung
+                brackets = study.halving.brackets(study.total)
                 complete = [dict(record) for record in ended_brackets(brackets, complete)]
             elif len(complete) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
@@ -404,7 +402,7 @@ def _run(
                 sampler=study.sampler,
                 seed=study.base.config.seed,
                 total=study.total,
-                batch_size=study.batches,
+                batch_size=study.barrier,
                 points=study.points,
                 told=told_trials(complete),
             )
@@ -416,7 +414,7 @@ def _run(
             def record(untrained: Mapping[int, Mapping[str, float]]) -> None:
                 store.write_study(study_id, {**meta, "untrained": _records(untrained)})
 
-            source = TrialSource if study.fidelity is None else RungSource
+            source = TrialSource if study.halving is None else RungSource
             if to_run or study.unmeasured(meta):
                 try:
                     run_source(

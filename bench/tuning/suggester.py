@@ -22,7 +22,6 @@ from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError,
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import install_extra
 from fedbench.bench.system.seeding import derive
-from fedbench.bench.tuning.rungs import batch_end
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 SAMPLERS = ("tpe", "random", "sobol", "grid", "gp", "cmaes")
 INDEPENDENT = ("random", "sobol", "grid")
 """Samplers whose suggestions depend on no result."""
+FINISHED_ONLY = ("gp", "cmaes")
+"""Samplers that learn nothing from a trial that was not run to its end."""
 _SEQUENCES = ("sobol", "cmaes")
 """Samplers that are asked for all trials of a study in order, with one seed."""
 _PACKAGES = {"gp": "greenlet", "cmaes": "cmaes"}
@@ -77,8 +78,7 @@ class Suggester:
         sampler: one of `SAMPLERS`.
         seed: seed of the study.
         total: trials of the study.
-        batch_size: trials per batch, or the sizes of batches, which repeat; None = all trials at
-            once, for `INDEPENDENT` samplers.
+        batch_size: trials per batch; None = all trials at once, for `INDEPENDENT` samplers.
         points: parameters of the first trials; for `grid`, of all trials.
         told: trials by number that are in the store already.
 
@@ -95,7 +95,7 @@ class Suggester:
         sampler: str = "tpe",
         seed: int = 0,
         total: int,
-        batch_size: int | Sequence[int] | None = BATCH_SIZE,
+        batch_size: int | None = BATCH_SIZE,
         points: Sequence[Params] = (),
         told: Mapping[int, ToldTrial] | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class Suggester:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study_id, self._distributions = study_id, dict(distributions)
         self._sampler, self._seed = sampler, seed
-        self._sizes = (batch_size,) if isinstance(batch_size, int) else batch_size
+        self._batch_size = batch_size or total
         self._points = list(points)
         self.total = min(total, len(self._points)) if sampler == "grid" else total
         self._earlier = dict(told or {})
@@ -150,8 +150,8 @@ class Suggester:
         self._close_batch()
 
     def _ask_batch(self) -> None:
-        sizes = self._sizes or (self.total,)
-        last = min(self.total, batch_end(sizes, self._next))
+        size = self._batch_size
+        last = min(self.total, self._next - self._next % size + size)
         for number in range(self._next, last):
             if number < len(self._points):
                 self._study.enqueue_trial(self._points[number])

@@ -26,7 +26,7 @@ from fedbench.bench.runs.run import command_line, forget_cell
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cell import CellJob, Outcome
-from fedbench.bench.tuning.rungs import Fidelity
+from fedbench.bench.tuning.rungs import Halving
 from fedbench.bench.tuning.scoring import Scoring, metrics
 from fedbench.bench.tuning.space import SearchSpace
 from fedbench.bench.tuning.suggester import INDEPENDENT, Params, Suggester, ToldTrial
@@ -57,7 +57,7 @@ class StudyPlan:
         workers: processes that train the clients of one run on CPUs.
         lanes: clients at a time in the process of a run; None = no lanes.
         scoring: the objective by which trials are ranked.
-        fidelity: rounds after which trials are compared; None = all are run to their end.
+        halving: rounds after which trials are compared; None = all are run to their end.
     """
 
     name: str | None
@@ -77,7 +77,7 @@ class StudyPlan:
     workers: int
     lanes: int | None = None
     scoring: Scoring = field(default_factory=Scoring)
-    fidelity: Fidelity | None = None
+    halving: Halving | None = None
 
     @cached_property
     def study_id(self) -> str:
@@ -91,13 +91,6 @@ class StudyPlan:
         """Trials of which each waits for those before; None if no trial looks at another."""
         alone = self.sampler in INDEPENDENT and not self.stop_hopeless
         return None if alone else self.batch_size
-
-    @property
-    def batches(self) -> Sequence[int] | None:
-        """Sizes of the batches, in order, after which they repeat; None = no batches."""
-        if self.barrier is None:
-            return None
-        return (self.batch_size,) if self.fidelity is None else self.fidelity.sizes
 
     @property
     def seeds(self) -> range:
@@ -135,7 +128,7 @@ class StudyPlan:
             "stop_hopeless": self.stop_hopeless,
             "name": self.name,
             **({} if self.scoring.name == DEFAULT else {"objective": self.scoring.name}),
-            **({} if self.fidelity is None else {"fidelity": self.fidelity.as_dict()}),
+            **({} if self.halving is None else {"fidelity": self.halving.as_dict()}),
         }
 
     def description(self) -> dict[str, Any]:
@@ -178,7 +171,7 @@ class StudyPlan:
         self, stored: Sequence[Mapping[str, Any]]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the numbers of failed trials: those to be run again, and those that stay."""
-        if self.fidelity is None:
+        if self.halving is None:
             return failed_trials(stored, self.barrier)
         failed = [trial for trial in stored if trial["status"] == "error"]
         again = tuple(trial["number"] for trial in failed if "rung" not in trial)

@@ -204,8 +204,6 @@ class Torture:
             words += [*option, *([] if flag else [self._value(parameter, place)])]
         if any(p.name == "dry_run" for p in command.params) and "--dry-run" not in words:
             words.append("--dry-run")
-        if name == "dashboard":
-            words.append("--mirror-only")
         store = place / "store"
         options = {parameter.name for parameter in command.params}
         if "store" in options:
@@ -278,7 +276,7 @@ class Torture:
                 ["sweep", "--grid", "heterogeneity", "--tuned", "s", "--dry-run"],
                 ["sweep", "--grid", "heterogeneity", "--tuned", "auto", "--dry-run"],
                 ["tune", "simclr", "--dry-run", "--trials", "2", "--json"],
-                ["merge", str(self.base), "--json"], ["dashboard", "--mirror-only"],
+                ["merge", str(self.base), "--json"], ["dashboard"],
             ]
         )  # fmt: skip
         if words[0] not in self.commands:

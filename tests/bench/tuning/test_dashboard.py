@@ -11,8 +11,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import ResourceError, StoreError, UnknownNameError
-from fedbench.bench.tuning.dashboard import check_installed, mirror
+from fedbench.bench.system.errors import StoreError, UnknownNameError
+from fedbench.bench.tuning.dashboard import write_journal
 
 SPACE = {
     "client.lr": {"type": "float", "low": 0.001, "high": 0.3, "log": True, "grid": [0.01]},
@@ -42,10 +42,10 @@ def load(file: Path, name: str) -> Any:
     return optuna.load_study(study_name=name, storage=storage)
 
 
-def test_optuna_reads_the_mirror(store: Store) -> None:
-    mirrored = mirror(store)
-    assert (mirrored.studies, mirrored.num_trials) == (("one",), 4)
-    study = load(mirrored.file, "one")
+def test_optuna_reads_the_journal(store: Store) -> None:
+    journal = write_journal(store)
+    assert (journal.studies, journal.num_trials) == (("one",), 4)
+    study = load(journal.file, "one")
     assert [trial.state for trial in study.trials] == [
         TrialState.COMPLETE,
         TrialState.PRUNED,
@@ -58,38 +58,28 @@ def test_optuna_reads_the_mirror(store: Store) -> None:
     assert study.trials[0].distributions["client.lr"].log
 
 
-def test_a_mirror_is_made_anew(store: Store) -> None:
-    mirror(store)
+def test_a_journal_is_made_anew(store: Store) -> None:
+    write_journal(store)
     record = {"status": "ok", "seeds": [0], "params": PARAMS, "objective": 0.75}
     store.write_trial("one", 4, record)
-    assert len(load(mirror(store, "one").file, "one").trials) == 5
+    assert len(load(write_journal(store, "one").file, "one").trials) == 5
 
 
-def test_what_cannot_be_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'one'"):
-        mirror(store, "on")
-    with pytest.raises(StoreError, match="no study in"):
-        mirror(Store(store.root / "trials"))
-    mirrored = mirror(store)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"is written, .*fedbench-ssl\[dashboard\]"):
-        check_installed(mirrored)
-
-
-def test_a_description_of_another_version_is_one_clear_line(store: Store) -> None:
-    before = mirror(store).file.read_bytes()
-    meta = {"spec": "simclr", "space": SPACE}
-    for name, content, message in (
-        ("old", {"spec": "simclr"}, "study 'old' lacks 'space': its study.json is of another"),
-        ("odd", {**meta, "space": {"client.lr": {"type": "lake"}}}, "has a space of another form"),
-        ("two", {"space": SPACE}, "study 'two' lacks 'spec'"),
+def test_what_cannot_be_shown_leaves_the_journal_as_it_was(store: Store) -> None:
+    with pytest.raises(UnknownNameError, match="'one'"):
+        write_journal(store, "on")
+    for other in (Store(store.root / "trials"), Store(store.root / "nowhere")):
+        with pytest.raises(StoreError):
+            write_journal(other)
+    before = write_journal(store).file.read_bytes()
+    meta = {"spec": "simclr", "preset": "demo", "sampler": "tpe", "space": SPACE}
+    for name, content in (
+        ("old", {"spec": "simclr"}),
+        ("odd", {**meta, "space": {"client.lr": {"type": "lake"}}}),
+        ("two", {"space": SPACE}),
+        ("one", {**meta, "space": {"client.lr": SPACE["client.lr"]}}),  # trials have more
     ):
         store.write_study(name, content)
-        with pytest.raises(StoreError, match=message):
-            mirror(store, name)
-    store.write_study("one", {**meta, "space": {"client.lr": SPACE["client.lr"]}})
-    with pytest.raises(StoreError, match=r"trial 0 of study 'one' has client\.local_ep"):
-        mirror(store, "one")
-    with pytest.raises(StoreError, match="no store at"):
-        mirror(Store(store.root / "nowhere"))
+        with pytest.raises(StoreError, match=f"study '{name}'"):
+            write_journal(store, name)
     assert (store.root / "optuna.journal").read_bytes() == before

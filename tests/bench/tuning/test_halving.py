@@ -23,7 +23,7 @@ from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.tuning import halving
 from fedbench.bench.tuning.cell import CellJob, Outcome
-from fedbench.bench.tuning.rungs import decide, make_fidelity
+from fedbench.bench.tuning.rungs import decide, make_halving
 from fedbench.bench.tuning.study import tune
 
 from .conftest import Fake, KilledError, execute_here
@@ -271,31 +271,16 @@ def test_altered_decisions_are_refused(tmp_path: Path, in_one_process: Use) -> N
     assert [damage.file for damage in verify(tmp_path).damaged] == [str(path)]
 
 
-def test_brackets_of_hyperband(tmp_path: Path, in_one_process: Use) -> None:
-    in_one_process(fake=by_curve(near))
-    settings = {"fidelity": "hyperband", "eta": 2, "rungs": 3}
-    with pytest.raises(ConfigError, match="have 4, 3, 3 trials; give 7 or 10"):
-        search(tmp_path, **settings, trials=8)
-    result = search(tmp_path, **settings, trials=10)
-    names = [Path(name) for name in files(tmp_path) if ".trial-" not in name]
-    rounds = [(path.parent.name, unseal((tmp_path / path).read_bytes())["round"]) for path in names]
-    assert [r for folder, r in rounds if folder.endswith("0")] == [1, 2, 4]
-    assert [r for folder, r in rounds if folder.endswith("1")] == [2, 4]
-    assert [r for folder, r in rounds if folder.endswith("2")] == [4]
-    assert sum(status == "ok" for status, _ in fell(result).values()) == 1 + 1 + 3
-
-
 @pytest.mark.parametrize(
     ("n", "eta", "rungs", "share"),
     [(16, 4, 3, 0.1562), (16, 2, 4, 0.3125), (24, 4, 3, 0.1406), (27, 3, 4, 0.1111)],
 )
 def test_shares_of_a_full_search(n: int, eta: int, rungs: int, share: float) -> None:
     rounds = 10 * eta ** (rungs - 1)
-    fidelity = make_fidelity("halving", eta=eta, rungs=rungs, rounds=rounds, least_rounds=0, size=n)
-    assert fidelity is not None
-    (bracket,) = fidelity.brackets(n)
-    added = [end - start for start, end in zip((0, *bracket.rounds), bracket.rounds, strict=False)]
-    cost = sum(a * b for a, b in zip(bracket.counts(), added, strict=True))
+    halving = make_halving("halving", eta=eta, rungs=rungs, rounds=rounds, least_rounds=0, size=n)
+    assert halving is not None
+    added = [end - start for start, end in zip((0, *halving.rounds), halving.rounds, strict=False)]
+    cost = sum(a * b for a, b in zip(halving.counts(), added, strict=True))
     assert cost / (n * rounds) == pytest.approx(share, abs=1e-4)
 
 
@@ -315,9 +300,6 @@ def test_what_rounds_and_trials_do_not_suffice_for(tmp_path: Path) -> None:
 
 
 def test_the_gate_ranks_refused_trials_last() -> None:
-    fidelity = make_fidelity("halving", eta=2, rungs=2, rounds=4, least_rounds=0, size=4)
-    assert fidelity is not None
-    (bracket,) = fidelity.brackets(4)
     record = {"seed_objectives": [], "status": "ok", "score": 0.5}
     records = [
         {**record, "number": 0, "status": "refused", "score": 0.9},
@@ -325,6 +307,6 @@ def test_the_gate_ranks_refused_trials_last() -> None:
         {**record, "number": 1, "status": "diverged", "score": None},
         {**record, "number": 2},
     ]
-    assert decide(bracket, 0, records, 2)["kept"] == [2, 3]
-    assert decide(bracket, 0, records, 3)["kept"] == [2, 3, 0]
-    assert decide(bracket, 0, records[:1], 1)["kept"] == [0]
+    assert decide(records, 2) == [2, 3]
+    assert decide(records, 3) == [2, 3, 0]
+    assert decide(records[:1], 1) == [0]

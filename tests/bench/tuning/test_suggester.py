@@ -180,7 +180,7 @@ def test_cmaes_needs_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trials_that_fell_early_rank_by_their_rounds() -> None:
-    suggester = Suggester("s", RANGES, total=4, batch_size=(2, 2))
+    suggester = Suggester("s", RANGES, total=4, batch_size=2)
     for rounds in ((1, None), (2, None)):
         for number, end in enumerate(rounds):
             suggestion = suggester.ask()
