@@ -6,6 +6,7 @@ manifest.json.sig           signature of the manifest by ssh-keygen -Y, if it wa
 rows/<row_id>.parquet       as in the store
 cells/<row_id>/curve.parquet
 cards/<row_id>.json         the row for a reader: task, metrics, cost, environment, commands
+trials/<study_id>/          the studies that rows took their settings from, as in the store
 ```
 
 A bundle's folder is a store, so that every command reads it with `--store`. Equal rows and equal
@@ -41,9 +42,12 @@ MANIFEST = "manifest.json"
 _SIGNATURE = f"{MANIFEST}.sig"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """First time that a .zip can hold; that of every entry."""
+STUDY_FILE = (
+    r"trials/\w[\w.+=@-]{0,127}/(study\.json|best\.yaml|\d+\.parquet|bracket-\d+/rung-\d+\.json)"
+)
 _FILE = re.compile(
     r"manifest\.json(\.sig)?|rows/[0-9a-f]{20}\.parquet|cards/[0-9a-f]{20}\.json"
-    r"|cells/[0-9a-f]{20}/curve\.parquet"
+    r"|cells/[0-9a-f]{20}/curve\.parquet|" + STUDY_FILE
 )
 _ID = re.compile(r"[0-9a-f]{20}")
 _LARGEST = 64 * 2**20
@@ -244,8 +248,8 @@ def _manifest(data: bytes) -> tuple[list[str], dict[str, tuple[str, int]], Perso
             raise ValueError(f"{name} has no hash and size")
         hashes[name] = (str(entry["sha256"]), entry["bytes"])
     expected = {name for row_id in rows for name in files_of(row_id)}
-    if set(hashes) != expected:
-        other = min(set(hashes) ^ expected)
+    if unlike := {name for name in set(hashes) ^ expected if not re.fullmatch(STUDY_FILE, name)}:
+        other = min(unlike)
         raise ValueError(f"{other} is {'missing from its files' if other in expected else 'extra'}")
     return rows, hashes, person_from(manifest.get("by"))
 
@@ -258,19 +262,19 @@ def files_of(row_id: str) -> tuple[str, str, str]:
 def _file_problems(
     root: Path, rows: list[str], hashes: Mapping[str, tuple[str, int]]
 ) -> Iterator[tuple[str, str]]:
-    for row_id in rows:
-        for name in files_of(row_id):
-            path = root / name
-            try:
-                if path.is_symlink() or path.stat().st_size > _LARGEST:
-                    yield row_id, f"{name} is no plain file of at most {_LARGEST:,} bytes"
-                    continue
-                data = path.read_bytes()
-            except OSError as err:
-                yield row_id, f"{name} cannot be read ({err.strerror})"
+    owners = {name: row_id for row_id in rows for name in files_of(row_id)}
+    for name, hashed in hashes.items():
+        path, row_id = root / name, owners.get(name, "")
+        try:
+            if path.is_symlink() or path.stat().st_size > _LARGEST:
+                yield row_id, f"{name} is no plain file of at most {_LARGEST:,} bytes"
                 continue
-            if (hashlib.sha256(data).hexdigest(), len(data)) != hashes[name]:
-                yield row_id, f"{name} is not the file whose SHA-256 the manifest has"
+            data = path.read_bytes()
+        except OSError as err:
+            yield row_id, f"{name} cannot be read ({err.strerror})"
+            continue
+        if (hashlib.sha256(data).hexdigest(), len(data)) != hashed:
+            yield row_id, f"{name} is not the file whose SHA-256 the manifest has"
     listed = {MANIFEST, _SIGNATURE, *hashes}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()

@@ -18,8 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedbench.bench.board.data_facts import DataFacts
 from fedbench.bench.board.expected import Expected
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
+from fedbench.bench.config.dotted import flatten
 from fedbench.bench.method import ACTIVATIONS
+from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.metrics import is_accuracy
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import derived
 from fedbench.bench.runs.run import canonical
 from fedbench.bench.system.errors import FedbenchError, StoreError
@@ -34,6 +38,8 @@ _EXACT = 1e-9
 """Largest error of sums in double precision here."""
 _CLOCK = timedelta(days=1)
 """By which clocks of two machines may differ."""
+_FIRST = datetime(2026, 11, 21, tzinfo=UTC)
+"""Day of the first commit of this project; no run is older."""
 
 
 class Unchecked(Exception):  # noqa: N818
@@ -104,6 +110,8 @@ class Claim:
         expected: what follows from it; None where that is not known.
         checkout: folder of a git clone with the commits that are known; None = there is none.
         points: of its curve; empty if they are not of their types.
+        store: has the study.
+        study_id: of the study that its settings are from; None = it is not known here.
     """
 
     row: Row
@@ -112,6 +120,8 @@ class Claim:
     expected: Expected | None
     checkout: Path | None
     points: tuple[Point, ...]
+    store: Store | None = None
+    study_id: str | None = None
 
     def need_config(self) -> RunConfig:
         """Return the configuration; raise `Unchecked` without one."""
@@ -180,8 +190,29 @@ def check_configuration(claim: Claim) -> Iterator[str]:
         yield f"tuned is {row.tuned}, but study_id is {row.study_id}"
     if row.selection == "label-free" and row.study_id is None:
         yield "selection is label-free, but no study is named"
+    yield from _study(claim)
     if row.status == "error":
         yield f"it failed ({row.error}): there is no result"
+
+
+def _study(claim: Claim) -> Iterator[str]:
+    """Yield how the settings of a row are not the best ones of the study that it names."""
+    row, store, study_id = claim.row, claim.store, claim.study_id
+    if store is None or study_id is None:
+        return
+    meta, trial = store.study(study_id) or {}, best_trial(store.trials(study_id))
+    if not meta.get("finished_at") or trial is None:
+        yield f"study {study_id} has no best trial"
+    elif meta.get("spec") != row.method:
+        yield f"study {study_id} is of {meta.get('spec')!r}"
+    else:
+        values = flatten(json.loads(row.config_json)) | json.loads(row.scaled_json or "{}")
+        for name, value in trial["params"].items():
+            if values.get(name) != value:
+                yield (
+                    f"{name} is {values.get(name)}, but the best trial of study {study_id} has"
+                    f" {value}"
+                )
 
 
 def check_code(claim: Claim) -> Iterator[str]:
@@ -375,10 +406,14 @@ def _round_traffic(point: Point, expected: Expected) -> Iterator[str]:
             yield f"traffic {direction} of {group!r} is not whole"
             return
         sums[direction] += flow.bytes
+        if (flow.revealing > 0) != (flow.smallest is not None and flow.smallest < 2):
+            yield f"{flow.revealing} revealing {group!r}, the smallest of {flow.smallest} images"
         tensors = expected.up if direction == "up" else expected.down
         if group in tensors.flows[direction]:
             continue
         if group == ACTIVATIONS and expected.activations:
+            if flow.revealing != flow.messages:
+                yield f"{group!r} hold single images, but are not counted as revealing"
             continue
         if direction == "down" or group not in expected.extras:
             yield f"{group!r} goes {direction}, which its method does not send"
@@ -438,7 +473,24 @@ def _totals(claim: Claim) -> Iterator[str]:
 
 
 _MEASURED_BY = {"knn_acc": ("knn",), "linear_acc": ("linear", "mlp")}
-_ON_TEST = ("knn_acc", "linear_acc", "linear_paper_acc")
+_ACCURACIES = ("knn_acc", "linear_acc", "linear_paper_acc")
+_ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than the test split
+_LARGEST = 1e15
+_RANGES: Mapping[str, tuple[float, float]] = {
+    r"\w+_acc|rho|collapsed|clusterability": (0, 1),
+    r"align|self_clustering": (-1, 1),
+    r"global_(align|rho|sep)|sep": (-_LARGEST, 1),
+    r"effective_rank|rankme(_centred)?|stable_rank|nesum|participation_ratio|lidar": (0, math.inf),
+    r"(projection_)?std_ratio": (0, 1.5),
+    r"sigreg": (0, 10.1),
+    r"angle\w*": (0, 180),
+    r"\w+_acc_std": (0, 0.5),
+    r"\w+_std|relative_movement|idle_clients|objective_(bytes|epsilon)": (0, _LARGEST),
+    r".*": (-_LARGEST, _LARGEST),
+}
+"""Least and largest value of a metric, by the first pattern that fits its name; inf stands for the
+length of feature vectors and projections. Unit vectors have std_ratio <= 1, up to n / (n - 1), and
+sigreg is at most 4 sqrt(2 pi)."""
 
 
 def check_metrics(claim: Claim) -> Iterator[str]:
@@ -448,7 +500,7 @@ def check_metrics(claim: Claim) -> Iterator[str]:
         return
     evaluation, further = config.evaluation, claim.metrics
     sides: list[tuple[str, dict[str, float | None]]] = []
-    names = ("objective", "align", "unif", "std_ratio", "effective_rank", *_ON_TEST)
+    names = ("objective", "align", "unif", "std_ratio", "effective_rank", *_ACCURACIES)
     sides.append(("", {**further, **{name: getattr(row, name) for name in names}}))
     before: dict[str, float | None] = {
         name.removeprefix("untrained_"): v for name, v in further.items() if name[:2] == "un"
@@ -461,12 +513,36 @@ def check_metrics(claim: Claim) -> Iterator[str]:
         yield "metrics before training, which its configuration does not measure"
     for prefix, values in sides:
         yield from (f"{prefix}{text}" for text in _identities(values, claim, config))
+        yield from (f"{prefix}{text}" for text in _out_of_range(values, claim, config))
         for name, protocols in _MEASURED_BY.items():
             asked = any(protocol in evaluation.protocols for protocol in protocols)
             if (values.get(name) is not None) != asked:
                 yield f"{prefix}{name} is {values.get(name)}, against evaluation.protocols"
+    for point in claim.points:
+        measured = {
+            name.removeprefix("metrics."): value
+            for name, value in (point.model_extra or {}).items()
+            if name.startswith("metrics.")
+        }
+        for text in _out_of_range(measured, claim, config):
+            yield f"round {point.round_index + 1}: {text}"
+            return
     if row.std_ratio is not None and row.std_ratio < 0.05 and not row.collapsed:
         yield f"collapsed is {row.collapsed} at a std_ratio of {row.std_ratio:.3g}"
+
+
+def _out_of_range(values: Mapping[str, Any], claim: Claim, config: RunConfig) -> Iterator[str]:
+    """Yield metrics that no encoder has; noise on sums takes some scores anywhere."""
+    length = _LARGEST if claim.expected is None else claim.expected.dim
+    for name, value in values.items():
+        if value is None:
+            continue
+        low, high = next(limits for p, limits in _RANGES.items() if re.fullmatch(p, name))
+        if config.evaluation.objective_noise is not None and not name.endswith("_acc"):
+            low, high = -_LARGEST, _LARGEST
+        high = length if high == math.inf else high
+        if not low - 1e-6 <= value <= high + 1e-6:
+            yield f"{name} is {value}, outside {low:g} to {high:g}"
 
 
 def _identities(
@@ -476,8 +552,6 @@ def _identities(
     evaluation = config.evaluation
     align, unif, objective = (values.get(name) for name in ("align", "unif", "objective"))
     bound = 1 / evaluation.objective_temperature
-    if align is not None and abs(align) > 1 + _EXACT:
-        yield f"align is {align}, a cosine"
     if unif is not None and abs(unif) > bound * (1 + _EXACT):
         yield f"unif is {unif}, beyond 1 / temperature = {bound:g}"
     if objective is None or align is None or unif is None:
@@ -490,8 +564,6 @@ def _identities(
     delta, rho, sep = (values.get(name) for name in ("delta_views", "rho", "sep"))
     if align is not None and delta is not None and abs(delta - (1 - align)) > _EXACT:
         yield f"delta_views is {delta}, but 1 - align = {1 - align}"
-    if rho is not None and not -_EXACT <= rho <= 1 + _EXACT:
-        yield f"rho is {rho}, a mean of squared distances from 0 to 1"
     if claim.expected is None or claim.facts is None or claim.expected.on_clients:
         return  # means over clients
     if (
@@ -502,9 +574,10 @@ def _identities(
     ):
         yield f"sep is {sep}, but 1 - delta_views / rho = {1 - delta / rho}"
     count = claim.facts.num_test
-    for name in _ON_TEST:
-        value = values.get(name)
-        if value is not None and abs(value * count - round(value * count)) > 1e-6 * count:
+    for name, value in values.items():
+        if value is None or not is_accuracy(name) or _ELSEWHERE.search(name):
+            continue
+        if abs(value * count - round(value * count)) > 1e-6 * count:
             yield f"{name} is {value}, no share of {count:,} test images"
 
 
@@ -513,6 +586,8 @@ def check_environment(claim: Claim) -> Iterator[str]:
     row = claim.row
     if row.finished_at < row.started_at:
         yield f"it finished at {row.finished_at:%F %T}, before it started"
+    if row.started_at < _FIRST - _CLOCK:
+        yield f"it started at {row.started_at:%F %T}, before there was a fedbench"
     if row.finished_at > datetime.now(UTC) + _CLOCK:
         yield f"it finished at {row.finished_at:%F %T}, which is not yet"
     in_one_go = row.resumes == 0 and row.measured_from is None
@@ -525,6 +600,8 @@ def check_environment(claim: Claim) -> Iterator[str]:
     rounds = sum(point.seconds for point in claim.points)
     if in_one_go and claim.points and train > rounds * 1.05 + 1:
         yield f"train_seconds is {train:.0f}, but its rounds took {rounds:.0f} s"
+    if in_one_go and rounds > wall + 1:
+        yield f"wall_seconds is {wall:.0f}, but its rounds took {rounds:.0f} s"
     records = json.loads(row.platform_json or "[]")
     if not records or row.platform is None:
         yield "it names no numeric platform"

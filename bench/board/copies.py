@@ -8,7 +8,7 @@ from typing import Any
 
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.config import training_settings
-from fedbench.bench.results.metrics import METRICS, is_accuracy
+from fedbench.bench.results.metrics import METRICS, UNTRAINED_METRICS, is_accuracy
 from fedbench.bench.results.store.replicas import differences, known_apart
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -18,6 +18,14 @@ _DIGITS = 12
 """Characters of a number that two runs do not share by chance."""
 _BY_SEED = frozenset({"dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological"})
 _SHOWN = 3
+_BY_CHANCE = 2
+"""Numbers that runs of two seeds may share, such as scores of collapsed encoders."""
+_NOT_DRAWN = ("epsilon", "objective_epsilon", "objective_bytes")
+"""Numbers that follow from the configuration, whatever the seed."""
+_TRAINING = ("lr", "local_epochs", "optimizer", "momentum", "weight_decay")
+_UNTRAINED = "untrained_"
+_APART = 0.01
+"""Share of the test images by which encoders before training may differ between platforms."""
 
 
 def known_entries(store: Store, rows: Iterable[Row]) -> list[Entry]:
@@ -44,6 +52,7 @@ class Copies:
         self._numbers: dict[float, list[Row]] = {}
         self._deals: dict[str, Row] = {}
         self._hashes: dict[str, Row] = {}
+        self._before: dict[str, list[Row]] = {}
         for entry in entries:
             self.add(entry)
 
@@ -55,6 +64,7 @@ class Copies:
             self._numbers.setdefault(value, []).append(row)
         self._deals.setdefault(_deal(row), row)
         self._hashes.setdefault(row.partition_hash, row)
+        self._before.setdefault(_before_training(row), []).append(row)
 
     def problems(self, entry: Entry) -> Iterator[str]:
         """Yield why a row is a copy of another, or contradicts it."""
@@ -65,6 +75,7 @@ class Copies:
             for other in self._numbers.get(value, ()):
                 if other.seed != row.seed and other.row_id != row.row_id:
                     shared.setdefault(other.row_id, (other, []))[1].append(name)
+        shared = {key: pair for key, pair in shared.items() if len(pair[1]) > _BY_CHANCE}
         if shared:
             other, names = max(shared.values(), key=lambda pair: len(pair[1]))
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -73,6 +84,7 @@ class Copies:
                 f" {', '.join(names[:_SHOWN])}{more}"
             )
         yield from self._deal_problems(row)
+        yield from self._before_problems(row)
 
     def notes(self, entry: Entry) -> Iterator[str]:
         """Yield which other training of the same seed gave the same numbers to the last bit."""
@@ -93,6 +105,21 @@ class Copies:
             if found and not known_apart(other, row):
                 yield f"the board has this run of the same platform with other bits: {found[0]}"
                 return
+
+    def _before_problems(self, row: Row) -> Iterator[str]:
+        """Yield a metric before training that another run of the same weights contradicts."""
+        mine = _untrained(row)
+        for other in self._before.get(_before_training(row), ()):
+            apart = known_apart(other, row)
+            for name, value in _untrained(other).items():
+                if name not in mine or (apart and not is_accuracy(name)):
+                    continue
+                if abs(mine[name] - value) > (_APART if apart else 0):
+                    yield (
+                        f"{name} is {mine[name]}, but run {other.row_id} of the same weights before"
+                        f" training has {value}"
+                    )
+                    return
 
     def _deal_problems(self, row: Row) -> Iterator[str]:
         other = self._deals.get(_deal(row))
@@ -122,7 +149,24 @@ def numbers(entry: Entry) -> dict[str, float]:
         name: value
         for name, value in values.items()
         if isinstance(value, float) and not is_accuracy(name) and len(repr(value)) > _DIGITS
+        if name not in _NOT_DRAWN
     }
+
+
+def _untrained(row: Row) -> dict[str, float]:
+    """Return the metrics of the encoder before training, by name."""
+    values = {name: getattr(row, name) for name in UNTRAINED_METRICS}
+    values |= json.loads(row.metrics_json or "{}")
+    return {n: v for n, v in values.items() if n.startswith(_UNTRAINED) and v is not None}
+
+
+def _before_training(row: Row) -> str:
+    """Return what decides the encoder before training and its metrics, as text."""
+    config = json.loads(row.config_json)
+    data = training_settings(config)["data"]
+    client = {name: v for name, v in config["client"].items() if name not in _TRAINING}
+    kept = {name: config[name] for name in ("seed", "model", "method", "evaluation", "spec")}
+    return json.dumps([row.dataset_revision, data, client, kept], sort_keys=True)
 
 
 def _deal(row: Row) -> str:

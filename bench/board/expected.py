@@ -27,6 +27,7 @@ class Expected:
 
     Attributes:
         num_parameters: of the net.
+        dim: numbers of a feature vector or a projection, the larger of the two.
         down: messages that one client receives in a round.
         up: messages that one client sends in a round in which it makes a step.
         extras: further messages that the method declares, by name.
@@ -41,6 +42,7 @@ class Expected:
     """
 
     num_parameters: int
+    dim: int
     down: Ledger
     up: Ledger
     extras: Mapping[str, Extra]
@@ -72,7 +74,9 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
     setup = _setup(config, image_shape, num_classes)
     try:
         with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
-            net = setup.make_net()
+            net = setup.make_net().eval()
+            images = torch.empty(2, *image_shape)
+            outputs = (setup.method.embed(net, images), setup.method.encode(net, images))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as err:
         raise PluginError(f"method {config.spec!r} cannot be built without weights: {err}") from err
     layout, needs = setup.layout(net), setup.method.needs()
@@ -82,6 +86,7 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
     default = RoundPlan(config.client.local_epochs)
     return Expected(
         num_parameters=sum(p.numel() for p in net.parameters()),
+        dim=max(output.shape[1] for output in outputs),
         down=down,
         up=client.one_way("up"),
         extras=needs.extras,

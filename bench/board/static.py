@@ -13,6 +13,7 @@ from fedbench.bench.board.copies import Copies
 from fedbench.bench.board.data_facts import DataFacts, facts_of
 from fedbench.bench.board.expected import Expected, expected
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import canonical
 from fedbench.bench.system.errors import FedbenchError, StoreError
 
@@ -76,6 +77,7 @@ class Checker:
         board: rows that are there already, to find copies among.
         data_dir: cache of data sets; None = the default one.
         checkout: clone of the project whose commits are known; None = that of this fedbench.
+        studies: store of the studies that rows name; None = there are none.
     """
 
     def __init__(
@@ -83,7 +85,10 @@ class Checker:
         board: Iterable[Entry] = (),
         data_dir: Path | None = None,
         checkout: Path | None = None,
+        studies: Store | None = None,
     ) -> None:
+        self._studies = studies
+        self._known_studies = () if studies is None else frozenset(studies.studies())
         self._copies = Copies(tuple(board))
         self._data_dir = data_dir
         self._checkout = _own_checkout() if checkout is None else checkout
@@ -128,6 +133,10 @@ class Checker:
             self._tell(row.row_id, name, found)
         self._tell(row.row_id, COPIES, list(self._copies.problems(entry)))
         self._notes += self._copies.notes(entry)
+        if row.study_id is not None and row.study_id not in self._known_studies:
+            self._notes.append(
+                f"run {row.row_id} is said to be tuned: its study {row.study_id} is not here"
+            )
         self._copies.add(entry)
 
     def result(self) -> Checked:
@@ -167,7 +176,8 @@ class Checker:
             follows = None if facts is None else expected(config, facts)
         except FedbenchError:
             pass  # the check of the configuration says why
-        return Claim(row, facts, config, follows, self._checkout, points)
+        study = row.study_id if row.study_id in self._known_studies else None
+        return Claim(row, facts, config, follows, self._checkout, points, self._studies, study)
 
 
 def _own_checkout() -> Path | None:

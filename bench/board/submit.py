@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from fedbench.bench.board.bundle import (
     LICENCE,
     MANIFEST,
+    STUDY_FILE,
     Entry,
     card_text,
     files_of,
@@ -115,10 +117,10 @@ def submit(
         raise ConfigError("name the runs to submit, or give --all; `fedbench runs` lists them")
     store, who = open_store(store).require(), person(by, orcid)
     entries, left_out = _chosen(store, run_ids, every=every)
-    checks = _checked(entries, as_path(data_dir))
+    checks = _checked(entries, as_path(data_dir), store)
     with temporary_folder() as place:
         folder = place / "bundle"
-        identity = pack(entries, who, folder)
+        identity = pack(entries, who, folder, store)
         if key is not None:
             sign(folder / MANIFEST, Path(key))
         found = (path for path in folder.rglob("*") if path.is_file())
@@ -142,8 +144,17 @@ def submit(
     )
 
 
-def pack(entries: Sequence[Entry], who: Person | None, folder: Path) -> str:
-    """Write the files of a bundle, unchecked, to an empty folder, and return the bundle's id."""
+def pack(
+    entries: Sequence[Entry], who: Person | None, folder: Path, studies: Store | None = None
+) -> str:
+    """Write the files of a bundle, unchecked, to an empty folder, and return the bundle's id.
+
+    Args:
+        entries: its rows.
+        who: submits them.
+        folder: takes the files.
+        studies: store of the studies that the rows name; None = they stay behind.
+    """
     store, names = Store(folder), list[str]()
     for entry in entries:
         row, points = entry.row, entry.points
@@ -151,6 +162,13 @@ def pack(entries: Sequence[Entry], who: Person | None, folder: Path) -> str:
         store.write_curve(row.row_id, points)
         names += files_of(row.row_id)
         atomic_write_text(folder / names[-1], card_text(row, len(points)))
+    if studies is not None:
+        for study_id in {entry.row.study_id for entry in entries} & {*studies.studies()}:
+            for path in (studies.root / "trials" / str(study_id)).rglob("*"):
+                name = path.relative_to(studies.root).as_posix()
+                if re.fullmatch(STUDY_FILE, name):
+                    names.append(name)
+                    atomic_write_bytes(folder / name, path.read_bytes())
     text = manifest_text({name: (folder / name).read_bytes() for name in names}, who)
     atomic_write_text(folder / MANIFEST, text)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -183,8 +201,10 @@ def _chosen(
     return [entries[row_id] for row_id in sorted(entries)], tuple(refused.values())
 
 
-def _checked(entries: Sequence[Entry], data_dir: Path | None) -> tuple[CheckCount, ...]:
-    checker = Checker((), data_dir)
+def _checked(
+    entries: Sequence[Entry], data_dir: Path | None, store: Store
+) -> tuple[CheckCount, ...]:
+    checker = Checker((), data_dir, studies=store)
     for entry in entries:
         checker(entry)
     checked = checker.result()

@@ -23,7 +23,7 @@ from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
-from fedbench.bench.runs.reproduce import Reproduction, Verdict, judge
+from fedbench.bench.runs.reproduce import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text, read_limited
 from fedbench.bench.system.sealed_json import seal, unseal
@@ -119,7 +119,7 @@ def record_reproduction(
         StoreError: for a row that was not reproduced, or a store that cannot be written.
         ConfigError, ResourceError: as `sign`.
     """
-    if result.verdict == "different":
+    if result.verdict not in REPRODUCED:
         raise StoreError(f"run {result.row_id} was not reproduced; there is nothing to record")
     content = {
         "format": _FORMAT,

@@ -19,9 +19,12 @@ from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.execute import OnRound
-from fedbench.bench.runs.reproduce import Reproduction, reproduce
+from fedbench.bench.runs.reproduce import REPRODUCED, Reproduction, reproduce
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.system.files import atomic_write_bytes, write_error
+
+_SLOWER = 5
+"""Times the seconds of a row that its repetition may take on a busy machine, unnoted."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def verify_bundle(
     board = open_store(add_to if store is None and add_to is not None else store)
     with open_bundle(bundle) as opened:
         known = known_entries(board, board.rows()) if board.root.is_dir() else []
-        checker = Checker(known, as_path(data_dir), checkout)
+        checker = Checker(known, as_path(data_dir), checkout, Store(opened.root))
         for row_id, problem in opened.problems:
             checker.file_problem(row_id, problem)
         signer = _signature(opened, checker)
@@ -146,13 +149,15 @@ def verify_bundle(
                     on_round=None if on_rerun is None else on_rerun(row_id),
                 )
             )
+        notes = (*checked.notes, *filter(None, map(_slower, reruns)))
         bad = any(rerun.verdict == "different" for rerun in reruns)
         added = add_to is not None and not checked.problems and not bad
         if add_to is not None and added:
             _add(opened, open_store(add_to))
             if who is not None:
                 for again in reruns:
-                    record_reproduction(open_store(add_to), again, who, as_path(key))
+                    if again.verdict in REPRODUCED:
+                        record_reproduction(open_store(add_to), again, who, as_path(key))
     rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
     return BundleVerification(
         bundle=str(bundle),
@@ -163,7 +168,7 @@ def verify_bundle(
         board=str(board.root) if known else None,
         checks=checked.checks,
         problems=checked.problems,
-        notes=checked.notes,
+        notes=notes,
         reruns=tuple(reruns),
         added_to=str(open_store(add_to).root) if added else None,
         seconds=time.monotonic() - began,
@@ -187,7 +192,7 @@ def verify_claims(
         StoreError: for a store that is not there.
     """
     began, store = time.monotonic(), open_store(store).require()
-    checker = Checker((), as_path(data_dir), checkout)
+    checker = Checker((), as_path(data_dir), checkout, store)
     entries = known_entries(store, [row for row in store.rows() if row.status != "error"])
     for problem in store.problems():
         checker.file_problem("", problem)
@@ -217,6 +222,20 @@ def chosen(bundle_id: str, row_ids: Sequence[str], number: int) -> list[str]:
         return hashlib.sha256(f"{bundle_id} {row_id}".encode()).hexdigest()
 
     return sorted(row_ids, key=place)[:number]
+
+
+def _slower(rerun: Reproduction) -> str:
+    """Say that a run took much longer on hardware of the same name; empty if it did not."""
+    then, now = rerun.claimed.train_seconds, rerun.row.train_seconds
+    alike = all(
+        getattr(rerun.claimed, name) == getattr(rerun.row, name) for name in ("hardware", "device")
+    )
+    if not alike or not then or not now or now < _SLOWER * then:
+        return ""
+    return (
+        f"run {rerun.row_id} trained for {now:.0f} s here and {then:.0f} s as it says, on the same"
+        " hardware"
+    )
 
 
 def _signature(bundle: Bundle, checker: Checker) -> str | None:

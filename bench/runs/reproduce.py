@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
-from fedbench.bench.results.metrics import METRICS
+from fedbench.bench.results.metrics import METRICS, is_accuracy
 from fedbench.bench.results.store.replicas import (
     Difference,
     differences,
@@ -31,7 +31,8 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.instruction_sets import caps_for
 from fedbench.bench.system.scratch import temporary_folder
 
-Verdict = Literal["same bits", "within seed spread", "different"]
+Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
+REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
 
 _ROUNDED = frozenset(
     {
@@ -58,8 +59,9 @@ class Reproduction:
         differences: values that are not the same to the last bit; empty = reproduced.
         platforms: numeric platforms of the stored run and of this one.
         spread: metrics beside the spread of seeds, if the platforms are known to differ.
-        verdict: `same bits`; `within seed spread`, for another numeric platform only; `different`.
-        reason: the cause of the verdict `different`; empty otherwise.
+        verdict: `same bits`; for another numeric platform only, `within seed spread`, or `cannot
+            tell` where more than 5 points of an accuracy are within it; `different`.
+        reason: the cause of the verdicts `cannot tell` and `different`; empty otherwise.
         environment: versions and hardware that differ: name to (then, now).
         caps: environment variables under which this machine has the stored run's numeric platform;
             empty if it has that already, or if none are known.
@@ -84,6 +86,12 @@ class Reproduction:
     claimed: Row = field(repr=False)
 
     @property
+    def limit(self) -> float | None:
+        """Return the largest difference of an accuracy that is within the spread of seeds."""
+        limits = [part.limit for part in self.spread if is_accuracy(part.metric)]
+        return max(limits, default=None)
+
+    @property
     def same(self) -> bool:
         """Return True if every bit agrees."""
         return not self.differences
@@ -97,6 +105,7 @@ class Reproduction:
             "verdict": self.verdict,
             "reason": self.reason,
             "same": self.same,
+            "limit": self.limit,
             "platform": dict(zip(("stored", "now"), self.platforms, strict=True)),
             "spread": [spread.as_dict() for spread in self.spread],
             "num_results": self.num_results,
@@ -224,9 +233,17 @@ def judge(
     apart = known_apart(row, again)
     spread = spreads(row, again, rows, num_test) if apart else ()
     reason = _reason(of_row, of_rounds, spread, apart=apart)
-    verdict: Verdict = "different" if reason else "within seed spread"
+    wide = [f"{part.limit * 100:.1f} of {part.metric}" for part in spread if part.too_wide]
+    verdict: Verdict
     if not of_row and not of_rounds:
         verdict = "same bits"
+    elif reason:
+        verdict = "different"
+    elif wide:
+        verdict = "cannot tell"
+        reason = f"more than 5 points are within the spread: {', '.join(wide)}"
+    else:
+        verdict = "within seed spread"
     return Judgement((*of_row, *of_rounds), spread, verdict, reason)
 
 

@@ -27,6 +27,8 @@ from fedbench.bench.results.store.row import Row
 
 LEVEL = 0.05
 """Probability that a run which differs like another seed exceeds a limit."""
+WIDEST = 0.05
+"""Largest limit of an accuracy that says anything: 5 points; a convention."""
 _MIN_SEEDS = 3
 _LARGEST_QUANTILE = 4.0
 _UNTRAINED, _SHARE_OF_IMAGES = "untrained_", 0.01
@@ -56,6 +58,11 @@ class Spread:
     def within(self) -> bool:
         """Return True if the values differ by no more than the limit."""
         return abs(self.now - self.stored) <= self.limit
+
+    @property
+    def too_wide(self) -> bool:
+        """Return True for an accuracy whose limit allows more than 5 points."""
+        return is_accuracy(self.metric) and self.limit > WIDEST
 
     def as_dict(self) -> dict[str, Any]:
         """Part of the output of `fedbench reproduce --json`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedbench.bench.terminal.console import emit, show_table
+from fedbench.bench.terminal.show_results import limit_of
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def show_bundle(result: BundleVerification) -> None:
     compared = f", compared with {result.board}" if result.board else ""
     found = count(len(result.problems), "contradiction")
     verdict = "nothing contradicts it" if not result.problems else f"refused, {found}"
+    if unclear := sum(rerun.verdict == "cannot tell" for rerun in result.reruns):
+        verdict += f", but {unclear} of {count(len(result.reruns), 're-run')} cannot tell"
     if not result.problems and not result.ok:
         verdict = "refused, a row was not reproduced"
     emit(f"{count(len(result.rows), 'run')}{compared} in {result.seconds:.1f} s: {verdict}")
@@ -106,7 +109,7 @@ def _show_reruns(reruns: Sequence[Reproduction]) -> None:
         differences = count(len(rerun.differences), "difference")
         reason = f", {differences}" + (f": {rerun.reason}" if rerun.reason else "")
         head = f"run {rerun.row_id[:8]} · {rerun.method} · seed {rerun.seed} run again"
-        emit(f"{head}: {rerun.verdict}{reason if rerun.differences else ''}")
+        emit(f"{head}: {rerun.verdict}{limit_of(rerun)}{reason if rerun.differences else ''}")
 
 
 def _signed(result: BundleVerification) -> str:

@@ -152,8 +152,12 @@ def show_reproduction(result: Reproduction) -> None:
         seeds = any("seed" in part.source for part in result.spread)
         within = "the spread of seeds" if seeds else "what the number of test images allows"
         emit(
-            f"{head}: reproduced on another numeric platform, within {within};"
+            f"{head}: reproduced on another numeric platform, within {within}{limit_of(result)};"
             f" {differences} ({compared})"
+        )
+    elif result.verdict == "cannot tell":
+        emit(
+            f"{head}: cannot tell on another platform, {result.reason}; {differences} ({compared})"
         )
     else:
         emit(f"{head}: not reproduced, {differences} ({compared}): {result.reason}")
@@ -179,6 +183,11 @@ def show_reproduction(result: Reproduction) -> None:
     if result.caps:
         caps = " ".join(f"{name}={value}" for name, value in result.caps.items())
         emit(f"to get the bits of the stored run's platform on this machine, set: {caps}")
+
+
+def limit_of(result: Reproduction) -> str:
+    """State the largest difference that is within the spread of seeds; empty without a spread."""
+    return "" if result.limit is None else f", {result.limit * 100:.1f} points at most"
 
 
 def _short(value: object) -> str:

@@ -77,7 +77,10 @@ def test_reproduce_names_the_platforms(
     place = ("--store", plain, *PLACE, "-q")
     apart = shell("reproduce", run_id, *place, "--json", env=CAPPED)
     assert (apart.code, apart.json["same"]) == (0, False), apart.err
-    assert apart.json["verdict"] == "within seed spread"
+    # Two metrics on 596 images, half right: 2.24 * sqrt(2) * sqrt(0.25 / 596) is 6.5 points.
+    assert apart.json["verdict"] == (
+        "cannot tell" if apart.json["limit"] > 0.05 else "within seed spread"
+    )
     assert apart.json["platform"] == {"stored": stored.platform, "now": other.platform}
     assert apart.json["environment"]["numeric platform"] == [stored.platform, other.platform]
     (linear,) = [part for part in apart.json["spread"] if part["metric"] == "linear_acc"]

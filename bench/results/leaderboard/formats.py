@@ -262,9 +262,9 @@ def _notes(line: Line) -> list[str]:
     if line.gain is not None and score(line.metric, line.gain) <= 0:
         notes.append("not above untrained")
     if line.tuned:
-        runs = "" if line.tune_runs is None else f" in {line.tune_runs} runs"
         place = "" if line.tuned_on is None else f" on {line.tuned_on}"
-        notes.append(f"tuned{runs}{place}")
+        known = f"tuned in {line.tune_runs} runs{place}"
+        notes.append("said to be tuned" if line.tune_runs is None else known)
     if line.selection == "oracle":
         notes.append("tuned with labels, not ranked")
     if line.epsilon is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedbench.bench.api.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, card_text, files_of, manifest_text
 from fedbench.bench.board.static import Problem
 from fedbench.bench.board.submit import pack
 from fedbench.bench.board.verify import verify_bundle
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import read_table, table_bytes
 from fedbench.bench.results.store.store import Store
@@ -31,7 +33,7 @@ from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.steps import dealt
 
-from .conftest import Honest
+from .conftest import Honest, elsewhere
 
 Forge = Callable[[Entry, Entry], Entry]
 """From the row of seed 0 and that of seed 1, which the board has, to a forged one."""
@@ -94,6 +96,16 @@ def nearly(entry: Entry, seed: int) -> Entry:
         std_ratio=last["std_ratio"],
         effective_rank=last["effective_rank"],
         metrics_json=canonical_json(metrics),
+    )
+
+
+def tenth_of_the_time(entry: Entry) -> Entry:
+    row = entry.row
+    return with_row(
+        entry,
+        wall_seconds=(row.wall_seconds or 0) / 10,
+        train_seconds=(row.train_seconds or 0) / 10,
+        finished_at=row.started_at + (row.finished_at - row.started_at) / 10,
     )
 
 
@@ -298,6 +310,63 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "environment",
         "before it started",
     ),
+    "a start before there was a fedbench": (
+        lambda a, _: with_row(a, started_at=datetime(1971, 1, 1, tzinfo=UTC), wall_seconds=1e9),
+        "environment",
+        "1971-01-01",
+    ),
+    "a tenth of the time, but for the rounds": (
+        lambda a, _: tenth_of_the_time(a),
+        "environment",
+        "wall_seconds",
+    ),
+    "an accuracy of 150 %": (lambda a, _: with_metrics(a, mlp_acc=1.5), "metrics", "mlp_acc"),
+    "an accuracy of part of an image": (
+        lambda a, _: with_metrics(a, mlp_acc=0.51234),
+        "metrics",
+        "mlp_acc",
+    ),
+    "a local accuracy of 150 %": (
+        lambda a, _: with_metrics(a, linear_local_acc=1.5),
+        "metrics",
+        "linear_local_acc",
+    ),
+    "a local accuracy of 1e300": (
+        lambda a, _: with_metrics(a, mlp_10pct_local_acc=1e300),
+        "metrics",
+        "mlp_10pct_local_acc",
+    ),
+    "a rank of 1e300": (lambda a, _: with_metrics(a, lidar=1e300), "metrics", "lidar"),
+    "a rank above the number of dimensions": (
+        lambda a, _: with_metrics(a, lidar=129.0),
+        "metrics",
+        "lidar",
+    ),
+    "a metric of 1e300 that nobody knows": (
+        lambda a, _: with_metrics(a, my_score=1e300),
+        "metrics",
+        "my_score",
+    ),
+    "an accuracy of 150 % before training": (
+        lambda a, _: with_metrics(a, untrained_mlp_acc=1.5),
+        "metrics",
+        "untrained_mlp_acc",
+    ),
+    "an accuracy of 150 % after a round": (
+        lambda a, _: with_points(a, lambda p: p | {"metrics.mlp_acc": 1.5}),
+        "metrics",
+        "mlp_acc",
+    ),
+    "a lower start than the board has": (
+        lambda _, b: with_row(with_config(b, client__lr=0.123), untrained_knn_acc=0.1),
+        "copies",
+        "untrained_knn_acc",
+    ),
+    "a lower start than the board has, from another platform": (
+        lambda _, b: with_row(elsewhere(with_config(b, client__lr=0.123)), untrained_knn_acc=0.1),
+        "copies",
+        "untrained_knn_acc",
+    ),
     "better numbers for a run that the board has": (
         lambda _, b: with_row(b, linear_acc=0.5, knn_acc=0.45),
         "copies",
@@ -458,3 +527,70 @@ def test_the_deal_of_another_seed(honest: Honest, tmp_path: Path) -> None:
     (problem,) = found(tmp_path / "bundle", tmp_path / "no board", honest)
     assert problem.check == "partition"
     assert problem.problem.endswith(f"its configuration deals {row.partition_hash}")
+
+
+def nothing_reveals(entry: Entry) -> Entry:
+    """Hide everywhere that messages hold single images."""
+    hidden = {"revealing": 0, "smallest": None}
+
+    def cleared(point: dict[str, Any]) -> dict[str, Any]:
+        known = {name: value for name, value in point.items() if value is not None}
+        return {n: hidden.get(n.rpartition(".")[2], value) for n, value in known.items()}
+
+    traffic = json.loads(entry.row.traffic_json or "{}")
+    for flow in (flow for flows in traffic.values() for flow in flows.values()):
+        flow.update(hidden)
+    return with_row(
+        with_points(entry, cleared),
+        revealing_messages=0,
+        smallest_group=None,
+        traffic_json=canonical_json(traffic),
+    )
+
+
+def test_activations_that_reveal_nothing(honest: Honest, tmp_path: Path) -> None:
+    """The method's table says that activations cross, and each is of a single image."""
+    store = Store(tmp_path / "store")
+    row = run(tiny_config("pfedae"), store=store, workers=1, device="cpu").row
+    assert row.revealing_messages
+    known = row.model_copy(update={"git_sha": honest.entries[0].row.git_sha})
+    entry = Entry(known, tuple(store.curve(row.row_id)))
+    pack([entry], None, tmp_path / "true")
+    assert found(tmp_path / "true", tmp_path / "no board", honest) == ()
+    pack([nothing_reveals(entry)], None, tmp_path / "forged")
+    (problem,) = found(tmp_path / "forged", tmp_path / "no board", honest)
+    assert problem.check == "ledger"
+    assert "activations" in problem.problem
+
+
+def study_of(store: Store, lr: float) -> Store:
+    trial = {"number": 0, "status": "ok", "params": {"client.lr": lr}, "objective": 0.5}
+    store.write_trial("mine", 0, trial)
+    meta = {"study_id": "mine", "spec": "simclr", "preset": "demo", "trials": 1}
+    meta |= {"config": {"data": {"name": "cifar10"}}}
+    store.write_study("mine", meta | {"seeds_per_trial": 1, "finished_at": "2026-11-23"})
+    return store
+
+
+def test_a_label_free_choice_carries_its_study(honest: Honest, board: Path, tmp_path: Path) -> None:
+    first = honest.entries[0]
+    lr = json.loads(first.row.scaled_json or "{}")["client.lr"]  # before the grid's rule
+    tuned = with_row(first, selection="label-free", tuned=True, study_id="mine")
+    absent, true, other = (tmp_path / name for name in ("absent", "true", "other"))
+    pack([tuned], None, absent)
+    result = verify_bundle(absent, board, checkout=honest.checkout)
+    assert result.problems == ()
+    assert any("said to be tuned" in note and "mine" in note for note in result.notes)
+    (line,) = [line for line in tables(leaderboard(absent).board)[0].rows]
+    assert "said to be tuned" in line[-1]
+
+    pack([tuned], None, true, study_of(Store(tmp_path / "a"), lr))
+    result = verify_bundle(true, board, checkout=honest.checkout)
+    assert (result.problems, result.notes) == ((), ())
+    (line,) = [line for line in tables(leaderboard(true).board)[0].rows]
+    assert "tuned in 1 runs" in line[-1]
+
+    pack([tuned], None, other, study_of(Store(tmp_path / "b"), 2 * lr))
+    (problem,) = found(other, board, honest)
+    assert problem.check == "configuration"
+    assert "client.lr" in problem.problem

@@ -27,7 +27,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.testing import tiny_config
 
-from .conftest import Honest
+from .conftest import Honest, elsewhere
 
 ADA, BEN, EVE, MIA = (Person(name) for name in ("Ada", "Ben", "Eve", "Mia"))
 
@@ -223,6 +223,32 @@ def test_a_rerun_finds_numbers_that_agree_with_each_other(
     ]
     assert not (tmp_path / "board").exists()
     assert checked(rerun=0).ok
+
+
+def test_ten_points_more_under_the_record_of_another_platform(
+    made: tuple[Path, Path], honest: Honest, tmp_path: Path
+) -> None:
+    """On 40 test images such a row may be true: nobody has reproduced it, and the limit is told."""
+    store = Store(made[0])
+    (row,) = store.rows()
+    entry = elsewhere(Entry(row, tuple(store.curve(row.row_id))))
+    better = Row(**(dict(entry.row) | {"knn_acc": round((row.knn_acc or 0) * 40 + 4) / 40}))
+    pack([Entry(better, entry.points)], EVE, tmp_path / "bundle")
+    result = verify_bundle(
+        tmp_path / "bundle",
+        tmp_path / "board",
+        rerun=1,
+        add_to=tmp_path / "board",
+        checkout=honest.checkout,
+        workers=1,
+        device="cpu",
+        by="Ben",
+    )
+    (again,) = result.reruns
+    assert (result.problems, again.verdict) == ((), "cannot tell")
+    assert again.limit is not None
+    assert again.limit > 0.1
+    assert tiers(Store(tmp_path / "board")) == {}
 
 
 def test_rows_to_repeat_follow_from_the_bundle() -> None:

@@ -10,7 +10,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.execute import Origin, facts
-from fedbench.bench.runs.reproduce import _reason
+from fedbench.bench.runs.reproduce import _reason, judge
 from fedbench.bench.runs.spread import Spread, spreads
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,3 +114,16 @@ def test_reasons() -> None:
     rounds = [Difference("round 1 loss", 1.0, 2.0), Difference("rounds", 3, 4)]
     assert _reason([], rounds[:1], (near,), apart=True) == ""
     assert "rounds does not depend" in _reason([], rounds, (near,), apart=True)
+
+
+@pytest.mark.parametrize(
+    ("images", "verdict"), [(2000, "within seed spread"), (400, "cannot tell"), (9000, "different")]
+)
+def test_a_wide_limit_cannot_tell(images: int, verdict: str) -> None:
+    """On n images one accuracy of 0.5 has the limit 1.96 sqrt(2) sqrt(0.25 / n)."""
+    row, again = row_of(linear_acc=0.5, platform="a"), row_of(linear_acc=0.52, platform="b")
+    judged = judge(row, again, [row], images)
+    assert judged.verdict == verdict
+    (spread,) = judged.spread
+    assert spread.limit == pytest.approx(1.96 * sqrt(2) * sqrt(0.51 * 0.49 / images), rel=1e-4)
+    assert spread.too_wide == (spread.limit > 0.05)

@@ -118,7 +118,7 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     notes, legend = shown({"s-24": 24, "b-4": 4})
     assert notes["simclr"] == "tuned in 24 runs, descriptive"
     assert notes["byol"] == "tuned in 4 runs, descriptive"
-    assert notes["simsiam"] == "tuned, descriptive"
+    assert notes["simsiam"] == "said to be tuned, descriptive"
     assert notes["supervised"] == "descriptive"
     assert "were tuned with different budgets" in legend
     assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
