@@ -1,0 +1,230 @@
+"""Equal numbers of right answers tie, on whatever seeds they are and whatever bits means have.
+
+An accuracy is right answers / images, rounded to a double; means of equal sums then differ in their
+last bit. The expected ranks and tests come from whole numbers, in which there is no rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+import fedbench
+from fedbench.bench.config import DataConfig, RunConfig
+from fedbench.bench.results.leaderboard.across_cells import CellComparison
+from fedbench.bench.results.leaderboard.formats import Ranking
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.leaderboard.statistics import (
+    friedman_p,
+    mean,
+    paired_p,
+    ranks,
+    spearman,
+)
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from tests.bench.results.conftest import build_row
+
+IMAGES = 298
+METHODS = ("aligned", "byol", "lejepa", "simclr", "simsiam", "spectral")
+
+Answers = tuple[int, ...]
+"""Right answers on the test images, one number a seed."""
+
+STEADY, UNEVEN = (273, 273, 273), (272, 274, 273)
+"""819 right answers each; the means of their accuracies differ in the last bit."""
+
+
+def accuracies(answers: Answers, images: int = IMAGES) -> list[float]:
+    return [count / images for count in answers]
+
+
+def rows_of(answers: Mapping[str, Answers], images: int = IMAGES, alpha: float = 0.1) -> list[Row]:
+    return [
+        build_row(
+            RunConfig(spec=spec, seed=seed, data=DataConfig(alpha=alpha)), linear_acc=count / images
+        )
+        for spec, counts in answers.items()
+        for seed, count in enumerate(counts)
+    ]
+
+
+def ranks_on(board: Leaderboard) -> dict[str, int | None]:
+    return {line.method: line.rank for line in board.lines}
+
+
+def expected_ranks(answers: Mapping[str, Answers]) -> dict[str, int]:
+    """1 + the number of methods with more right answers."""
+    totals = {spec: sum(counts) for spec, counts in answers.items()}
+    return {spec: 1 + sum(t > mine for t in totals.values()) for spec, mine in totals.items()}
+
+
+def equal_sums(rng: random.Random, images: int, count: int, seeds: int = 3) -> list[Answers]:
+    """Draw numbers of right answers per seed, all of the same sum."""
+    centre = rng.randint(images // 3, images - 20)
+    found = []
+    for _ in range(count):
+        rest = [rng.randint(-6, 6) for _ in range(seeds - 1)]
+        numbers = [centre + r for r in (*rest, -sum(rest))]
+        rng.shuffle(numbers)
+        found.append(tuple(numbers))
+    return found
+
+
+def test_the_example_differs_in_the_last_bit_only() -> None:
+    first, second = mean(accuracies(STEADY)), mean(accuracies(UNEVEN))
+    assert first is not None
+    assert first != second
+    assert first == pytest.approx(second, rel=1e-15)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(UNEVEN)))
+def test_equal_numbers_of_right_answers_share_a_rank(order: Answers) -> None:
+    for steady, uneven in (("byol", "simclr"), ("simclr", "byol")):
+        board = leaderboard(rows_of({steady: STEADY, uneven: order, "simsiam": (270, 271, 272)}))
+        assert ranks_on(board) == {"byol": 1, "simclr": 1, "simsiam": 3}
+        assert [line.method for line in board.lines] == ["byol", "simclr", "simsiam"]
+
+
+def test_equal_numbers_share_a_rank_in_the_store(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for row in rows_of({"byol": STEADY, "simclr": UNEVEN}):
+        store.write_row(row)
+    ranking: Ranking = fedbench.leaderboard(store)
+    assert [row["rank"] for row in ranking.as_dict()["rows"]] == [1, 1]
+
+
+@pytest.mark.parametrize("images", [IMAGES, 1_797, 10_000, 26_032])
+def test_ranks_are_those_of_the_sums_whatever_the_order_of_seeds(images: int) -> None:
+    """One more right answer in all is one rank: at 26,032 images and 3 seeds a mean of 1.3e-5."""
+    rng = random.Random(0)
+    for _ in range(12):
+        first, second, third, fourth = equal_sums(rng, images, 4)
+        more = (fourth[0] + 1, *fourth[1:])
+        less = (*first[:2], first[2] - 1)
+        answers = dict(zip(METHODS, (first, more, second, less, third, fourth), strict=True))
+        assert ranks_on(leaderboard(rows_of(answers, images))) == expected_ranks(answers)
+
+
+def test_ranks_of_a_metric_of_which_less_is_better() -> None:
+    """`sigreg` of three seeds in thirds: 0.1 + 0.2 + 0.3 and three times 0.2 are equal sums."""
+    answers = {"byol": (0.1, 0.2, 0.3), "simclr": (0.2, 0.2, 0.2), "simsiam": (0.3, 0.1, 0.2)}
+    rows = [
+        build_row(RunConfig(spec=spec, seed=seed), metrics_json=f'{{"sigreg":{value}}}')
+        for spec, values in answers.items()
+        for seed, value in enumerate(values)
+    ]
+    assert set(ranks_on(leaderboard(rows, metric="sigreg")).values()) == {1}
+
+
+def test_ranks_of_means() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        sums = equal_sums(rng, IMAGES, 5)
+        sums[0] = (*sums[0][:2], sums[0][2] + 1)
+        means = [mean(accuracies(counts)) or 0.0 for counts in sums]
+        # The first is ahead; ranks 2 to 5 have the mean 3.5.
+        assert ranks(means) == [1, 3.5, 3.5, 3.5, 3.5]
+
+
+def tables(rng: random.Random) -> tuple[list[list[int]], list[list[float]]]:
+    """Draw sums of right answers of 4 methods in 8 tasks with many ties, and means beside them."""
+    whole, rounded = [], []
+    for _ in range(8):
+        ahead = [rng.choice((0, 0, 1)) for _ in range(4)]
+        counts = [
+            (*numbers[:2], numbers[2] + more)
+            for numbers, more in zip(equal_sums(rng, IMAGES, 4), ahead, strict=True)
+        ]
+        whole.append([sum(numbers) for numbers in counts])
+        rounded.append([mean(accuracies(numbers)) or 0.0 for numbers in counts])
+    return whole, rounded
+
+
+def test_friedmans_test_sees_the_ties() -> None:
+    """The same p-value as scipy's on whole numbers, which corrects for ties."""
+    rng = random.Random(2)
+    for _ in range(50):
+        whole, rounded = tables(rng)
+        columns = list(zip(*whole, strict=True))
+        expected = stats.friedmanchisquare(*columns).pvalue
+        assert friedman_p(rounded) == pytest.approx(expected, rel=1e-9)
+
+
+def test_friedmans_test_of_ties_alone_is_none() -> None:
+    rng = random.Random(3)
+    table = [
+        [mean(accuracies(numbers)) or 0.0 for numbers in equal_sums(rng, IMAGES, 4)]
+        for _ in range(8)
+    ]
+    assert friedman_p(table) is None
+
+
+def test_rank_correlations_see_the_ties() -> None:
+    rng = random.Random(4)
+    for _ in range(50):
+        whole, rounded = tables(rng)
+        for x, y in ((0, 1), (2, 3)):
+            exact = [[row[i] for row in zip(*whole, strict=True)] for i in (x, y)]
+            noisy = [[row[i] for row in zip(*rounded, strict=True)] for i in (x, y)]
+            constant = any(len(set(values)) == 1 for values in exact)
+            expected = None if constant else stats.spearmanr(exact[0], exact[1]).statistic
+            assert spearman(*noisy) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("first", [STEADY, (250, 260, 270), (200, 210, 290)])
+@pytest.mark.parametrize("shift", [0, 1, -3])
+def test_paired_tests_are_those_of_whole_numbers(first: Answers, shift: int) -> None:
+    """A difference that is the same for all seeds is certain; none at all is no difference."""
+    same = tuple(count + shift for count in first)
+    assert paired_p(accuracies(first), accuracies(same)) == float(shift == 0)
+    for order in itertools.permutations((-1, 0, 1)):
+        other = tuple(count + shift + o for count, o in zip(first, order, strict=True))
+        expected = stats.ttest_rel(first, other).pvalue
+        p = paired_p(accuracies(first), accuracies(other))
+        assert p == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def across(cells: Sequence[Mapping[str, Answers]]) -> CellComparison:
+    rows = [row for i, answers in enumerate(cells) for row in rows_of(answers, alpha=0.1 * (i + 1))]
+    (comparison,) = leaderboard(rows).across()
+    return comparison
+
+
+def test_methods_that_tie_in_every_cell_have_the_same_mean_rank() -> None:
+    rng = random.Random(5)
+    comparison = across(
+        [dict(zip(METHODS[:4], equal_sums(rng, IMAGES, 4), strict=True)) for _ in range(8)]
+    )
+    assert [entrant.mean_rank for entrant in comparison.entrants] == [2.5] * 4
+    assert comparison.friedman_p is None
+    assert comparison.critical_difference is None
+    assert [entrant.method for entrant in comparison.entrants] == sorted(METHODS[:4])
+
+
+def test_mean_ranks_and_friedmans_test_over_cells_are_those_of_whole_numbers() -> None:
+    """`aligned` is always ahead by a right answer or more, the other three tie or do not."""
+    rng = random.Random(6)
+    for _ in range(5):
+        cells = []
+        for _ in range(8):
+            numbers = equal_sums(rng, IMAGES, 4)
+            ahead = (2, rng.choice((0, 1)), rng.choice((0, 1)), 0)
+            cells.append(
+                {
+                    spec: (*counts[:2], counts[2] + more)
+                    for spec, counts, more in zip(METHODS[:4], numbers, ahead, strict=True)
+                }
+            )
+        totals = [[sum(cell[spec]) for spec in METHODS[:4]] for cell in cells]
+        places = [stats.rankdata([-total for total in row]) for row in totals]
+        expected = dict(zip(METHODS, (sum(p) / 8 for p in zip(*places, strict=True)), strict=False))
+        comparison = across(cells)
+        assert {e.method: e.mean_rank for e in comparison.entrants} == pytest.approx(expected)
+        p = stats.friedmanchisquare(*zip(*totals, strict=True)).pvalue
+        assert comparison.friedman_p == pytest.approx(p, rel=1e-9)
