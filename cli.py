@@ -135,7 +135,7 @@ def run(
         )
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
-    warn(*show_run.warnings(result))
+    warn(*show_run.warnings(result.row))
     output.show(result, show_run.show_result)
     if output.suggests:
         suggest("fedbench leaderboard", places.store)

@@ -28,7 +28,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition.partition import Partition
-from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.method import (
     Client,
     Labels,
@@ -168,7 +168,7 @@ class MethodContract:
         for k in range(setup.partition.num_clients):
             out = torch.empty(runner.layout.upload_size)
             trained = runner.run(Task(k, last, 1, None), vector, out)
-            uploads.append(Upload(k, trained.num_examples, trained.extras))
+            uploads.append(Upload(k, trained.num_examples, trained.num_steps, trained.extras))
         results = []
         for given in (uploads, _summed(uploads)):
             net = setup.make_net()
@@ -247,6 +247,19 @@ class MethodContract:
             plans = [setup.method.plan_round(r.round_index, _PLAN) for r in trainer.history]
             for record, plan in zip(trainer.history, plans, strict=True):
                 assert plan.cohort != "sampled" or record.cohort_size == largest
+
+    def test_clients_without_a_step_do_not_stop_the_others(self, tmp_path: Path) -> None:
+        """Clients with images, but fewer than a batch, leave the training to those with more."""
+        setup = self._setup(
+            shares=[[*range(32)], [32, 33, 34], [*range(35, 67)], [67]],
+            model__norm="group",
+            client__batch_size=8,
+            client__keep_last_batch=False,
+        )
+        trainer = train(setup, tmp_path)
+        assert bool(all_tensors(trainer).isfinite().all())
+        assert movement(trainer) > 0
+        assert setup.method.needs().pooled or trainer.history[-1].idle_clients == 2
 
     def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
         """Clients trained in turns by replayed steps end like clients one after another."""
@@ -449,9 +462,10 @@ def _summed(uploads: Sequence[Upload]) -> list[Upload]:
     """Move the sums over clients into the first upload, and zeros into the others."""
     names = list(uploads[0].extras)
     sums = {name: torch.stack([u.extras[name] for u in uploads]).sum(dim=0) for name in names}
-    first = Upload(uploads[0].client_id, sum(u.num_examples for u in uploads), sums)
+    examples = sum(u.num_examples for u in uploads)
+    first = Upload(uploads[0].client_id, examples, uploads[0].num_steps, sums)
     zeros = {name: torch.zeros_like(value) for name, value in sums.items()}
-    return [first, *(Upload(u.client_id, 0, zeros) for u in uploads[1:])]
+    return [first, *(Upload(u.client_id, 0, u.num_steps, zeros) for u in uploads[1:])]
 
 
 def _out_of_range(metadata: Sequence[Any]) -> Iterator[float]:

@@ -77,7 +77,7 @@ class FedU2(AddOn):
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
         """Replace the average of trained tensors by the step along the min-norm direction."""
-        trained = [upload.weights for upload in uploads if upload.num_examples]
+        trained = [upload.weights for upload in uploads if upload.num_steps]
         if self.combine and trained:
             names = _trained_names(self, net)
             held = torch.cat([server.before[name].flatten() for name in names]).double()

@@ -37,12 +37,15 @@ class Scaffold(AddOn):
     uncorrected gradients, which for SGD without momentum and weight decay is option II exactly and
     needs no learning rate. Meaningless for Adam. One further model goes up and one down.
 
-    Sums over clients are enough for the server; clients without a step count as taking part.
+    The server's variate is the mean of all clients' whatever `server.weighting` is, as in the
+    paper. A client without a step keeps its own and changes nothing. Sums over clients, and how
+    many made a step, are enough for the server.
     """
 
     def needs(self) -> Needs:
         """Ask for the control variate that was sent down, towards which the server's moves."""
-        return replace(self.base.needs(), before=True, gradients=("scaffold.control",))
+        control = ("scaffold.control",)
+        return replace(self.base.needs(), before=True, unweighted=control, gradients=control)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Add both control variates, zero at first, and a sum of gradients for one round."""
@@ -90,8 +93,9 @@ class Scaffold(AddOn):
         return self.base.after_local(net, data, client)
 
     def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Move the server's control variate by the mean change, times the share of clients."""
-        share = len(uploads) / len(net.tensor("scaffold_work.clients"))
+        """Move the server's control variate by the sum of the changes over all clients' number."""
+        stepped = sum(upload.num_steps > 0 for upload in uploads)  # those behind the mean change
+        share = stepped / len(net.tensor("scaffold_work.clients"))
         with torch.no_grad():
             before = server.before["scaffold.control"]
             net.tensor("scaffold.control").copy_(

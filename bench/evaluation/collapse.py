@@ -1,4 +1,7 @@
-"""Detection of collapsed encoders, from a fixed set of training images without their labels."""
+"""Detection of runs that went wrong: collapsed encoders, and weights that never moved.
+
+Collapse is seen on a fixed set of training images, without their labels.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from fedbench.bench.evaluation.features import EvaluationError, encode_batch, ex
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.training.layout import Binding
+from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
 
 COLLAPSED_STD_RATIO = 0.05
 """Directions this close together are collapsed; a convention, far below a healthy encoder's."""
@@ -144,6 +149,22 @@ def effective_rank(features: Tensor) -> float:
     singular = singular[singular > 1e-6]
     share = singular / singular.sum()
     return float(torch.exp(-(share * share.log()).sum()))
+
+
+def movement(trainer: Trainer) -> float:
+    """Relative movement of what a run has trained: the tensors that clients share.
+
+    Where they share none: those of the first client whose tensors moved, else all that the server
+    holds.
+    """
+    if shared := trainer.layout.num_trained:
+        return relative_movement(trainer.initial[:shared], trainer.vector[:shared])
+    store = PersonalStore(trainer.folder / "clients")
+    for client_id, round_index in sorted(trainer.personal_rounds.items()):
+        tensors = store.load(client_id, round_index)
+        if moved := relative_movement(trainer.first_personal.cpu(), tensors):
+            return moved
+    return relative_movement(trainer.initial, trainer.vector)
 
 
 def relative_movement(before: Tensor, after: Tensor) -> float:

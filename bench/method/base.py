@@ -66,6 +66,8 @@ class Needs:
         extras: declaration, by name, of everything that `after_local` and `survey` may send, and
             of `activations` if the loss computes through server-only parts. Sending anything else
             stops the run.
+        unweighted: names of averaged buffers in whose mean every client counts the same, whatever
+            `server.weighting` is.
         gradients: names of averaged tensors that hold means of gradients. They reveal what trained
             weights do, which no rehearsal measures.
         capturable: `loss` and `after_step` make the same operations on tensors of the same shapes
@@ -90,6 +92,7 @@ class Needs:
     companions: tuple[str, ...] = ()
     survey: tuple[str, ...] = ()
     extras: Mapping[str, Extra] = field(default_factory=dict)
+    unweighted: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
     capturable: bool = False
 
@@ -160,6 +163,8 @@ class Upload:
     Attributes:
         client_id: the sender.
         num_examples: images trained on.
+        num_steps: optimizer steps that it stands for; 0 for a client whose images make no batch,
+            which sends no weights and has no part in the average.
         extras: tensors returned by `after_local`, and `activations` that reached server-only parts
             in the last local epoch, (N, …).
         weights: shared tensors by name; empty unless `Needs.single_uploads`.
@@ -167,6 +172,7 @@ class Upload:
 
     client_id: int
     num_examples: int
+    num_steps: int
     extras: Mapping[str, Tensor]
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 

@@ -32,7 +32,7 @@ from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.partition import Partition
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.evaluation.calibration import fill_statistics
-from fedbench.bench.evaluation.collapse import CollapseMonitor, relative_movement
+from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.metrics import FINAL_METRICS, UNTRAINED_METRICS
@@ -375,19 +375,9 @@ class _Run:
         }
         measured = {**final, **{f"untrained_{name}": value for name, value in untrained.items()}}
         further = {name: value for name, value in measured.items() if name not in metrics}
-        further["relative_movement"] = self._movement()
+        further["relative_movement"] = movement(self.trainer)
         further["idle_clients"] = float(sum(record.idle_clients for record in history))
         return {**metrics, "metrics_json": canonical_json(further)}
-
-    def _movement(self) -> float:
-        """Relative movement of the trained shared tensors, or of one client's if none is shared."""
-        trainer = self.trainer
-        trained = trainer.layout.num_trained
-        if trained or not trainer.personal_rounds:
-            return relative_movement(trainer.initial[:trained], trainer.vector[:trained])
-        client_id, round_index = min(trainer.personal_rounds.items())
-        tensors = self._personal.load(client_id, round_index)
-        return relative_movement(trainer.first_personal.cpu(), tensors)
 
     def _cost(self) -> dict[str, Any]:
         trainer = self.trainer

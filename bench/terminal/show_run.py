@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-from fedbench.bench.results.metrics import contraction
+from fedbench.bench.results.metrics import METRICS, contraction
 from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.units import count, duration, percent, size, spread
 
@@ -79,21 +80,26 @@ def _privacy(row: Row) -> list[str]:
     return lines
 
 
-def warnings(result: RunResult) -> list[str]:
-    """List the problems of a finished run: divergence, collapse and contraction."""
-    metrics, problems = result.metrics, list[str]()
+def warnings(row: Row) -> list[str]:
+    """List the problems of a finished run: divergence, weights that stay, collapse, contraction."""
+    problems: list[str] = []
+    metrics = {name: getattr(row, name) for name in METRICS} | json.loads(row.metrics_json or "{}")
     before = {
         name.removeprefix("untrained_"): value
         for name, value in metrics.items()
         if name.startswith("untrained_")
     }
-    if result.status == "diverged":
-        rounds = f"{result.row.rounds_done or 0} of {result.row.num_rounds} rounds"
+    if row.status == "diverged":
+        rounds = f"{row.rounds_done or 0} of {row.num_rounds} rounds"
         problems.append(
             f"the run diverged after {rounds}: loss or weights are not finite, so nothing was"
             " evaluated; try a lower client.lr"
         )
-    if result.collapsed:
+    if row.unmoved:
+        problems.append(
+            "no weight has moved: all that is measured is that of the encoder before training"
+        )
+    if row.collapsed:
         problems.append(
             f"the encoder has collapsed: spread of features {metrics['std_ratio'] or 0:.3f}, of"
             f" projections {metrics.get('projection_std_ratio') or 0:.3f} (1 = even, 0 = constant)"

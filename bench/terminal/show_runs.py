@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from fedbench.bench.terminal.console import emit, note, show_table, takes_unicode
+from fedbench.bench.terminal.console import emit, note, show_table, takes_unicode, warn
+from fedbench.bench.terminal.show_run import warnings
 from fedbench.bench.terminal.units import count, duration, size
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def show_description(description: Description) -> None:
     emit(f"{row.method} · preset {row.preset} · {row.dataset} · seed {row.seed} · {row.status}")
     if row.error is not None:
         emit(f"error: {row.error}")
+    warn(*warnings(row))
     _show_metrics(row)
     _show_curves(description)
     rows = [[key, json.dumps(v), source] for key, (v, source) in description.config.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,6 +55,7 @@ class Aggregate:
         device: of the sum.
         protection: client-level privacy; needs equal weights and no rows.
         weigh: scales the tensors of each upload; not with `protection`.
+        unweighted: names of averaged buffers to which every client with a weight adds the same.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Aggregate:
         device: torch.device | str,
         protection: Protection | None = None,
         weigh: Weigh | None = None,
+        unweighted: Sequence[str] = (),
     ) -> None:
         self._weigh = weigh
         self._layout = layout
@@ -71,6 +73,9 @@ class Aggregate:
         self._sum = torch.zeros(layout.num_averaged, dtype=torch.float64, device=device)
         self._rows: dict[int, tuple[float, Tensor]] = {}
         self.total = 0.0
+        slots = {slot.name: slice(slot.start, slot.stop) for slot in layout.server}
+        self._unweighted = [slots[name] for name in unweighted]
+        self._count = 0
 
     def fold(self, client_id: int, weight: float, upload: Tensor) -> None:
         """Add one client's upload, (upload_size,), which may be overwritten afterwards."""
@@ -81,9 +86,12 @@ class Aggregate:
         if self._protection is not None:
             averaged = self._clipped(averaged, self._protection)
         self._sum.add_(averaged, alpha=weight)
+        for part in self._unweighted:
+            self._sum[part].add_(averaged[part], alpha=1.0 - weight)
         if self._weigh is not None:
             self._scale(averaged, weight, self._weigh)
         self.total += weight
+        self._count += 1
         if self._layout.rows:
             self._rows[client_id] = (weight, upload[self._layout.num_averaged :].clone())
 
@@ -96,7 +104,7 @@ class Aggregate:
         if self.total == 0 and self._protection is None:
             return
         trained, averaged = self._layout.num_trained, self._layout.num_averaged
-        mean = self._sum / self.total if self._protection is None else self._noisy(self._protection)
+        mean = self._mean() if self._protection is None else self._noisy(self._protection)
         theta[trained:averaged].copy_(mean[trained:averaged])
         spans = [slice(0, trained), *self._mean_rows()]
         changes = [mean[:trained] - theta[:trained].double(), *self._mean_row_changes(theta)]
@@ -108,6 +116,12 @@ class Aggregate:
             for slot, row, place in self._row_places(client_id):
                 if slot.rule is Sharing.OWN_ROW:
                     theta[row].copy_(rows[place])
+
+    def _mean(self) -> Tensor:
+        mean = self._sum / self.total
+        for part in self._unweighted:
+            mean[part] = self._sum[part] / self._count
+        return mean
 
     def _scale(self, averaged: Tensor, weight: float, weigh: Weigh) -> None:
         """Add what the factors change; tensors of factor 1 keep the bits of a plain average."""

@@ -165,7 +165,13 @@ class Trainer:
         config, method = self.setup.config, self.setup.method
         plan = self._plan(index)
         cohort = self._cohort(index, plan)
-        aggregate = Aggregate(self.layout, self.device, self._protection(index), self._weigh(index))
+        aggregate = Aggregate(
+            self.layout,
+            self.device,
+            self._protection(index),
+            self._weigh(index),
+            method.needs().unweighted,
+        )
         exchanged = Ledger()
         exchanged.merge(self._per_client.one_way("down"), times=len(cohort))
         self.rounds_begun = index + 1
@@ -304,7 +310,9 @@ class Trainer:
             for slot in self.layout.server:
                 if slot.stop <= self.layout.num_averaged:
                     weights[slot.name] = upload[slot.start : slot.stop].view(slot.shape).clone()
-        return Upload(trained.client_id, trained.num_examples, trained.extras, weights)
+        return Upload(
+            trained.client_id, trained.num_examples, trained.num_steps, trained.extras, weights
+        )
 
     def _record(
         self,

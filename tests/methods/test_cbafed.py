@@ -95,7 +95,7 @@ def test_the_server_adds_up_the_newest_counts_of_every_client() -> None:
         sent = torch.zeros(10, dtype=torch.int32)
         for name, number in counts.items():
             sent[int(name[1:])] = number
-        uploads = [Upload(client_id, int(sent.sum()), {"class_counts": sent})]
+        uploads = [Upload(client_id, int(sent.sum()), 1, {"class_counts": sent})]
         setup.method.server_step(net, uploads, SERVER)
 
     send(0, c3=30, c4=10)

@@ -240,10 +240,10 @@ def test_the_server_keeps_its_centroids_when_nothing_comes_up() -> None:
     net = make(method)
     before = net.tensor("centroids").clone()
     server = Server(0, generator(0, "server"), {})
-    method.server_step(net, [Upload(0, 1, {}), Upload(1, 0, {})], server)
+    method.server_step(net, [Upload(0, 1, 1, {}), Upload(1, 0, 0, {})], server)
     assert torch.equal(net.tensor("centroids"), before)
     up = {"centroids": F.normalize(torch.ones(1, 8), dim=1), "min_cluster_size": torch.ones(1)}
-    method.server_step(net, [Upload(0, 1, {}), Upload(1, 1, up)], server)
+    method.server_step(net, [Upload(0, 1, 1, {}), Upload(1, 1, 1, up)], server)
     assert not torch.equal(net.tensor("centroids"), before)
     torch.testing.assert_close(net.tensor("centroids").norm(dim=1), torch.ones(5))
 

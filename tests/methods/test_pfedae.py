@@ -172,9 +172,9 @@ def test_a_single_server_step_is_adam_on_the_mean_error() -> None:
     method = PFedAE(server_steps="single", server_lr=0.02, server_batch_size=3)
     net, other = setup.make_net(), setup.make_net()
     latents = [torch.randn(n, 16, generator=generator(0, "z", n)) for n in (4, 3)]
-    uploads = [Upload(k, 4, {"activations": z}) for k, z in enumerate(latents)]
+    uploads = [Upload(k, 4, 1, {"activations": z}) for k, z in enumerate(latents)]
     server = server_of()
-    method.server_step(net, [*uploads, Upload(9, 0, {})], server)
+    method.server_step(net, [*uploads, Upload(9, 0, 0, {})], server)
     trained = [*other["decoder"].parameters(), *other["surrogate_encoder"].parameters()]
     adam = torch.optim.Adam(trained, lr=0.02)
     z = torch.cat(latents)
@@ -193,11 +193,11 @@ def test_the_server_learns_to_return_latents() -> None:
     z = torch.randn(32, 16, generator=generator(0, "z")).relu()
     errors = []
     for _ in range(20):
-        method.server_step(net, [Upload(0, 32, {"activations": z})], server)
+        method.server_step(net, [Upload(0, 32, 1, {"activations": z})], server)
         errors.append(server.log["server_loss"])
     assert errors[-1] < 0.3 * errors[0]
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    method.server_step(net, [Upload(0, 0, {})], server)  # no client had an image
+    method.server_step(net, [Upload(0, 0, 0, {})], server)  # no client had an image
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 

@@ -57,7 +57,7 @@ def test_a_run_in_which_nobody_made_a_step_warns(tmp_path: Path, spec: str) -> N
     assert result.metrics["relative_movement"] == 0
     assert result.metrics["knn_acc"] == result.metrics["untrained_knn_acc"]
     # One warning beside that of a collapse, which an untrained encoder may well have.
-    assert len(warnings(result)) == 1 + bool(result.collapsed)
+    assert len(warnings(result.row)) == 1 + bool(result.collapsed)
 
 
 @pytest.mark.parametrize("spec", ["simclr", "pfedae"])
@@ -65,7 +65,7 @@ def test_a_run_in_which_somebody_made_a_step_does_not(tmp_path: Path, spec: str)
     result = run(spec, tmp_path, seed=0)
     assert result.metrics["idle_clients"] == 1
     assert result.metrics["relative_movement"]
-    assert not warnings(result)
+    assert not warnings(result.row)
 
 
 def test_weights_that_moved_on_the_last_client_alone_have_moved(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_weights_that_moved_on_the_last_client_alone_have_moved(tmp_path: Path) 
     assert result.metrics["idle_clients"] == 2 * 2
     assert result.metrics["final_loss"] is not None
     assert result.metrics["relative_movement"]
-    assert not warnings(result)
+    assert not warnings(result.row)
 
 
 def test_a_leaderboard_marks_the_line_as_it_marks_collapse() -> None:

@@ -259,6 +259,8 @@ def _notes(line: Line) -> list[str]:
         notes.append("collapsed")
     elif line.contracted:
         notes.append("contracted")
+    if line.unmoved:
+        notes.append("no weight moved")
     if line.gain is not None and score(line.metric, line.gain) <= 0:
         notes.append("not above untrained")
     if line.tuned:

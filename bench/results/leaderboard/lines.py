@@ -78,6 +78,7 @@ class Line:
         minutes: wall time of one run; mean over seeds.
         collapsed, contracted: whether the encoder of a run has collapsed, or its projections have
             lost half of the spread that they had before training.
+        unmoved: whether a run that was to train has moved no weight.
         num_diverged, num_failed: runs that ended so; a line with diverged runs ranks last.
         difference: mean - published value.
         keys: the comparability class, columns and further settings.
@@ -130,6 +131,7 @@ class Line:
     minutes: float | None
     collapsed: bool
     contracted: bool
+    unmoved: bool
     num_diverged: int
     num_failed: int
     tuned: bool
@@ -413,6 +415,7 @@ def _line(
         minutes=_mean((row.wall_seconds for row in done), unit=60),
         collapsed=any(row.collapsed for row in done),
         contracted=any(map(_contracted, done)),
+        unmoved=any(row.unmoved for row in done),
         num_diverged=runs.num_diverged,
         num_failed=runs.num_failed,
         tuned=any(row.tuned for row in runs.rows),

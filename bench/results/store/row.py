@@ -184,6 +184,12 @@ class Row(Record):
         return self.bytes_up + self.bytes_down
 
     @property
+    def unmoved(self) -> bool:
+        """Whether a run that was to train ended with the very weights that it began with."""
+        asked = self.num_rounds > 0 and self.local_epochs > 0
+        return asked and json.loads(self.metrics_json or "{}").get("relative_movement") == 0
+
+    @property
     def config(self) -> RunConfig:
         """The configuration of the run.
 

@@ -27,11 +27,12 @@ def aggregated(
     rule: Sharing,
     uploads: dict[int, tuple[float, list[float]]],
     config: ServerConfig | None = None,
+    unweighted: tuple[str, ...] = (),
 ) -> list[float]:
     layout = make_layout(rule)
     theta = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 99.0])
     assert layout.server_size == len(theta)
-    aggregate = Aggregate(layout, "cpu")
+    aggregate = Aggregate(layout, "cpu", unweighted=unweighted)
     scratch = torch.empty(layout.upload_size)
     for client_id, (weight, upload) in uploads.items():
         scratch.copy_(torch.tensor(upload))
@@ -68,6 +69,12 @@ def test_mean_rows_go_through_the_server_optimizer_and_own_rows_do_not() -> None
     assert mean == [3.0, 1.5, 3.0, 10.125, 20.25, 30.0, 40.0, 33.125, 39.75, 99.0]
     result = aggregated(Sharing.OWN_ROW, UPLOADS, config)
     assert result == [3.0, 1.5, 3.0, 11.0, 22.0, 30.0, 40.0, 5.0, 6.0, 99.0]
+
+
+def test_unweighted_buffers_get_the_mean_of_those_who_count() -> None:
+    idle = {1: (0.0, [torch.nan] * 5)}
+    result = aggregated(Sharing.OWN_ROW, UPLOADS | idle, unweighted=("statistic",))
+    assert result[:3] == [5.0, 1.0, 4.0]  # (6 + 2) / 2, whatever the weights
 
 
 def test_weight_zero_leaves_no_trace() -> None:
