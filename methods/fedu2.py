@@ -35,17 +35,21 @@ class FedU2(AddOn):
 
     Source: Liao et al. 2024, https://arxiv.org/abs/2403.16398, read in its released code (5c44407).
     The regulariser is the release's (sliced Wasserstein in tangent spaces), as a mean over tangent
-    points instead of their sum over six: 0.2 is its weight of 0.01 at batches of 128. The server
-    moves along the shortest convex combination of the clients' changes, solved exactly. With
-    `normalised` each change counts by its direction, as released, and `server_lr` is 0.1 to 8
-    there; without it and at 1, the server takes a convex combination of the clients' models. Not
-    taken over: a rotation task that the release adds, its more local epochs for small clients, and
-    its similarities of 0 in place of left-out ones.
+    points and views. The release sums over as many points as a batch has images, divides by 6 and
+    adds both views: its weight of 0.01 at batches of 128 is 0.01 x 128 / 6 x 2 = 0.427 here. The
+    loss of `byol` is a quarter of the release's, beside which 0.107 is as strong. Both views share
+    one draw of points, samples and directions.
+
+    The server moves along the shortest convex combination of the changes of the clients that made a
+    step, solved exactly. With `normalised` each change counts by its direction, as released, and
+    `server_lr` is 0.1 to 8 there; without it and at 1, the server takes a convex combination of the
+    clients' models. Not taken over: a rotation task that the release adds, its more local epochs
+    for small clients, and its similarities of 0 in place of left-out ones.
 
     The server needs each client's model. It replaces `server.optimizer`; buffers are averaged.
     """
 
-    weight: float = Field(0.2, ge=0, description="factor of the regulariser")
+    weight: float = Field(0.427, ge=0, description="factor of the regulariser's mean over views")
     tangents: int = Field(6, ge=1, description="tangent points of a batch")
     slices: int = Field(6, ge=1, description="directions in each tangent space")
     combine: bool = Field(True, description="False: average as without the add-on")

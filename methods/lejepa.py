@@ -40,9 +40,11 @@ class LeJEPA(Method):
     form of its released code: 17 knots from 0 to 3 and a test statistic times the batch's size. The
     federated forms are ours. `statistics="local"`: each client's batches alone shall be normal.
     `statistics="global"`: at the start of a round the cohort sends sums of cosines and sines along
-    common directions, and a batch counts as part of the union of all clients; the clients' sums add
-    up to those of the pooled images. Deviations: two views, both global; a projector of two layers
-    instead of three; no AdamW.
+    common directions, which add up to those of the pooled images. The statistic is that of a batch
+    and all other clients' images together, times their number n + B: only the batch's share
+    B / (n + B) of the means has a gradient, so that each of its images is pulled as hard as in the
+    local form, with the same loss where n = 0. Deviations: two views, both global; a projector of
+    two layers instead of three; no AdamW.
     """
 
     weight: float = Field(0.05, gt=0, lt=1, description="share of SIGReg in the loss")
@@ -146,8 +148,7 @@ class LeJEPA(Method):
         total = net.tensor("others.count") + len(rows)
         real = (net.tensor("others.cosines") + real.sum(dim=0)) / total
         imaginary = (net.tensor("others.sines") + imaginary.sum(dim=0)) / total
-        # The statistic's own scale is the number of images; a batch's gradient is its share of it.
-        return sigreg(real, imaginary, len(rows))
+        return sigreg(real, imaginary, total.squeeze())
 
 
 def waves(rows: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +165,7 @@ def waves(rows: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def sigreg(cosines: Tensor, sines: Tensor, size: int) -> Tensor:
+def sigreg(cosines: Tensor, sines: Tensor, size: int | Tensor) -> Tensor:
     """Distance of an empirical characteristic function from that of a standard normal.
 
     The mean over directions of a weighted squared distance, integrated over [-3, 3] by the

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import (
+    BENCHMARK_VERSION,
     DataConfig,
     EvaluationConfig,
     RunConfig,
@@ -16,6 +17,7 @@ from fedbench.bench.config import (
     training_id,
     training_settings,
 )
+from fedbench.bench.system.identity import content_id
 
 REVISION = "f" * 64
 
@@ -124,3 +126,26 @@ def test_how_a_data_set_is_read_counts_by_its_revision_alone(reading: dict[str, 
         config().model_dump(mode="json")
     )
     assert row_id(config(**reading), REVISION) == row_id(config(), REVISION)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "corrected"),
+    [
+        ("lejepa", {"method": {"statistics": "local"}}, None),
+        ("lejepa+fedprox", {"method": {"statistics": "global"}}, {"lejepa": 1}),
+        ("simclr+scaffold", {}, None),
+        ("simclr+scaffold", {"server": {"weighting": "examples"}}, {"scaffold": 1}),
+        ("simclr", {"server": {"weighting": "examples"}}, None),
+    ],
+)
+def test_corrected_variants_alone_have_other_ids_than_before(
+    spec: str, fields: dict[str, Any], corrected: dict[str, int] | None
+) -> None:
+    """A row from before the correction is not taken for one of the same settings from after it."""
+    made = RunConfig.model_validate({"spec": spec, **fields})
+    settings = training_settings(made.model_dump(mode="json"))
+    body = {"benchmark": BENCHMARK_VERSION, "data": REVISION, "config": settings}
+    before = content_id(body)
+    assert (config_id(made, REVISION) == before) is (corrected is None)
+    if corrected:
+        assert config_id(made, REVISION) == content_id({**body, "corrected": corrected})
