@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, LinearConstraint, minimize
 from torch import Tensor
 
 from fedbench.bench.data.batches import Batch
-from fedbench.bench.method import Client, Net, Server, Upload, registry
+from fedbench.bench.method import AddOn, Client, Net, Server, Upload, registry
 from fedbench.bench.runs.fields import field_infos
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import loss_of, tiny_config, tiny_setup, train
@@ -39,14 +39,17 @@ def min_norm(changes: Vector) -> Vector:
     size = float(np.sqrt((changes**2).sum(axis=1).mean()))
     gram = (changes @ changes.T) / size**2
     count = len(changes)
+
+    def square(shares: Vector) -> float:
+        return float(shares @ gram @ shares)
+
     found = minimize(
-        lambda shares: float(shares @ gram @ shares),
-        np.full(count, 1 / count),
-        jac=lambda shares: 2 * gram @ shares,
-        bounds=[(0.0, 1.0)] * count,
-        constraints={"type": "eq", "fun": lambda shares: shares.sum() - 1},
+        square,
+        np.full(count, 1 / count, dtype=np.float64),
+        bounds=Bounds(0.0, 1.0),
+        constraints=LinearConstraint(np.ones((1, count)), 1.0, 1.0),
         method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 1000},
+        tol=1e-14,
     )
     assert found.success
     shortest: Vector = found.x @ changes
@@ -158,13 +161,14 @@ def sphere_log(point: Vector, rows: Vector) -> Vector:
 
 def units(rng: np.random.Generator, count: int, dim: int) -> Vector:
     rows: Vector = rng.standard_normal((count, dim))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
 
 
 def transport(rows: Vector, point: Vector, samples: Vector, direction: Vector) -> float:
     """Squared 2-Wasserstein distance of two sets along one direction of a tangent space."""
     sets = (sorted(sphere_log(point, values) @ direction) for values in (rows, samples))
-    return sum((a - b) ** 2 for a, b in zip(*sets, strict=True)) / len(rows)
+    return float(sum((a - b) ** 2 for a, b in zip(*sets, strict=True)) / len(rows))
 
 
 def expected_transport(rows: Vector, draws: int) -> float:
@@ -173,7 +177,7 @@ def expected_transport(rows: Vector, draws: int) -> float:
     total = 0.0
     for _ in range(draws):
         point, samples = units(rng, 1, dim)[0], units(rng, size, dim)
-        total += transport(rows, point, samples, rng.standard_normal(dim))
+        total += transport(rows, point, samples, rng.standard_normal((dim,)))
     return total / draws
 
 
@@ -197,6 +201,7 @@ def test_the_term_adds_what_the_release_adds(spec: str) -> None:
     dim, size = 16, 32
     setup = tiny_setup(tiny_config(spec))
     net, method = setup.make_net().train(), setup.method
+    assert isinstance(method, AddOn)
     rng = generator(0, "images")
     shape = (size, *setup.spec.image_shape)
     views = (torch.randn(shape, generator=rng), torch.randn(shape, generator=rng))

@@ -233,7 +233,7 @@ def test_with_clients_of_the_same_size_the_term_pulls_as_hard_as_the_local_one()
         assert len(data) == len(client.data) == 20
         with torch.no_grad():
             answers.append(client.method.survey(client.net.eval(), data, asked))
-    totals = {name: sum(a[name].double() for a in answers) for name in answers[0]}
+    totals = {n: torch.stack([a[n].double() for a in answers]).sum(dim=0) for n in answers[0]}
     shape = (SLICES, KNOTS)
     others = (
         totals["cosines"].reshape(shape),

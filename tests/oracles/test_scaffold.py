@@ -74,7 +74,7 @@ def setup_of(shares: Sequence[Sequence[int]], **values: Any) -> Setup:
         ),
         shares=shares,
     )
-    return dataclasses.replace(setup, method=type(setup.method)(base=Squares()))
+    return dataclasses.replace(setup, method=setup.method.model_copy(update={"base": Squares()}))
 
 
 def gradient(setup: Setup, client_id: int, weights: Matrix) -> Matrix:
