@@ -65,12 +65,16 @@ def kinds(incomplete: str) -> list[str]:
 
 def samplers(incomplete: str) -> list[str]:
     """Search algorithms of `tune`."""
-    return _matching(("tpe", "random", "sobol", "grid", "gp", "cmaes"), incomplete)
+    from fedbench.bench.tuning.samplers import SAMPLERS
+
+    return _matching(SAMPLERS, incomplete)
 
 
 def fidelities(incomplete: str) -> list[str]:
     """Ways of `tune` to compare trials early."""
-    return _matching(("none", "halving"), incomplete)
+    from fedbench.bench.tuning.rungs import FIDELITIES
+
+    return _matching(FIDELITIES, incomplete)
 
 
 def objectives(incomplete: str) -> list[str]:

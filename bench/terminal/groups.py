@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
 
 from typer.core import TyperCommand
 
+from fedbench.bench.terminal import completion
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json
+from fedbench.bench.tuning.samplers import SAMPLERS
 
 
 class GroupedCommand(TyperCommand):
@@ -89,6 +92,88 @@ class StudySettings(Settings):
     """Sources of the configuration of a study; each trial derives its seeds."""
 
     seed: opt.StudySeed = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a study searches: the fields of `fedbench.bench.tuning.search.Search`, with their help.
+
+    An option of `tune` is declared here, and there.
+    """
+
+    trials: Annotated[
+        int, opt.option("N", "Number of trials in the study.", min=1, max=opt.RUNS)
+    ] = 20
+    seeds_per_trial: Annotated[
+        int, opt.option("N", "Runs per trial; its score is their mean.", min=1, max=opt.RUNS)
+    ] = 1
+    sampler: Annotated[
+        str,
+        opt.option(
+            "NAME",
+            "Search algorithm: "
+            + "; ".join(f"{name} ({sampler.help})" for name, sampler in SAMPLERS.items())
+            + ".",
+            autocompletion=completion.samplers,
+        ),
+    ] = "tpe"
+    batch_size: Annotated[
+        int | None,
+        opt.option(
+            "N",
+            "Trials suggested together, part of the study's identity; default: as many as run at a"
+            " time, 4 on CPUs.",
+            "--batch",
+            min=1,
+            max=opt.RUNS,
+        ),
+    ] = None
+    space_file: Annotated[
+        Path | None,
+        opt.option("FILE", "Search space file to use instead of the method's own.", "--space"),
+    ] = None
+    watch_labels: Annotated[
+        bool, opt.choice("Record accuracies too; the search never uses them.", "--watch-labels")
+    ] = False
+    stop_hopeless: Annotated[
+        bool,
+        opt.choice("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless"),
+    ] = False
+    study_name: Annotated[
+        str | None,
+        opt.option("NAME", "Name of the study; default: made from its settings.", "--study"),
+    ] = None
+    objective: Annotated[
+        str,
+        opt.option(
+            "NAME",
+            "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
+            " learnt nothing.",
+            autocompletion=completion.objectives,
+        ),
+    ] = "align-unif"
+    fidelity: Annotated[
+        str,
+        opt.option(
+            "NAME",
+            "Compare trials after fewer rounds and continue the best: none or halving.",
+            autocompletion=completion.fidelities,
+        ),
+    ] = "none"
+    eta: Annotated[
+        int | None,
+        opt.option("N", "One trial in N goes on after a rung; default: 4.", min=2, max=opt.RUNS),
+    ] = None
+    rungs: Annotated[
+        int | None,
+        opt.option(
+            "N", "Rungs of a bracket; default: 3, or as many as rounds allow.", min=2, max=opt.RUNS
+        ),
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for `fedbench.tune`."""
+        return vars(self)
 
 
 @dataclass(frozen=True)

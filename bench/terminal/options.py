@@ -47,34 +47,34 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-def _argument(metavar: str, text: str, **more: Any) -> Any:
+def argument(metavar: str, text: str, **more: Any) -> Any:
     """Describe an argument: its name in the help, its help text, and `autocompletion`."""
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
-def _option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Describe an option that takes a value; without `names`, it is called like its parameter."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
-def _choice(text: str, *names: str) -> Any:
+def choice(text: str, *names: str) -> Any:
     """Describe an option that is on, off or one of a few words, which the help lists."""
     return typer.Option(*names, help=text)
 
 
-_PROCESSES, _LANES, _RUNS = 1024, 256, 100_000  # beyond these a number is a slip of the finger
+_PROCESSES, _LANES, RUNS = 1024, 256, 100_000  # beyond these a number is a slip of the finger
 
 # Shared by many commands
 
 Spec = Annotated[
     str,
-    _argument(
+    argument(
         "SPEC", "Method with optional add-ons, name[+addon…].", autocompletion=completion.specs
     ),
 ]
 Preset = Annotated[
     str | None,
-    _option(
+    option(
         "NAME",
         "Preset to start from, or its YAML file; default: the one that a --config file names, else"
         " demo.",
@@ -83,7 +83,7 @@ Preset = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    _option(
+    option(
         "KEY=VALUE",
         "Set a value by its dotted name; repeatable.",
         "--set",
@@ -92,12 +92,12 @@ Set = Annotated[
 ]
 Config = Annotated[
     list[Path] | None,
-    _option("FILE", "YAML file whose values override the preset's; repeatable.", "--config"),
+    option("FILE", "YAML file whose values override the preset's; repeatable.", "--config"),
 ]
-Seed = Annotated[int | None, _option("N", "Seed of all random draws.")]
+Seed = Annotated[int | None, option("N", "Seed of all random draws.")]
 StoreDir = Annotated[
     Path | None,
-    _option(
+    option(
         "DIR",
         "Folder of results, or a release to read: its folder, Parquet file or https address;"
         " default: $FEDBENCH_STORE, else ./leaderboards.",
@@ -106,12 +106,12 @@ StoreDir = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    _option("DIR", "Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache."),
+    option("DIR", "Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache."),
 ]
-DeviceName = Annotated[Device, _choice("Device to compute on; auto prefers a GPU.", "--device")]
+DeviceName = Annotated[Device, choice("Device to compute on; auto prefers a GPU.", "--device")]
 Workers = Annotated[
     int | None,
-    _option(
+    option(
         "N",
         "Processes that train clients; default: one per physical core, or per GPU.",
         min=1,
@@ -120,7 +120,7 @@ Workers = Annotated[
 ]
 Lanes = Annotated[
     int | None,
-    _option(
+    option(
         "N",
         "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs on"
         " a GPU.",
@@ -130,7 +130,7 @@ Lanes = Annotated[
 ]
 CheckpointSeconds = Annotated[
     float | None,
-    _option(
+    option(
         "S",
         "Least seconds between checkpoints; by default every round of up to 1,000 has one, and in"
         " longer runs 10 s lie between.",
@@ -139,139 +139,81 @@ CheckpointSeconds = Annotated[
 ]
 Track = Annotated[
     str | None,
-    _option(
+    option(
         "NAME,…",
         "Show runs while they go on in tensorboard, wandb or both.",
     ),
 ]
 DryRun = Annotated[
-    bool, _choice("Only show what would be done and what it costs.", "--dry-run", "-n")
+    bool, choice("Only show what would be done and what it costs.", "--dry-run", "-n")
 ]
-Json = Annotated[bool, _choice("Print one JSON document on stdout.", "--json")]
-Quiet = Annotated[bool, _choice("Show no progress and no hints.", "--quiet", "-q")]
-Verbose = Annotated[bool, _choice("Show more progress.", "--verbose", "-v")]
-Debug = Annotated[bool, _choice("Show the traceback of an error.", "--debug")]
+Json = Annotated[bool, choice("Print one JSON document on stdout.", "--json")]
+Quiet = Annotated[bool, choice("Show no progress and no hints.", "--quiet", "-q")]
+Verbose = Annotated[bool, choice("Show more progress.", "--verbose", "-v")]
+Debug = Annotated[bool, choice("Show the traceback of an error.", "--debug")]
 
 # Studies and sweeps
 
-Trials = Annotated[int, _option("N", "Number of trials in the study.", min=1, max=_RUNS)]
-SeedsPerTrial = Annotated[
-    int, _option("N", "Runs per trial; its score is their mean.", min=1, max=_RUNS)
-]
-Batch = Annotated[
-    int | None,
-    _option(
-        "N",
-        "Trials suggested together, part of the study's identity; default: as many as run at a"
-        " time, 4 on CPUs.",
-        min=1,
-        max=_RUNS,
-    ),
-]
-Sampler = Annotated[
-    str,
-    _option(
-        "NAME",
-        "Search algorithm: tpe, random, sobol, grid, gp or cmaes.",
-        autocompletion=completion.samplers,
-    ),
-]
-Objective = Annotated[
-    str,
-    _option(
-        "NAME",
-        "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
-        " learnt nothing.",
-        autocompletion=completion.objectives,
-    ),
-]
-Fidelity = Annotated[
-    str,
-    _option(
-        "NAME",
-        "Compare trials after fewer rounds and continue the best: none or halving.",
-        autocompletion=completion.fidelities,
-    ),
-]
-Eta = Annotated[
-    int | None, _option("N", "One trial in N goes on after a rung; default: 4.", min=2, max=_RUNS)
-]
-Rungs = Annotated[
-    int | None,
-    _option("N", "Rungs of a bracket; default: 3, or as many as rounds allow.", min=2, max=_RUNS),
-]
-Space = Annotated[
-    Path | None, _option("FILE", "Search space file to use instead of the method's own.")
-]
-WatchLabels = Annotated[
-    bool, _choice("Record accuracies too; the search never uses them.", "--watch-labels")
-]
-StopHopeless = Annotated[
-    bool, _choice("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless")
-]
-StudyName = Annotated[
-    str | None, _option("NAME", "Name of the study; default: made from its settings.")
-]
 StudySeed = Annotated[
-    int | None, _option("N", "Seed of the search and of the first run of each trial.")
+    int | None, option("N", "Seed of the search and of the first run of each trial.")
 ]
 Concurrency = Annotated[
-    int | None, _option("N", "Number of runs at a time; default: as many as fit.", min=1, max=_RUNS)
+    int | None, option("N", "Number of runs at a time; default: as many as fit.", min=1, max=RUNS)
 ]
 CellWorkers = Annotated[
     int | None,
-    _option(
+    option(
         "N",
         "The same as --concurrency; for processes within a run see --cpus-per-trial.",
         min=1,
-        max=_RUNS,
+        max=RUNS,
     ),
 ]
 Address = Annotated[
-    str | None, _option("HOST:PORT", "Ray cluster to join, or auto; default: this machine.")
+    str | None, option("HOST:PORT", "Ray cluster to join, or auto; default: this machine.")
 ]
 GpusPerTrial = Annotated[
     float | None,
-    _option("X", "GPUs per run; may be a fraction, such as 0.5.", min=0, max=_PROCESSES),
+    option("X", "GPUs per run; may be a fraction, such as 0.5.", min=0, max=_PROCESSES),
 ]
 CpusPerTrial = Annotated[
     int,
-    _option(
+    option(
         "N", "Processes that train the clients of one run, one core each.", min=1, max=_PROCESSES
     ),
 ]
 WaitForNodes = Annotated[
     float,
-    _option("SECONDS", "Wait for a node that can hold a run; asks an autoscaler.", min=0),
+    option("SECONDS", "Wait for a node that can hold a run; asks an autoscaler.", min=0),
 ]
 CheckpointDir = Annotated[
     Path | None,
-    _option("DIR", "Folder for checkpoints of unfinished runs, on a disk that all nodes see."),
+    option("DIR", "Folder for checkpoints of unfinished runs, on a disk that all nodes see."),
 ]
 Grid = Annotated[
-    str, _option("NAME", "Name of a grid, or its YAML file.", autocompletion=completion.grids)
+    str, option("NAME", "Name of a grid, or its YAML file.", autocompletion=completion.grids)
 ]
 Methods = Annotated[
     str | None,
-    _option("A,B", "Methods to run instead of the grid's.", autocompletion=completion.spec_list),
+    option("A,B", "Methods to run instead of the grid's.", autocompletion=completion.spec_list),
 ]
-Seeds = Annotated[str | None, _option("0,1", "Seeds to run instead of the grid's.")]
-SweepSeed = Annotated[int | None, _option("N", "A single seed; the same as --seeds N.")]
+Seeds = Annotated[str | None, option("0,1", "Seeds to run instead of the grid's.")]
+SweepSeed = Annotated[int | None, option("N", "A single seed; the same as --seeds N.")]
 Tuned = Annotated[
     str | None,
-    _option(
+    option(
         "STUDY,…",
         "Use the best values of these studies or of files written by tune; auto: of each method's"
         " latest study on the same data.",
     ),
 ]
-RetryFailed = Annotated[bool, _choice("Run cells again that failed before.", "--retry-failed")]
+RetryFailed = Annotated[bool, choice("Run cells again that failed before.", "--retry-failed")]
 
 # Results
 
 ShownSpec = Annotated[
     str | None,
-    _argument(
+    argument(
         "SPEC",
         "Method with optional add-ons; default: all methods.",
         autocompletion=completion.specs,
@@ -279,22 +221,22 @@ ShownSpec = Annotated[
 ]
 ShownObjective = Annotated[
     str | None,
-    _argument("NAME", "Objective; default: all objectives.", autocompletion=completion.objectives),
+    argument("NAME", "Objective; default: all objectives.", autocompletion=completion.objectives),
 ]
 Key = Annotated[
     str,
-    _argument("KEY", "Dotted name of a value, such as client.lr.", autocompletion=completion.keys),
+    argument("KEY", "Dotted name of a value, such as client.lr.", autocompletion=completion.keys),
 ]
 FileKind = Annotated[
-    str, _argument("KIND", "Kind of file: grid, space or preset.", autocompletion=completion.kinds)
+    str, argument("KIND", "Kind of file: grid, space or preset.", autocompletion=completion.kinds)
 ]
 MethodFilter = Annotated[
     str | None,
-    _option("SPEC", "Only runs of this method.", "--method", autocompletion=completion.specs),
+    option("SPEC", "Only runs of this method.", "--method", autocompletion=completion.specs),
 ]
 PresetFilter = Annotated[
     str | None,
-    _option(
+    option(
         "NAME",
         "Only runs that started from this preset.",
         "--preset",
@@ -303,7 +245,7 @@ PresetFilter = Annotated[
 ]
 StatusFilter = Annotated[
     str | None,
-    _option(
+    option(
         "WORD",
         "Only runs that ended so: ok, error or diverged.",
         "--status",
@@ -312,144 +254,142 @@ StatusFilter = Annotated[
 ]
 Where = Annotated[
     list[str] | None,
-    _option(
+    option(
         "KEY=VALUE",
         "Only runs with this value, of a key or a column; repeatable.",
         "--where",
         autocompletion=completion.settings,
     ),
 ]
-Limit = Annotated[int, _option("N", "Show at most so many; 0 = all.", min=0)]
+Limit = Annotated[int, option("N", "Show at most so many; 0 = all.", min=0)]
 GridFilter = Annotated[
-    str | None, _option("NAME", "Only cells of this grid.", autocompletion=completion.grids)
+    str | None, option("NAME", "Only cells of this grid.", autocompletion=completion.grids)
 ]
 DatasetFilter = Annotated[
-    str | None, _option("NAME", "Only runs on this data set.", autocompletion=completion.datasets)
+    str | None, option("NAME", "Only runs on this data set.", autocompletion=completion.datasets)
 ]
 Metric = Annotated[
     str,
-    _option(
+    option(
         "NAME",
         "Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
         " effective_rank, std_ratio, or another that the runs have measured.",
     ),
 ]
-FormatName = Annotated[Format | None, _choice("Format of the output; default: table.", "--format")]
+FormatName = Annotated[Format | None, choice("Format of the output; default: table.", "--format")]
 Published = Annotated[
-    bool, _choice("Show published numbers beside ours.", "--published/--no-published")
+    bool, choice("Show published numbers beside ours.", "--published/--no-published")
 ]
 Reach = Annotated[
-    float | None, _option("X", "Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
+    float | None, option("X", "Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
 ]
 MinSeeds = Annotated[
-    int, _option("N", "Leave out lines with fewer than N seeds; diverged ones count.", min=1)
+    int, option("N", "Leave out lines with fewer than N seeds; diverged ones count.", min=1)
 ]
 Strict = Annotated[
-    bool, _choice("Exit with code 5 if a file of the store cannot be read.", "--strict")
+    bool, choice("Exit with code 5 if a file of the store cannot be read.", "--strict")
 ]
-Ids = Annotated[bool, _choice("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
-ReportFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .html.")]
+Ids = Annotated[bool, choice("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
+ReportFile = Annotated[Path, argument("FILE", "File to write; its name ends in .html.")]
 ShownStudy = Annotated[
     str | None,
-    _argument(
+    argument(
         "STUDY", "Study to show in full; default: list all.", autocompletion=completion.studies
     ),
 ]
 JournalStudy = Annotated[
     str | None,
-    _argument("STUDY", "Study to write; default: all.", autocompletion=completion.studies),
+    argument("STUDY", "Study to write; default: all.", autocompletion=completion.studies),
 ]
 RunId = Annotated[
     str,
-    _argument(
+    argument(
         "RUN_ID", "Run id, or an unambiguous beginning of it.", autocompletion=completion.run_ids
     ),
 ]
 RunIds = Annotated[
     list[str],
-    _argument(
+    argument(
         "RUN_ID…",
         "Run ids, or unambiguous beginnings of them; drawn side by side.",
         autocompletion=completion.run_ids,
     ),
 ]
-EncoderFile = Annotated[Path, _argument("FILE", "File to write; its name ends in .safetensors.")]
-PictureFolder = Annotated[Path, _option("DIR", "Folder to write files to.", "--out")]
-PictureFormatName = Annotated[PictureFormat, _choice("Format of the pictures.", "--format")]
-Images = Annotated[
-    int, _option("N", "Maximum number of test images on each map.", min=10, max=_RUNS)
-]
+EncoderFile = Annotated[Path, argument("FILE", "File to write; its name ends in .safetensors.")]
+PictureFolder = Annotated[Path, option("DIR", "Folder to write files to.", "--out")]
+PictureFormatName = Annotated[PictureFormat, choice("Format of the pictures.", "--format")]
+Images = Annotated[int, option("N", "Maximum number of test images on each map.", min=10, max=RUNS)]
 ClientId = Annotated[
-    int | None, _option("K", "Client whose encoder is drawn, if encoders differ.", min=0)
+    int | None, option("K", "Client whose encoder is drawn, if encoders differ.", min=0)
 ]
 DataName = Annotated[
-    str | None, _option("NAME", "Data set to use, if it lies elsewhere on this machine.")
+    str | None, option("NAME", "Data set to use, if it lies elsewhere on this machine.")
 ]
-NewStore = Annotated[Path | None, _option("DIR", "Store for the new run; default: discard it.")]
-Stores = Annotated[list[Path], _argument("STORE…", "Folders of the stores to merge.")]
-MergeDryRun = Annotated[bool, _choice("Only show what would be merged.", "--dry-run", "-n")]
+NewStore = Annotated[Path | None, option("DIR", "Store for the new run; default: discard it.")]
+Stores = Annotated[list[Path], argument("STORE…", "Folders of the stores to merge.")]
+MergeDryRun = Annotated[bool, choice("Only show what would be merged.", "--dry-run", "-n")]
 SubmittedIds = Annotated[
     list[str] | None,
-    _argument(
+    argument(
         "RUN_ID…",
         "Runs to pack: ids, or unambiguous beginnings of them.",
         autocompletion=completion.run_ids,
     ),
 ]
-AllRuns = Annotated[bool, _choice("Pack every run that has a curve and did not fail.", "--all")]
+AllRuns = Annotated[bool, choice("Pack every run that has a curve and did not fail.", "--all")]
 BundleFile = Annotated[
     Path | None,
-    _option("FILE", "A .zip, or a new folder; default: fedbench-ID.zip here.", "--out", "-o"),
+    option("FILE", "A .zip, or a new folder; default: fedbench-ID.zip here.", "--out", "-o"),
 ]
-ReleaseFolder = Annotated[Path, _argument("FOLDER", "New or empty folder.")]
+ReleaseFolder = Annotated[Path, argument("FOLDER", "New or empty folder.")]
 ReleaseVersion = Annotated[
-    str, _option("TEXT", "Version of the release, such as 2026.11.", "--version")
+    str, option("TEXT", "Version of the release, such as 2026.11.", "--version")
 ]
 Against = Annotated[
     Path | None,
-    _option("PLACE", "Earlier release or store: list ranks that have changed since.", "--against"),
+    option("PLACE", "Earlier release or store: list ranks that have changed since.", "--against"),
 ]
 ReleaseTable = Annotated[
     str | None,
-    _option(
+    option(
         "GRID",
         "Write the runs of a grid as a table, a line for each measured round.",
         autocompletion=completion.grids,
     ),
 ]
-By = Annotated[str | None, _option("NAME", "Your name, which the bundle tells others.", "--by")]
-Orcid = Annotated[str | None, _option("ID", "Your ORCID iD beside it.", "--orcid")]
+By = Annotated[str | None, option("NAME", "Your name, which the bundle tells others.", "--by")]
+Orcid = Annotated[str | None, option("ID", "Your ORCID iD beside it.", "--orcid")]
 ReproducedBy = Annotated[
-    str | None, _option("NAME", "Your name: record in the store that you repeated the run.", "--by")
+    str | None, option("NAME", "Your name: record in the store that you repeated the run.", "--by")
 ]
 SigningKey = Annotated[
-    Path | None, _option("KEY", "SSH key to sign with, by ssh-keygen -Y.", "--sign")
+    Path | None, option("KEY", "SSH key to sign with, by ssh-keygen -Y.", "--sign")
 ]
 CheckedBundle = Annotated[
     Path | None,
-    _argument("BUNDLE", "A .zip or folder of `fedbench submit`; default: check the store."),
+    argument("BUNDLE", "A .zip or folder of `fedbench submit`; default: check the store."),
 ]
 Rerun = Annotated[
-    int, _option("N", "Also run N rows again, which the bundle's hash chooses.", min=0)
+    int, option("N", "Also run N rows again, which the bundle's hash chooses.", min=0)
 ]
 AddTo = Annotated[
-    Path | None, _option("DIR", "Store that takes the rows if nothing contradicts them.")
+    Path | None, option("DIR", "Store that takes the rows if nothing contradicts them.")
 ]
-Claims = Annotated[bool, _choice("Check the rows of the store as those of a bundle.", "--claims")]
+Claims = Annotated[bool, choice("Check the rows of the store as those of a bundle.", "--claims")]
 
 # Configurations and data
 
-AsYaml = Annotated[bool, _choice("Print YAML that --config accepts.", "--yaml")]
+AsYaml = Annotated[bool, choice("Print YAML that --config accepts.", "--yaml")]
 Labels = Annotated[
     str | None,
-    _option(
+    option(
         "balanced:N:C",
         "Deal N examples in C equal classes instead of the data set; needs no images.",
     ),
 ]
 DatasetName = Annotated[
     str,
-    _argument(
+    argument(
         "NAME", "Name of a data set, hub:PATH, folder:PATH, …", autocompletion=completion.datasets
     ),
 ]

@@ -19,8 +19,8 @@ from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.tuning.cell import CellJob
 from fedbench.bench.tuning.rungs import Halving, decide
-from fedbench.bench.tuning.suggester import Params
-from fedbench.bench.tuning.trials import Open, TrialSource
+from fedbench.bench.tuning.study_plan import Params
+from fedbench.bench.tuning.trials import Open, Trials, check_params
 
 
 @dataclass
@@ -42,8 +42,8 @@ class _Bracket:
     retried: set[int] = field(default_factory=set)
 
 
-class RungSource(TrialSource):
-    """Source of a study's runs, rung by rung; takes the arguments of `TrialSource`.
+class RungTrials(Trials):
+    """The runs of a study, rung by rung; takes the arguments of `Trials`.
 
     A trial gets its record in the store when it falls or reaches the last rung. A trial that failed
     is run once more; if it fails again it falls. If all trials of a rung fail nothing is decided:
@@ -66,8 +66,8 @@ class RungSource(TrialSource):
             stored += len([*self._folder(index).glob("rung-*.trial-*.json")])
             bracket = _Bracket(index, waiting={*trials})
             self._running.update(dict.fromkeys(trials, bracket))
-        self.total = runs * plan.seeds_per_trial + len(self._before)
-        self.ended = min(runs, stored) * plan.seeds_per_trial
+        self.total = runs * len(plan.seeds) + len(self._before)
+        self.ended = min(runs, stored) * len(plan.seeds)
 
     def _folder(self, index: int) -> Path:
         folder = self._plan.store.root / "trials" / self._plan.study_id
@@ -82,12 +82,7 @@ class RungSource(TrialSource):
         if stored is None:
             super()._begin(number, params)
             return
-        if canonical_json(stored["params"]) != canonical_json(params):
-            raise StoreError(
-                f"{str(self._path(bracket, number))!r} was made with {stored['params']}, but trial"
-                f" {number} gets {params} now (other versions of Optuna or NumPy?); use another"
-                " study name to start a new study"
-            )
+        check_params(repr(str(self._path(bracket, number))), stored["params"], params)
         self._reached(bracket, number, stored)
 
     def _job(self, cell: str, config: RunConfig, label: str, number: int | None = None) -> CellJob:
@@ -104,14 +99,14 @@ class RungSource(TrialSource):
         )
 
     def _close(self, number: int, trial: Open) -> None:
-        bracket, record = self._running[number], self._summary(number, trial)
+        bracket, record = self._running[number], self._summary(trial)
         known = [value for value in record["seed_objectives"] if value is not None]
         record["score"] = mean(known)  # also of a trial that the gate refuses
         del self._open[number]
         if record["status"] == "error":
             if trial.error is None and number not in bracket.retried:
                 bracket.retried.add(number)
-                self.total += self._plan.seeds_per_trial
+                self.total += len(self._plan.seeds)
                 super()._begin(number, trial.params)
                 return
         else:
@@ -133,7 +128,7 @@ class RungSource(TrialSource):
         failed = [n for n in sorted(records) if records[n]["status"] == "error"]
         counts = halving.counts(rung, len(records))
         if len(failed) == len(records):
-            self.total -= sum(counts[1:]) * self._plan.seeds_per_trial
+            self.total -= sum(counts[1:]) * len(self._plan.seeds)
             for number in failed:
                 self._finish(number, _without_number(records[number]))
             return
@@ -163,7 +158,7 @@ class RungSource(TrialSource):
         bracket.rung, bracket.records, bracket.waiting = rung + 1, {}, {*kept}
         bracket.retried.clear()
         fewer = sum(counts[1:]) - (sum(halving.counts(rung + 1, len(kept))) if kept else 0)
-        self.total -= fewer * self._plan.seeds_per_trial
+        self.total -= fewer * len(self._plan.seeds)
         for number in sorted(records):
             if number not in kept:
                 record = _without_number(records[number])

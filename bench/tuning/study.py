@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from math import ceil
@@ -29,25 +30,20 @@ from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.events import OnProgress
-from fedbench.bench.tuning.halving import RungSource, ended_brackets
+from fedbench.bench.tuning.halving import RungTrials, ended_brackets
 from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
 from fedbench.bench.tuning.ray.nodes import Share
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
+from fedbench.bench.tuning.samplers import check_space
 from fedbench.bench.tuning.scoring import Scoring
+from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
-from fedbench.bench.tuning.suggester import (
-    BATCH_SIZE,
-    FINISHED_ONLY,
-    Suggester,
-    check_sampler,
-)
-from fedbench.bench.tuning.trials import StudyPlan, TrialSource, told_trials
+from fedbench.bench.tuning.study_plan import StudyPlan
+from fedbench.bench.tuning.trials import WATCHED, Trials
 from fedbench.bench.tuning.untrained import cautions, without_training
 
-WATCHED = "knn_acc"
-"""The metric that `watch_labels` measures beside the objective."""
-
-_MAX_RUNS = 100_000
+BATCH_SIZE = 4
+"""Least number of trials per batch, and the number on CPUs, however many processors there are."""
 _LEAST_BATCHES = 4
 _ROUNDS = "federation.num_rounds"
 
@@ -122,60 +118,25 @@ def tune(
     spec: str,
     *,
     settings: Settings,
-    trials: int = 20,
-    seeds_per_trial: int = 1,
-    sampler: str = "tpe",
-    batch_size: int | None = None,
-    space_file: Path | str | None = None,
-    watch_labels: bool = False,
-    stop_hopeless: bool = False,
-    study_name: str | None = None,
-    objective: str = DEFAULT,
-    fidelity: str = NONE,
-    eta: int | None = None,
-    rungs: int | None = None,
+    search: Search,
     places: Places,
     cluster: Cluster,
     track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> StudyResult:
-    """Find a method's best settings by the label-free objective.
+    """Find a method's best settings by a label-free objective.
 
     The same arguments give the same trials, however often the call is interrupted; more `trials`
     extend the study. A trial that failed is run again by the next call, unless later ones were
     suggested after it, which another outcome would change. A dimension that `set`, files or the
-    environment set is not searched.
-
-    With `stop_hopeless` a run ends when its encoder has collapsed for three rounds in a row (its
-    objective is then 0, that of a collapsed encoder), and a trial whose first seed lies below the
-    median of the first seeds in earlier batches gets no further seeds. Neither rule looks at trials
-    that happen to run at the same time, so the outcome does not depend on timing.
+    environment set is not searched. No rule looks at trials that happen to run at the same time, so
+    the outcome does not depend on timing.
 
     Args:
         spec: method spec.
         settings: sources of the configuration.
-        trials: number of trials of the whole study.
-        seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
-        sampler: `tpe`, `random`, `sobol` (points that fill the space evenly), `grid` (the values
-            that the space lists), `gp` or `cmaes` (ranges of numbers only).
-        batch_size: trials that are suggested together, before any of their results is known; part
-            of the study's identity. None = that of a stored study with the same arguments, else as
-            many as fill the GPUs, the cluster or `concurrency`, at least 4 and at most a quarter of
-            the trials; on CPUs 4, so that machines of different size make the same study.
-            `random`, `sobol` and `grid` need no results: their trials do not wait for each other.
-        space_file: search space in place of the method's.
-        watch_labels: measure k-NN accuracy as well; the search never sees it.
-        stop_hopeless: end collapsed runs and bad trials early, as described above.
-        study_name: name of a separate study with the same arguments.
-        objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` trials
-            that contracted, became narrow or learnt nothing beside untrained encoders have none.
-        fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
-            (`batch_size`; by default all trials of the study) after few rounds and continues the
-            best, and so on.
-        eta: one trial in so many goes on after a rung; None = 4.
-        rungs: rungs of a bracket, the last at the configured rounds; None = 3, or as many as
-            rounds and trials suffice for.
+        search: the search.
         places: store, data and device.
         cluster: runs at a time, and their shares.
         track: viewers that get every round and row of the trials: `tensorboard`, `wandb`.
@@ -188,122 +149,32 @@ def tune(
         Interrupted: after a signal; the same call continues.
     """
     began = time.monotonic()
-    for name, value in (
-        ("--trials", trials),
-        ("--seeds-per-trial", seeds_per_trial),
-        ("--batch", batch_size),
-    ):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}: must be at least 1 (got {value})")
-    if trials * seeds_per_trial > _MAX_RUNS:
-        raise ConfigError(
-            f"--trials {trials} with --seeds-per-trial {seeds_per_trial}: a study has at most"
-            f" {_MAX_RUNS:,} runs; give a smaller number"
-        )
-    check_sampler(sampler)
-    if fidelity != NONE and sampler in FINISHED_ONLY:
-        raise ConfigError(
-            f"--sampler {sampler}: learns from trials that were run to their end, and --fidelity"
-            f" {fidelity} runs few of them; use --sampler tpe, random or sobol"
-        )
-    store = places.open_store()
+    search.check()
+    store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
-    scoring = Scoring(objective)
-    if fidelity != NONE and stop_hopeless:
-        raise ConfigError(
-            f"--stop-hopeless: --fidelity {fidelity} ends trials by a rule of its own; leave one"
-            " of them out"
-        )
-    share = cluster.share(places.device)
-    fixed = {
-        **flatten(settings.set or {}, keep=field_infos(spec)),
-        # No metric that reads a label is computed, unless it is to be watched.
-        "evaluation.protocols": ["knn"] if watch_labels else [],
-        "evaluation.untrained": False,
-        "evaluation.every": 0,
-        "evaluation.rounds": [],
-    }
-
-    content = Contents(places.cache, build=True)
-
-    def configure(params: Mapping[str, Any], seed: int | None) -> Resolved:
-        sources = replace(settings, set=fixed, seed=seed)
-        return resolve(spec, tuned=params, content=content, **vars(sources))
-
-    base = configure({}, settings.seed)
-    scoring.check_noise(base.config.evaluation.objective_noise)
-    space = _without(
-        load_space(spec, file=as_path(space_file)),
-        {*user_keys(spec, settings.config_files), *fixed},
-    )
-    if fidelity != NONE and _ROUNDS in space.dimensions:
-        raise ConfigError(
-            f"--fidelity {fidelity}: the search space varies {_ROUNDS}, which decides how far a"
-            f" trial is run; set it, such as --set {_ROUNDS}={base.config.federation.num_rounds}"
-        )
-    points = space.grid() if sampler == "grid" else space.first_points(base.config)
-    total = min(trials, len(points)) if sampler == "grid" else trials
-    needs = registry.create(base.config.spec, base.config.method).needs()
-
-    def at(size: int) -> Halving | None:
-        return make_halving(
-            fidelity,
-            eta=eta,
-            rungs=rungs,
-            rounds=base.config.federation.num_rounds,
-            least_rounds=needs.least_rounds,
-            size=size,
-        )
-
-    halving = at(batch_size or total)
-    study = StudyPlan(
-        name=study_name,
-        base=base,
-        configure=configure,
-        space=space,
-        points=points,
-        sampler=sampler,
-        total=total,
-        seeds_per_trial=seeds_per_trial,
-        batch_size=batch_size or (BATCH_SIZE if halving is None else total),
-        stop_hopeless=stop_hopeless,
-        watched=WATCHED if watch_labels else None,
-        store=store,
-        dataset=open_dataset(base.config, places.cache),
-        checkpoints=cluster.checkpoints,
-        workers=share.cpus,
-        lanes=cluster.lanes,
-        scoring=scoring,
-        halving=halving,
-    )
-    if batch_size is None and halving is not None:  # more trials extend a stored study
-        least = halving.eta ** ((rungs or 2) - 1)
-        parts = [size for size in range(total, least - 1, -1) if total % size == 0]
-        studies = [replace(study, batch_size=size, halving=at(size)) for size in parts]
-        study = max(studies, key=lambda one: len(one.store.trials(one.study_id)))
-    elif batch_size is None:
-        study = _with_batch(study, cluster, share, may_ask=not dry_run)
-    brackets = [] if study.halving is None else study.halving.brackets(total)
+    study = _plan(spec, settings, search, places, cluster)
+    if search.batch_size is None:
+        study = _with_stored_batch(study) or _with_batch_of(study, share, may_ask=not dry_run)
+    brackets = [] if study.halving is None else study.halving.brackets(study.total)
     if dry_run:
         stored, complete = study.trials()
         to_run, file = study.missing(complete), None
-        # Their seeds do not change the cost.
-        runs = [base.config] * to_run * seeds_per_trial
+        base = study.base.config
+        runs = [base] * to_run * search.seeds_per_trial  # their seeds do not change the cost
         if study.halving is not None:
             recorded = {trial["number"] for trial in complete}
             left = sum(not recorded.issuperset(bracket) for bracket in brackets)
-            runs = _of_rungs(base.config, study.halving) * left * seeds_per_trial
-        measured = study.unmeasured(study.store.study(study.study_id))
-        runs += [without_training(base.config)] * len(measured)
+            runs = _of_rungs(base, study.halving) * left * search.seeds_per_trial
+        runs += [without_training(base)] * len(study.unmeasured())
         cost = cluster.estimate(runs, share, places, keep_cells=study.halving is not None)
     else:
-        stored, to_run, file = _run(study, cluster, share, tracking, on_progress)
+        stored, to_run, file = _run(study, share, tracking, on_progress)
         cost = None
-    best, untrained = best_trial(stored), _untrained(study.store.study(study.study_id) or {})
+    best, untrained = best_trial(stored), _untrained(store.study(study.study_id) or {})
     return StudyResult(
         study_id=study.study_id,
-        spec=base.config.spec,
-        preset=base.preset,
+        spec=study.base.config.spec,
+        preset=study.base.preset,
         status="planned" if dry_run else "finished",
         best=None
         if best is None
@@ -313,17 +184,102 @@ def tune(
             "params": dict(best["params"]),
         },
         untrained=tuple(_records(untrained)),
-        cautions=() if best is None else cautions(best, list(untrained.values()), scoring),
-        objective=scoring.name,
+        cautions=() if best is None else cautions(best, list(untrained.values()), study.scoring),
+        objective=study.scoring.name,
         trials=tuple(stored),
         to_run=to_run,
         config_file=file,
-        correlation=_correlation(stored) if watch_labels else None,
+        correlation=_correlation(stored) if search.watch_labels else None,
         kept_errors=study.failed(stored)[1],
         fidelity=None if study.halving is None else study.halving.as_dict(),
         seconds=time.monotonic() - began,
         estimate=cost,
     )
+
+
+def _plan(
+    spec: str, settings: Settings, search: Search, places: Places, cluster: Cluster
+) -> StudyPlan:
+    """Return the plan of a study; without a batch size, with the default one."""
+    fixed = {
+        **flatten(settings.set or {}, keep=field_infos(spec)),
+        # No metric that reads a label is computed, unless it is to be watched.
+        "evaluation.protocols": ["knn"] if search.watch_labels else [],
+        "evaluation.untrained": False,
+        "evaluation.every": 0,
+        "evaluation.rounds": [],
+    }
+    content = Contents(places.cache, build=True)
+
+    def configure(params: Mapping[str, Any], seed: int | None) -> Resolved:
+        sources = replace(settings, set=fixed, seed=seed)
+        return resolve(spec, tuned=params, content=content, **vars(sources))
+
+    base = configure({}, settings.seed)
+    Scoring(search.objective).check_noise(base.config.evaluation.objective_noise)
+    space = _without(
+        load_space(spec, file=as_path(search.space_file)),
+        {*user_keys(spec, settings.config_files), *fixed},
+    )
+    if search.fidelity != NONE and _ROUNDS in space.dimensions:
+        raise ConfigError(
+            f"--fidelity {search.fidelity}: the search space varies {_ROUNDS}, which decides how"
+            f" far a trial is run; set it, such as --set {_ROUNDS}="
+            f"{base.config.federation.num_rounds}"
+        )
+    check_space(search.sampler, space.distributions())
+    points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
+    total = min(search.trials, len(points)) if search.sampler == "grid" else search.trials
+    plan = StudyPlan(
+        search=search,
+        base=base,
+        configure=configure,
+        space=space,
+        points=points,
+        total=total,
+        batch_size=BATCH_SIZE,
+        store=places.open_store(),
+        dataset=open_dataset(base.config, places.cache),
+        cluster=cluster,
+    )
+    default = BATCH_SIZE if search.fidelity == NONE else total
+    return _resized(plan, search.batch_size or default)
+
+
+def _resized(plan: StudyPlan, size: int) -> StudyPlan:
+    """Return the plan with another batch size, and its brackets with as many trials.
+
+    Raises:
+        ConfigError: for rungs that the rounds or these trials do not suffice for.
+    """
+    search, config = plan.search, plan.base.config
+    halving = make_halving(
+        search.fidelity,
+        eta=search.eta,
+        rungs=search.rungs,
+        rounds=config.federation.num_rounds,
+        least_rounds=registry.create(config.spec, config.method).needs().least_rounds,
+        size=size,
+    )
+    return replace(plan, batch_size=size, halving=halving)
+
+
+def _with_stored_batch(plan: StudyPlan) -> StudyPlan | None:
+    """Return the plan of the stored study that differs from this one in its batch size alone.
+
+    Of several the one with the most trials counts, then the one with the batch size of this.
+    """
+    known = plan.store.studies()
+    sizes = {(plan.store.study(study_id) or {}).get("batch_size") for study_id in known}
+    found = []
+    for size in sorted(filter(None, sizes)):
+        with suppress(ConfigError):  # no size for brackets of these rungs
+            other = _resized(plan, size)
+            fills = other.halving is None or other.total % size == 0
+            if fills and other.study_id in known:
+                count = len(plan.store.trials(other.study_id))
+                found.append((count, size == plan.batch_size, size, other))
+    return max(found, key=lambda entry: entry[:3])[-1] if found else None
 
 
 def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
@@ -336,47 +292,38 @@ def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
     return runs
 
 
-def _with_batch(study: StudyPlan, cluster: Cluster, share: Share, *, may_ask: bool) -> StudyPlan:
-    """Return the study with the batch size of its stored trials, or of the slots.
+def _with_batch_of(study: StudyPlan, share: Share, *, may_ask: bool) -> StudyPlan:
+    """Return the study with as many trials per batch as run at a time, within bounds.
 
     Args:
         study: with the least batch size.
-        cluster: runs at a time.
         share: of a run.
         may_ask: join a cluster to count its slots.
     """
-    stored = study.stored_batch_size()
-    if stored is not None:
-        return replace(study, batch_size=stored)
-    if study.barrier is None:
+    if study.barrier is None or study.halving is not None:
         return study
+    cluster, slots = study.cluster, 1
     if cluster.concurrency is None and cluster.address is not None and may_ask:
         slots = cluster_slots(share, cluster.address)
     elif cluster.concurrency is not None or share.gpus:
         slots = choose_concurrency(cluster.concurrency, share, cluster.address) or 1
-    else:
-        slots = 1
     # A search that suggests everything at once learns nothing.
-    wanted = min(ceil(slots / study.seeds_per_trial), study.total // _LEAST_BATCHES)
+    wanted = min(ceil(slots / study.search.seeds_per_trial), study.total // _LEAST_BATCHES)
     return replace(study, batch_size=max(BATCH_SIZE, wanted))
 
 
 def _run(
-    study: StudyPlan,
-    cluster: Cluster,
-    share: Share,
-    tracking: Tracking,
-    on_progress: OnProgress | None,
+    study: StudyPlan, share: Share, tracking: Tracking, on_progress: OnProgress | None
 ) -> tuple[list[dict[str, Any]], int, Path | None]:
     """Run the missing trials; return all trials, the number of new ones, and the best values' file.
 
     Raises:
         StoreError: if another process runs this study, or the store cannot be written.
     """
-    store, study_id = study.store, study.study_id
+    store, study_id, cluster = study.store, study.study_id, study.cluster
     stored, complete = study.trials()
     to_run = study.missing(complete)
-    if to_run or study.unmeasured(store.study(study_id)):
+    if to_run or study.unmeasured():
         store.check_writable()
         with store.lock(study_id) as locked:
             if not locked:
@@ -386,26 +333,14 @@ def _run(
                 )
             stored, complete = study.trials()  # another process may have run some of them
             to_run = study.missing(complete)
-            for trial in stored:  # a killed process may have left runs of them
-                study.forget_runs(trial["number"])
+            study.forget_runs(trial["number"] for trial in stored)  # left by a killed process
             if study.halving is not None:  # the others are read again, rung by rung
                 brackets = study.halving.brackets(study.total)
                 complete = [dict(record) for record in ended_brackets(brackets, complete)]
             elif len(complete) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
                 start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
-                for number in range(start, start + study.batch_size):
-                    study.forget_runs(number)
-            suggester = Suggester(
-                study_id,
-                study.space.distributions(),
-                sampler=study.sampler,
-                seed=study.base.config.seed,
-                total=study.total,
-                batch_size=study.barrier,
-                points=study.points,
-                told=told_trials(complete),
-            )
+                study.forget_runs(range(start, start + study.batch_size))
             meta = store.study(study_id)
             if not meta:
                 meta = {**study.description(), "finished_at": None}
@@ -414,24 +349,22 @@ def _run(
             def record(untrained: Mapping[int, Mapping[str, float]]) -> None:
                 store.write_study(study_id, {**meta, "untrained": _records(untrained)})
 
-            source = TrialSource if study.halving is None else RungSource
-            if to_run or study.unmeasured(meta):
-                try:
-                    run_source(
-                        source(study, suggester, complete, _untrained(meta), record),
-                        need=share,
-                        concurrency=cluster.concurrency,
-                        address=cluster.address,
-                        wait_for_nodes=cluster.wait_for_nodes,
-                        root=cluster.checkpoints or store.root,
-                        on_progress=on_progress,
-                        tracking=tracking,
-                    )
-                finally:
-                    study.forget_untrained()
+            kind = Trials if study.halving is None else RungTrials
+            try:
+                run_source(
+                    kind(study, complete, _untrained(meta), record),
+                    need=share,
+                    concurrency=cluster.concurrency,
+                    address=cluster.address,
+                    wait_for_nodes=cluster.wait_for_nodes,
+                    root=cluster.checkpoints or store.root,
+                    on_progress=on_progress,
+                    tracking=tracking,
+                )
+            finally:
+                study.forget_untrained()
         stored = store.trials(study_id)
-    for trial in stored:
-        study.forget_runs(trial["number"])
+    study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)
 
 

@@ -1,0 +1,88 @@
+"""How a study searches: the options of `tune` that are its own, in one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.tuning.rungs import NONE
+from fedbench.bench.tuning.samplers import find_sampler
+
+_MAX_RUNS = 100_000
+
+
+@dataclass(frozen=True)
+class Search:
+    """Number of trials, their suggestions, and how they are scored.
+
+    Attributes:
+        trials: number of trials of the whole study.
+        seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
+        sampler: a search algorithm of `fedbench.bench.tuning.samplers`.
+        batch_size: trials that are suggested together, before any of their results is known; part
+            of the study's identity. None = that of a stored study with the same arguments, else as
+            many as fill the GPUs, the cluster or `concurrency`, at least 4 and at most a quarter of
+            the trials; on CPUs 4, so that machines of different size make the same study.
+            `random`, `sobol` and `grid` need no results: their trials do not wait for each other.
+        space_file: search space in place of the method's.
+        watch_labels: measure k-NN accuracy as well; the search never sees it.
+        stop_hopeless: end a run when its encoder has collapsed for three rounds in a row (its
+            objective is then 0), and give a trial no further seeds whose first seed lies below the
+            median of the first seeds in earlier batches.
+        study_name: name of a separate study with the same arguments.
+        objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` trials
+            that contracted, became narrow or learnt nothing beside untrained encoders have none.
+        fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
+            (`batch_size`; by default all trials of the study) after few rounds and continues the
+            best, and so on.
+        eta: with `halving`, one trial in so many goes on after a rung; None = 4.
+        rungs: rungs of a bracket, the last at the configured rounds; None = 3, or as many as
+            rounds and trials suffice for.
+    """
+
+    trials: int = 20
+    seeds_per_trial: int = 1
+    sampler: str = "tpe"
+    batch_size: int | None = None
+    space_file: Path | str | None = None
+    watch_labels: bool = False
+    stop_hopeless: bool = False
+    study_name: str | None = None
+    objective: str = DEFAULT
+    fidelity: str = NONE
+    eta: int | None = None
+    rungs: int | None = None
+
+    def check(self) -> None:
+        """Refuse numbers out of range and options that exclude each other.
+
+        Raises:
+            ConfigError, UnknownNameError, ResourceError: names the option.
+        """
+        for option, value in (
+            ("--trials", self.trials),
+            ("--seeds-per-trial", self.seeds_per_trial),
+            ("--batch", self.batch_size),
+        ):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option}: must be at least 1 (got {value})")
+        if self.trials * self.seeds_per_trial > _MAX_RUNS:
+            raise ConfigError(
+                f"--trials {self.trials} with --seeds-per-trial {self.seeds_per_trial}: a study has"
+                f" at most {_MAX_RUNS:,} runs; give a smaller number"
+            )
+        sampler = find_sampler(self.sampler)
+        if self.fidelity == NONE:
+            return
+        if sampler.finished_only:
+            raise ConfigError(
+                f"--sampler {self.sampler}: learns from trials that were run to their end, and"
+                f" --fidelity {self.fidelity} runs few of them; use --sampler tpe, random or sobol"
+            )
+        if self.stop_hopeless:
+            raise ConfigError(
+                f"--stop-hopeless: --fidelity {self.fidelity} ends trials by a rule of its own;"
+                " leave one of them out"
+            )

@@ -1,0 +1,246 @@
+"""Suggestions that neither timing nor interruptions change."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any, cast
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.resolve import Resolved
+from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError, UnknownNameError
+from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.samplers import check_space, find_sampler
+from fedbench.bench.tuning.search import Search
+from fedbench.bench.tuning.space import Choice, FloatRange, SearchSpace
+from fedbench.bench.tuning.study_plan import StudyPlan
+from fedbench.bench.tuning.trials import Trials
+
+LR = FloatRange(type="float", low=1e-3, high=0.3, log=True)
+SPACE: dict[str, Any] = {
+    "client.lr": LR,
+    "method.temperature": Choice(type="choice", values=(0.1, 0.5, 1.0)),
+}
+RANGES = {"client.lr": LR, "method.temperature": FloatRange(type="float", low=0.05, high=1.0)}
+POINT = {"client.lr": 0.03, "method.temperature": 0.5}
+Params = dict[str, Any]
+Table = dict[int, tuple[Params, float | None]]
+UNTRAINED: dict[str, float] = {"objective": 0.0}
+
+
+def score(params: Params) -> float | None:
+    """Outcome that is best at lr 0.1; a temperature of 1 is an error, high rates diverge."""
+    if params["method.temperature"] == 1.0:
+        return None
+    if params["client.lr"] > 0.2:
+        return math.nan
+    return -abs(math.log10(params["client.lr"] / 0.1))
+
+
+def record(number: int, params: Params, value: float | None, **more: Any) -> dict[str, Any]:
+    status = "error" if value is None else "ok" if math.isfinite(value) else "diverged"
+    objective = value if status == "ok" else None
+    return {"number": number, "status": status, "params": params, "objective": objective, **more}
+
+
+def study(
+    store: Path,
+    finished: Mapping[int, tuple[Params, float | None]] | None = None,
+    *,
+    total: int = 14,
+    sampler: str = "tpe",
+    batch_size: int = 4,
+    seed: int = 0,
+    space: Mapping[str, Any] = SPACE,
+    points: Any = (POINT,),
+) -> Trials:
+    plan = StudyPlan(
+        search=Search(sampler=sampler, study_name="s"),
+        base=Resolved(RunConfig(seed=seed), "demo", {}, None),
+        configure=lambda params, seed: Resolved(
+            RunConfig(seed=seed, method={"p": params}), "demo", {}, None
+        ),
+        space=SearchSpace("simclr", dict(space), (), ""),
+        points=points,
+        total=min(total, len(points)) if sampler == "grid" else total,
+        batch_size=batch_size,
+        store=Store(store),
+        dataset=load_dataset("digits", train_subset=60, test_subset=30),
+        cluster=Cluster(),
+    )
+    records = [record(number, *entry) for number, entry in (finished or {}).items()]
+    return Trials(plan, records, {seed + n: UNTRAINED for n in range(5)}, lambda figures: None)
+
+
+def outcome(job: CellJob, value: float | None) -> Outcome:
+    if value is None:
+        return Outcome(job, "error", error="broken")
+    if not math.isfinite(value):
+        return Outcome(job, "diverged")
+    return Outcome(job, "ok", figures={"objective": value})
+
+
+def number_of(job: CellJob) -> int:
+    return int(job.cell.split(".")[1])
+
+
+def params_of(job: CellJob) -> Params:
+    return dict(cast(Params, job.config.method["p"]))
+
+
+def search(
+    *,
+    finished: Table | None = None,
+    stop_after: int | None = None,
+    order: Callable[[list[int]], int] = min,
+    **settings: Any,
+) -> Table:
+    """Run a study; `order` picks which of the running trials ends next."""
+    table, running = dict(finished or {}), dict[int, CellJob]()
+    with tempfile.TemporaryDirectory() as folder:
+        trials = study(Path(folder), finished, **settings)
+        while True:
+            while (job := trials.next()) is not None:
+                running[number_of(job)] = job
+            if trials.finished:
+                break
+            job = running.pop(order(list(running)))
+            table[number_of(job)] = params_of(job), score(params_of(job))
+            if stop_after is not None and len(table) - len(finished or {}) >= stop_after:
+                break
+            trials.done(outcome(job, score(params_of(job))))
+    return table
+
+
+def states(trials: Trials) -> list[str]:
+    return [trial.state.name for trial in trials._optuna.trials]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_order_in_which_trials_end_leaves_no_trace(sampler: str) -> None:
+    shuffle = random.Random(3)
+    expected = search(sampler=sampler)
+    assert sorted(expected) == list(range(14))
+    assert search(sampler=sampler, order=max) == expected
+    assert search(sampler=sampler, order=shuffle.choice) == expected
+    assert search(sampler=sampler, seed=1) != expected
+
+
+def test_a_study_that_is_killed_again_and_again_ends_with_the_same_trials() -> None:
+    expected, shuffle = search(), random.Random(5)
+    table: Table = {}
+    for lost in itertools.cycle([3, 1, 2]):
+        table = search(finished=table, stop_after=lost, order=shuffle.choice)
+        if len(table) == 14:
+            break
+    assert table == expected
+
+
+def test_more_trials_extend_a_study() -> None:
+    assert search(total=13, finished=search(total=6)) == search(total=13)
+
+
+def test_points_come_first_and_the_search_learns() -> None:
+    assert search()[0][0] == POINT
+
+    def late(sampler: str) -> float:
+        """Mean distance from the best rate, in powers of ten, of trials 20 to 39."""
+        tables = [search(total=40, sampler=sampler, seed=seed) for seed in range(3)]
+        rates = [t[n][0]["client.lr"] for t in tables for n in range(20, 40)]
+        return mean(abs(math.log10(rate / 0.1)) for rate in rates)
+
+    assert late("tpe") < 0.8 * late("random")
+
+
+def test_a_grid_visits_its_points_in_order_and_no_others(tmp_path: Path) -> None:
+    grid = [{"client.lr": lr, "method.temperature": 0.1} for lr in (0.001, 0.01, 0.1)]
+    trials = study(tmp_path, sampler="grid", total=20, points=grid)
+    jobs = [job for job in (trials.next() for _ in range(4)) if job is not None]
+    assert list(map(params_of, jobs)) == grid
+    for job in jobs:
+        trials.done(outcome(job, 0.0))
+    assert trials.finished
+
+
+def test_a_diverged_trial_ranks_last_and_an_error_says_nothing(tmp_path: Path) -> None:
+    trials = study(tmp_path, total=8)
+    jobs = [job for job in (trials.next() for _ in range(5)) if job is not None]
+    assert len(jobs) == 4  # the batch is out
+    assert not trials.finished
+    for job, value in zip(jobs, [math.nan, math.inf, None, 1.0], strict=True):
+        trials.done(outcome(job, value))
+    assert states(trials) == ["PRUNED", "PRUNED", "FAIL", "COMPLETE"]
+
+
+def test_stored_trials_with_other_parameters_are_refused() -> None:
+    table = search(total=6)
+    table[5] = {**table[5][0], "client.lr": 0.2}, 0.0
+    with pytest.raises(StoreError, match="trial 5 of study 's-"):
+        search(total=8, finished=table)
+
+
+def test_unknown_and_unavailable_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownNameError, match="'random'"):
+        find_sampler("randon")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match=r"greenlet.*fedbench-ssl\[gp\]"):
+        find_sampler("gp")
+    with pytest.raises(ResourceError, match=r"fedbench-ssl\[cmaes\]"):
+        find_sampler("cmaes")
+
+
+def test_sobol_points_have_the_index_of_their_trial() -> None:
+    settings: dict[str, Any] = {"space": RANGES, "sampler": "sobol"}
+    table = search(total=16, **settings)
+    assert table[0][0] == POINT
+    rates = [math.log(table[number][0]["client.lr"] / 1e-3) for number in range(1, 16)]
+    cells = {int(rate / math.log(300) * 16) for rate in rates}
+    assert len(cells) == 15  # at most one of 16 points lies in each sixteenth of the range
+    assert search(total=8, **settings) == {n: table[n] for n in range(8)}
+    resumed = search(total=16, **settings, finished={n: table[n] for n in (0, 3, 7)})
+    assert resumed == table
+    assert search(total=16, **settings, seed=1) != table
+
+
+def test_cmaes_is_replayed_and_converges() -> None:
+    settings: dict[str, Any] = {"space": RANGES, "sampler": "cmaes", "total": 60}
+    table = search(**settings)
+    part = search(**settings, stop_after=21)
+    assert search(**settings, finished=part, order=max) == table
+    errors = [abs(math.log10(table[n][0]["client.lr"] / 0.1)) for n in range(60)]
+    assert mean(errors[-20:]) < mean(errors[1:21]) / 2
+
+
+def test_cmaes_needs_ranges() -> None:
+    spaces: list[tuple[dict[str, Any], str]] = [
+        (SPACE, "method.temperature"),
+        ({"client.lr": LR}, "client.lr"),
+    ]
+    for space, named in spaces:
+        distributions = SearchSpace("simclr", space, (), "").distributions()
+        check_space("tpe", distributions)
+        with pytest.raises(ConfigError, match=named):
+            check_space("cmaes", distributions)
+
+
+def test_trials_that_fell_early_rank_by_their_rounds(tmp_path: Path) -> None:
+    trials = study(tmp_path, space=RANGES, total=4, batch_size=2, points=())
+    for rounds in (1, 2):
+        jobs = [trials.next(), trials.next()]
+        assert [number_of(job) % 2 for job in jobs if job is not None] == [0, 1]
+        for number, status in enumerate(("pruned", "ok"), 2 * (rounds - 1)):
+            fields = {"objective": 0.5, "status": status, "rounds": rounds, "seeds": [0]}
+            trials._finish(number, {"params": {}, **fields})
+    assert states(trials) == ["PRUNED", "COMPLETE"] * 2
+    assert trials._optuna.trials[2].intermediate_values == {2: 0.5}
