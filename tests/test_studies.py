@@ -13,7 +13,7 @@ import pytest
 from fedbench import open_store
 from fedbench.bench.config import config_id, row_id
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.tuning.grid import Grid, load_grid
+from fedbench.bench.tuning.grid import Grid, load_grid, plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -142,6 +142,28 @@ def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> N
     assert module.SCORES_GRID.read_text(encoding="utf-8") == module.grid_text(scores=True)
     cells = module.planned(load_grid(module.GRID), set=module.MEASURED)
     assert len(cells) == len(module.OWN) * module.COUNT * len(module.ALPHAS) * len(module.SEEDS)
+
+
+def test_the_grids_of_the_board_and_its_confirmation(study: Any) -> None:
+    """Their runs share no seed: 0 to 4 judge, 100 and 101 choose rates, 200 and 201 confirm."""
+    module = study("confirmation")
+    assert module.GRID.read_text(encoding="utf-8") == module.grid_text()
+    cells = {
+        name: plan(load_grid(module.FOLDER / f"{name}.yaml"), preset="laptop", environ={})
+        for name in ("confirmation", "board-rates", "board", "board-fashion")
+    }
+    counts = {name: len(found) for name, found in cells.items()}
+    assert counts == {"confirmation": 192, "board-rates": 88, "board": 165, "board-fashion": 60}
+    seeds = {name: {cell.config.seed for cell in found} for name, found in cells.items()}
+    assert seeds == {
+        "confirmation": {200, 201},
+        "board-rates": {100, 101},
+        "board": {*range(5)},
+        "board-fashion": {*range(5)},
+    }
+    budget = {cell.config.client.local_epochs for cell in cells["confirmation"]}
+    assert budget == {2}
+    assert max(cell.config.client.lr for cell in cells["confirmation"]) < 0.1
 
 
 def test_regret_and_tau_by_hand(study: Any) -> None:
