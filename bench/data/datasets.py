@@ -12,15 +12,12 @@ A data set is what it contains: its revision identifies it. A set whose content 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-import re
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -41,77 +38,25 @@ from fedbench.bench.data.known import REVISIONS
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.reading import PLAIN, Reading, read_clients
 from fedbench.bench.data.sources.base import (
-    Digits,
-    ImageFolders,
+    SOURCES,
     PathSource,
+    Request,
     Source,
-    TorchvisionSet,
-    is_utf8,
+    entries,
+    entry_of,
     prepare_command,
 )
 from fedbench.bench.data.sources.decode import Progress
-from fedbench.bench.data.sources.hf import HubName
-from fedbench.bench.data.sources.hub import HubFolder
-from fedbench.bench.data.sources.npz import NpzArrays
-from fedbench.bench.data.sources.tiny_imagenet import FOLDER, TinyImageNet
-from fedbench.bench.data.sources.webdataset import WebDataset
-from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
-from fedbench.bench.system.plugins import leave_out, load_error, origin
+from fedbench.bench.system.errors import ConfigError, DataError
 
 LOGGER = logging.getLogger(__name__)
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
-
-TORCHVISION = {
-    record.key: record
-    for record in (
-        TorchvisionSet("cifar10", "CIFAR10", 10, (3, 32, 32), 50_000, 10_000),
-        TorchvisionSet("cifar100", "CIFAR100", 100, (3, 32, 32), 50_000, 10_000),
-        TorchvisionSet("svhn", "SVHN", 10, (3, 32, 32), 73_257, 26_032, split_argument=True),
-        TorchvisionSet("mnist", "MNIST", 10, (1, 28, 28), 60_000, 10_000),
-        TorchvisionSet("fashion-mnist", "FashionMNIST", 10, (1, 28, 28), 60_000, 10_000),
-        TorchvisionSet(
-            *("stl10", "STL10", 10, (3, 96, 96), 105_000, 8_000),
-            split_argument=True,
-            parts=("train", "unlabeled"),
-        ),
-    )
-}
-PLUGINS = "fedbench.datasets"
-TINY = TinyImageNet.kind
-FROM_PATH: dict[str, type[PathSource]] = {
-    source.kind: source for source in (HubFolder, ImageFolders, WebDataset, NpzArrays, TinyImageNet)
-}
-WITH_COLUMNS = (HubFolder.kind, WebDataset.kind, HubName.kind)
-_KNOWN = ("digits", *TORCHVISION, TINY, *(f"{kind}:PATH" for kind in FROM_PATH), "hf:OWNER/NAME")
-_SIZES = {
-    record.key: (record.num_classes, record.image_shape, record.num_train, record.num_test)
-    for record in TORCHVISION.values()
-}
-_SIZES[TINY] = (200, (3, 64, 64), 100_000, 10_000)
-"""Classes, image shape and numbers of images of the sets that are known by their source."""
-
-
-@cache
-def _of_plugins() -> dict[str, Callable[[Path], Source]]:
-    """Return the data sets of other packages: by name, what makes the source in a folder."""
-    makers: dict[str, Callable[[Path], Source]] = {}
-    taken = {*_KNOWN, *FROM_PATH, HubName.kind}
-    for point in sorted(entry_points(group=PLUGINS)):
-        try:
-            if point.name in taken or not _NAME.fullmatch(point.name):
-                rule = "its name must be a new one, of lower-case words joined by '-'"
-                raise PluginError(f"data set {origin(point)}: {rule}")
-            makers[point.name] = point.load()
-        except Exception as err:  # importing a package may raise anything
-            leave_out(load_error(point, err))
-    return makers
 
 
 def known_names() -> tuple[str, ...]:
     """Return the names of all data sets, those of other packages included."""
-    return (*_KNOWN, *_of_plugins())
+    return tuple(entries())
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,38 +242,25 @@ def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | Non
 def dataset_records(data_dir: Path | None = None) -> list[dict[str, Any]]:
     """Return one record per known data set; sizes are null where they depend on a path."""
     root = cache_root(data_dir)
-    tiny = TinyImageNet(root / "raw" / FOLDER)
-    sets = (_torchvision(key, root, data_dir, download=False) for key in TORCHVISION)
-    rows: list[tuple[str, int, tuple[int, int, int], int, int, str]] = [
-        ("digits", 10, (1, 8, 8), 1201, 596, "built in"),
-        *((s.key, s.num_classes, s.image_shape, s.num_train, s.num_test, s.command) for s in sets),
-        (TINY, 200, (3, 64, 64), 100_000, 10_000, tiny.remedy),
-    ]
-    records: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "num_classes": num_classes,
-            "image_shape": list(shape),
-            "num_train": num_train,
-            "num_test": num_test,
-            "get": get,
-            "cached": (root / (tiny.key if name == TINY else name) / "meta.json").is_file(),
-        }
-        for name, num_classes, shape, num_train, num_test, get in rows
-    ]
-    unknown = dict.fromkeys(("num_classes", "image_shape", "num_train", "num_test"))
-    for name, get in (
-        ("hub:PATH", "a folder of Parquet files, or one that save_to_disk wrote"),
-        ("folder:PATH", "a folder of images: train/CLASS/ and test/CLASS/, or CLASS/"),
-        ("webdataset:PATH", "a folder of tar shards"),
-        ("npz:FILE", "a NumPy file of MedMNIST's or Keras's form"),
-        ("hf:OWNER/NAME", prepare_command("hf:OWNER/NAME", data_dir)),
-    ):
-        records.append({"name": name, **unknown, "get": get, "cached": None})
-    for name in _of_plugins():
-        cached = (root / name / "meta.json").is_file()
-        get = prepare_command(name, data_dir)
-        records.append({"name": name, **unknown, "get": get, "cached": cached})
+    records: list[dict[str, Any]] = []
+    for name, entry in sorted(entries().items(), key=lambda item: ":" in item[0]):
+        num_classes, shape, num_train, num_test = entry.size or (None,) * 4
+        raw = shlex.quote(str(root / "raw"))
+        cached = None
+        if ":" not in name:
+            source = entry.make(Request(name, root, PLAIN, "", False))
+            cached = (root / source.key / "meta.json").is_file()
+        records.append(
+            {
+                "name": name,
+                "num_classes": num_classes,
+                "image_shape": None if shape is None else list(shape),
+                "num_train": num_train,
+                "num_test": num_test,
+                "get": entry.get.format(raw=raw) or prepare_command(name, data_dir),
+                "cached": cached,
+            }
+        )
     return records
 
 
@@ -374,7 +306,7 @@ class Contents:
             full_name, revision, sizes = meta["name"], meta["whole"], _recorded_sizes(meta)
         content = _name_of(full_name, revision, sizes, root)
         folder = Path(full_name.partition(":")[2]).name.lower().replace("_", "-")
-        for known in ("digits", *_SIZES):
+        for known in (name for name, entry in SOURCES.items() if entry.size):
             if content != known and folder.replace("-", "") == known.replace("-", ""):
                 there = known in REVISIONS.values() or known in _references(root).values()
                 LOGGER.warning(
@@ -412,7 +344,7 @@ def _name_of(
     kind, colon, path = full_name.partition(":")
     if revision in REVISIONS:
         return REVISIONS[revision]
-    if _is_reference(full_name, sizes) or full_name in _of_plugins():
+    if _is_reference(full_name, sizes) or full_name in entries().keys() - SOURCES.keys():
         return kind
     references = _references(root)
     if revision in references:
@@ -423,14 +355,16 @@ def _name_of(
 def _is_reference(full_name: str, sizes: tuple[int, tuple[int, ...], int, int]) -> bool:
     """True for a set that is known by its source: its official files, all of them."""
     kind = full_name.partition(":")[0]
-    return _SIZES.get(kind) == sizes and kind not in REVISIONS.values()
+    return kind in SOURCES and SOURCES[kind].size == sizes and kind not in REVISIONS.values()
 
 
 def _references(root: Path) -> dict[str, str]:
     """Map revisions to names for the sets in a data folder that are known by their source."""
-    keys = [*TORCHVISION, TinyImageNet(root / "raw" / FOLDER).key]
     references = {}
-    for key in keys:
+    for name, entry in SOURCES.items():
+        if entry.size is None:
+            continue
+        key = entry.make(Request(name, root, PLAIN, "", False)).key
         with suppress(DataError):
             meta = read_meta(root / key)
             if _is_reference(meta["name"], _recorded_sizes(meta)):
@@ -497,53 +431,21 @@ def _source(
     Raises:
         ConfigError: a column of a set without columns.
     """
-    kind = name.partition(":")[0]
+    entry = entry_of(name)
     for key, column in (
         ("data.label_column", reading.label_column),
         ("data.natural_column", reading.client_column),
     ):
-        if column is not None and (":" not in name or kind not in WITH_COLUMNS):
+        if column is not None and not entry.has_columns:
             raise ConfigError(
                 f"{key}={column}, but {name} has no columns; allowed for"
-                f" {', '.join(f'{kind}:' for kind in WITH_COLUMNS)}"
+                f" {', '.join(form for form, entry in SOURCES.items() if entry.has_columns)}"
             )
-    if name == "digits":
-        return Digits(), name
-    if name in TORCHVISION:
-        return _torchvision(name, root, data_dir, download=download), name
-    if name == TINY:
-        return TinyImageNet(root / "raw" / FOLDER), name
-    if name in _of_plugins():
-        source = _of_plugins()[name](root / "raw" / name)
-        if source.key != name:
-            raise PluginError(
-                f"data set {name!r}: its source's key must be that (got {source.key!r})"
-            )
-        return source, name
-    kind, colon, text = name.partition(":")
-    if kind == HubName.kind and text:
-        command = prepare_command(name, data_dir, reading)
-        return HubName(text, reading, command, download), name
-    if not colon or kind not in FROM_PATH:
-        raise UnknownNameError("data set", name, known_names())
-    if not text:
-        raise ConfigError(f"data set {name!r} lacks its path; write {kind}:PATH")
-    path = Path(text).expanduser().resolve()
-    if not is_utf8(str(path)):
-        raise DataError(
-            f"{kind}:{os.fsencode(path)!r}: the path is not UTF-8 text, and results could not name"
-            " it; rename the folder"
-        )
-    return FROM_PATH[kind](path, reading), f"{kind}:{path}"
-
-
-def _torchvision(name: str, root: Path, data_dir: Path | None, *, download: bool) -> TorchvisionSet:
-    return dataclasses.replace(
-        TORCHVISION[name],
-        raw=root / "raw",
-        command=prepare_command(name, data_dir),
-        download=download,
-    )
+    command = prepare_command(name, data_dir, reading)
+    source = entry.make(Request(name, root, reading, command, download))
+    if ":" in name and isinstance(source, PathSource):
+        return source, f"{source.kind}:{source.path}"
+    return source, name
 
 
 def cache_root(data_dir: Path | None) -> Path:

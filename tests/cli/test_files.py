@@ -14,6 +14,7 @@ import fedbench
 from fedbench.bench.config import yaml_files
 from fedbench.bench.config.yaml_files import load_yaml, parse_yaml, shipped
 from fedbench.bench.data import datasets
+from fedbench.bench.data.sources import base
 from fedbench.bench.runs import presets
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.tuning.grid import load_grid, plan, presets_for
@@ -110,7 +111,7 @@ def test_a_missing_preset_file(call: Call, tmp_path: Path) -> None:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An installed package with a preset, a grid, a space, a data set and two broken entries."""
-    caches = (yaml_files._of_plugins, datasets._of_plugins, presets._named)
+    caches = (yaml_files._of_plugins, base.entries, presets._named)
     site, pack = tmp_path / "site", tmp_path / "site" / "files_pack"
     texts = {
         "presets/fromplugin.yaml": PRESET.format(name="fromplugin", values=LR),

@@ -40,26 +40,19 @@ BROKEN = (
 
 
 class Picture(NamedTuple):
-    """One compressed image, which is a file or lies in a row of one.
+    """One compressed image.
 
     Attributes:
-        file: the file.
-        label: the class, or `HIDDEN`.
-        row: row in the file; None if the file is the image.
-        data: content of that row.
+        content: its file, or the content of one.
+        label: the class, text that names it, or `HIDDEN`.
+        place: file and row, for messages.
         client: value of the column that clients are made of.
     """
 
-    file: Path
-    label: int
-    row: int | None = None
-    data: bytes | None = None
+    content: Path | bytes
+    label: int | str
+    place: str
     client: str | int | None = None
-
-    @property
-    def place(self) -> str:
-        """File and row, for messages."""
-        return str(self.file) if self.row is None else f"{self.file}, row {self.row}"
 
     def open(self) -> Image.Image:
         """Open the image; only its header is read.
@@ -67,8 +60,9 @@ class Picture(NamedTuple):
         Raises:
             DataError: Pillow does not know the format.
         """
+        content = self.content
         try:
-            return Image.open(self.file if self.data is None else io.BytesIO(self.data))
+            return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
         except BROKEN as err:
             raise DataError(f"{self.place}: not a readable image ({_brief(err)})") from err
 
@@ -96,7 +90,8 @@ class Part:
     def __iter__(self) -> Iterator[Picture]:
         """Yield the pictures of this part."""
         for picture in self.whole:
-            data = picture.file.read_bytes() if picture.data is None else picture.data
+            content = picture.content
+            data = content if isinstance(content, bytes) else content.read_bytes()
             number = int.from_bytes(hashlib.sha256(data).digest()[:8])
             may = picture.label != HIDDEN or not self.labelled
             if (may and number % HELD_OUT == 0) == self.held_out:
@@ -116,7 +111,7 @@ def hold_out(whole: Iterable[Picture], name: str) -> tuple[Part, Part]:
 class Layout:
     """Labels of a split, images per (width, height), whether an image has colour, and clients."""
 
-    labels: npt.NDArray[np.int64]
+    labels: list[int | str]
     sizes: Counter[tuple[int, int]]
     colour: bool
     clients: list[str | int | None]
@@ -140,7 +135,8 @@ def write_splits(
         writer: of the cache folder that is being built.
         train: training split in the order of the data set; is iterated twice.
         test: test split; likewise.
-        class_names: names by label; None calls classes "0", "1", … up to the largest label.
+        class_names: names by label; None numbers labels that are text in their order, and calls
+            classes "0", "1", … up to the largest label otherwise.
         progress: see `Progress`.
 
     Returns:
@@ -153,9 +149,9 @@ def write_splits(
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         layouts = {"train": _scan(train, class_names), "test": _scan(test, class_names)}
     for split, layout in layouts.items():
-        if not len(layout.labels):
+        if not layout.labels:
             raise DataError(f"the {split} split has no images")
-    class_names = class_names or _numbered(layouts)
+    labels, class_names = _numbered(layouts, class_names)
     size = writer.image_size
     sizes = layouts["train"].sizes + layouts["test"].sizes
     if len(sizes) > 1 and size is None:
@@ -182,46 +178,54 @@ def write_splits(
                 progress(done, total)
 
     for split, pictures in (("train", train), ("test", test)):
-        labels = layouts[split].labels
-        shape = (len(labels), len(mode), height, width)
+        shape = (len(labels[split]), len(mode), height, width)
         writer.put_blocks(f"{split}_images", shape, decode(pictures))
-        writer.put(f"{split}_labels", labels)
+        writer.put(f"{split}_labels", labels[split])
     clients = layouts["train"].clients
     if clients[0] is not None:
         writer.put(CLIENTS, np.unique(np.array(clients), return_inverse=True)[1].astype(np.int64))
     return class_names
 
 
-def _numbered(layouts: Mapping[str, Layout]) -> tuple[str, ...]:
-    """Return names "0", "1", … for classes that have none.
+def _numbered(
+    layouts: Mapping[str, Layout], class_names: tuple[str, ...] | None
+) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
+    """Return the labels of each split as numbers, and the class names.
 
     Raises:
-        DataError: a class below the largest has no image, as if labels were no class numbers.
+        DataError: a class without a name, below the largest, has no image, as if labels were no
+            class numbers.
     """
-    used = np.unique(np.concatenate([layout.labels for layout in layouts.values()]))
-    used = used[used != HIDDEN]
-    if not len(used):
-        return ()
-    num_classes = int(used[-1]) + 1
-    missing = np.setdiff1d(np.arange(num_classes), used)
-    if len(missing):
-        listed = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
-        raise DataError(
-            f"the largest label is {num_classes - 1:,}, but {len(missing):,} of the classes below"
-            f" it have no image ({listed}); number the labels 0, 1, 2, … without gaps, or name the"
-            " classes in the Parquet metadata"
-        )
-    return tuple(map(str, range(num_classes)))
+    used = {label for layout in layouts.values() for label in layout.labels} - {HIDDEN}
+    numbers: dict[int | str, int] = {}
+    if any(isinstance(label, str) for label in used):
+        class_names = tuple(sorted(map(str, used)))
+        numbers = {label: class_names.index(str(label)) for label in used}
+    elif not class_names:
+        num_classes = max(map(int, used), default=-1) + 1
+        if missing := sorted(set(range(num_classes)) - used):
+            listed = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+            raise DataError(
+                f"the largest label is {num_classes - 1:,}, but {len(missing):,} of the classes"
+                f" below it have no image ({listed}); number the labels 0, 1, 2, … without gaps,"
+                " or name the classes in the features of the data set"
+            )
+        class_names = tuple(map(str, range(num_classes)))
+    labels = {
+        split: np.array([numbers.get(label, label) for label in layout.labels], np.int64)
+        for split, layout in layouts.items()
+    }
+    return labels, class_names
 
 
 def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> Layout:
-    labels: list[int] = []
+    labels: list[int | str] = []
     sizes: Counter[tuple[int, int]] = Counter()
     colour, clients = False, []
     # Without names only a label that would make a huge, mostly empty list of classes is refused.
     limit = len(class_names) if class_names is not None else 1 << 16
     for picture in pictures:
-        if not HIDDEN <= picture.label < limit:
+        if isinstance(picture.label, int) and not HIDDEN <= picture.label < limit:
             raise DataError(
                 f"{picture.place}: label {picture.label} is out of range; allowed:"
                 f" {HIDDEN} (none), 0..{limit - 1}"
@@ -236,7 +240,7 @@ def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> L
             sizes[image.size] += 1
         labels.append(picture.label)
         clients.append(picture.client)
-    return Layout(np.array(labels, dtype=np.int64), sizes, colour, clients)
+    return Layout(labels, sizes, colour, clients)
 
 
 def _pixels(picture: Picture, mode: str, size: int | None) -> npt.NDArray[np.uint8]:

@@ -1,133 +1,107 @@
-"""`hub:PATH`: a data set of the Hugging Face Hub as a folder of Parquet or Arrow files."""
+"""Data sets in the forms of the Hugging Face Hub: Parquet, Arrow and tar files, and its names."""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
-from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.reading import Reading
-from fedbench.bench.data.sources.base import UNLABELLED, PathSource
-from fedbench.bench.data.sources.decode import Progress, hold_out, write_splits
-from fedbench.bench.data.sources.tables import Table, TablePictures, table_of, texts_of
-from fedbench.bench.system.errors import DataError
+from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.sources.base import SOURCES, SPLITS, Entry, PathSource, Request
+from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.data.sources.huggingface import Shard, offline, open_file, write_rows
+from fedbench.bench.system.errors import ConfigError, DataError
 
-SPLITS = {
-    "train": "train",
-    "test": "test",
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-    **dict.fromkeys(UNLABELLED, "unlabelled"),
-}
-FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLITS)})(?:[-_.].*)?\.parquet")
-SHARD = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.(?:parquet|arrow)$")
-STATE = "state.json"
+FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLITS)})(?:[-_.].*)?\.[a-z]+")
+NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
 
 
 class HubFolder(PathSource):
     """A folder with train-*.parquet and test-*.parquet (else validation-*) at any depth.
 
     The Hub's converted form train/0000.parquet is read too, and so is a folder that the `datasets`
-    library's `save_to_disk` wrote. Images are a struct {bytes, path} or plain bytes in `img` or
-    `image`. Labels are integers, text, or lists of one of these, in `data.label_column`, else in
+    library's `save_to_disk` wrote; files that name no split are training images where no file names
+    one. Images are a struct {bytes, path} or plain bytes in `img` or `image`, or in the only such
+    column. Labels are integers, text, or lists of one of these, in `data.label_column`, else in
     `label`, `labels`, `fine_label`, `class` or `target`, else in the only other column of such a
-    kind; -1 and null are none. Class names come from the Hub's schema metadata when it is there;
-    text is sorted. Without a test split one image of six is held out by its content.
+    kind; -1 and null are none. Class names come from the set's features; text is sorted. Without a
+    test split one image of six is held out by its content.
     """
 
     kind = "hub"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".arrow")
 
     def files(self) -> list[Path]:
         """Return the files of all splits."""
-        return [file for files in self._splits().values() for file in files]
+        splits = self._splits()
+        order = dict.fromkeys(SPLITS.values())
+        return [file for split in order for file in splits.get(split, [])]
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the arrays; returns the class names."""
-        tables = {
-            split: [table_of(file) for file in files] for split, files in self._splits().items()
+        shards = {
+            split: [
+                Shard(str(file), partial(open_file, file), labelled=split != "unlabelled")
+                for file in files
+            ]
+            for split, files in self._splits().items()
         }
-        return write_tables(writer, tables, f"hub:{self.path.name}", self.reading, progress)
+        return write_rows(writer, shards, f"{self.kind}:{self.path.name}", self.reading, progress)
 
     def _splits(self) -> dict[str, list[Path]]:
-        """Return the files of the splits train, test and unlabelled, in order of name."""
-        sets: dict[Path, dict[str, list[Path]]] = {}
+        """Return the files of each split, in order of name."""
+        named: dict[Path, dict[str, list[Path]]] = {}
+        unnamed: dict[Path, dict[str, list[Path]]] = {}
         for place, folders, names in os.walk(self.path):
             folders[:] = sorted(f for f in folders if not f.startswith("."))
-            if STATE in names:
-                folder, split, files = _saved(Path(place))
-                if split:
-                    sets.setdefault(folder, {})[split] = files
-                continue
-            for name in sorted(names):
-                folder, split = _split_of(Path(place), name, self.path)
-                if split:
-                    sets.setdefault(folder, {}).setdefault(split, []).append(Path(place, name))
+            for file in sorted(Path(place, name) for name in names if name[0] != "."):
+                if file.suffix not in self.suffixes:
+                    continue
+                match = FILE_NAME.fullmatch(file.name)
+                of_folder = SPLITS.get(file.parent.name) if file.parent != self.path else None
+                if match:
+                    sets, folder, split = named, file.parent, SPLITS[match["split"]]
+                elif of_folder:
+                    sets, folder, split = named, file.parent.parent, of_folder
+                else:
+                    sets, folder, split = unnamed, file.parent, "train"
+                sets.setdefault(folder, {}).setdefault(split, []).append(file)
+        sets = named or unnamed
         if not sets:
-            raise DataError(f"hub:{self.path}: no train-*.parquet and no {STATE} at or below it")
+            raise DataError(f"{self.kind}:{self.path}: no train-*{self.suffixes[0]} at or below it")
         if len(sets) > 1:
             listed = ", ".join(map(str, sorted(sets)))
-            raise DataError(f"hub:{self.path} holds several data sets; name one of them: {listed}")
-        ((folder, splits),) = sets.items()
-        if not {"train", "unlabelled"} & set(splits):
-            raise DataError(f"hub:{self.path}: {folder} has no train-*; found: {sorted(splits)}")
-        chosen = {
-            "train": splits.get("train", []),
-            "test": splits.get("test") or splits.get("validation") or [],
-            "unlabelled": splits.get("unlabelled", []),
-        }
-        for files in chosen.values():
-            _check_shards(files)
-        return chosen
+            raise DataError(
+                f"{self.kind}:{self.path} holds several data sets; name one of them: {listed}"
+            )
+        (splits,) = sets.values()
+        for files in splits.values():
+            _check_numbers(files)
+        return splits
 
 
-def write_tables(
-    writer: CacheWriter,
-    tables: Mapping[str, list[Table]],
-    name: str,
-    reading: Reading,
-    progress: Progress | None,
-) -> tuple[str, ...]:
-    """Write the splits train, test and unlabelled of a data set; returns the class names."""
-    texts = texts_of([*tables["train"], *tables["test"]], reading)
-    train = TablePictures(tables["train"], texts, reading, tables["unlabelled"])
-    names = train.class_names()
-    if tables["test"]:
-        # No client of a test image is asked for.
-        test = TablePictures(tables["test"], texts, reading.without_clients())
-        return write_splits(writer, train, test, names, progress)
-    parts = hold_out(train, name)
-    return write_splits(writer, *parts, names, progress)
+class WebDataset(HubFolder):
+    """Shards `train-000000.tar`, `test-000000.tar` (else `val-…`), `unlabelled-…`, or any names.
+
+    A sample is the files of one name up to the first dot: an image, and its label in `.cls` as an
+    integer, in `.txt` as text or in a field of `.json`: `data.label_column`, else `label`,
+    `labels`, `fine_label`, `class` or `target`. All samples have files of the same kinds; -1 or
+    none is an image without a label. Shards without a split in their names are training images, of
+    which one of six is held out.
+    """
+
+    kind = "webdataset"
+    suffixes = (".tar",)
 
 
-def _saved(folder: Path) -> tuple[Path, str | None, list[Path]]:
-    """Return the data set, the split and the files of a folder that `save_to_disk` wrote."""
-    try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        files = [folder / file["filename"] for file in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise DataError(f"{folder / STATE} is not of the `datasets` library ({err!r})") from err
-    for file in files:
-        if not file.is_file() or file.parent != folder:
-            raise DataError(f"{folder / STATE} names {file.name}, which is not there")
-    if (folder.parent / "dataset_dict.json").is_file():
-        return folder.parent, SPLITS.get(folder.name), files
-    return folder, "train", files
-
-
-def _split_of(folder: Path, name: str, root: Path) -> tuple[Path, str | None]:
-    """Return the folder of a file's data set and its split; None for a file of no split."""
-    if match := FILE_NAME.fullmatch(name):
-        return folder, SPLITS[match["split"]]
-    if name.endswith(".parquet") and folder.name in SPLITS and folder != root:
-        return folder.parent, SPLITS[folder.name]
-    return folder, None
-
-
-def _check_shards(files: list[Path]) -> None:
-    """Raise `DataError` unless the numbers in the names make one complete set."""
-    shards = [match for file in files if (match := SHARD.search(file.name))]
+def _check_numbers(files: list[Path]) -> None:
+    """Raise `DataError` unless the numbers in the names make one complete split."""
+    shards = [match for file in files if (match := NUMBERED.search(file.name))]
     if not shards:
         return
     counts = {int(match["count"]) for match in shards}
@@ -137,3 +111,83 @@ def _check_shards(files: list[Path]) -> None:
             f"{files[0].parent}: the shards do not make one whole split:"
             f" {', '.join(file.name for file in files[:6])}{' …' if len(files) > 6 else ''}"
         )
+
+
+HUB_NAME = re.compile(
+    r"hf:(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A data set by its name on the Hub: OWNER/NAME, OWNER/NAME/CONFIG, either with @REVISION.
+
+    `fedbench data prepare` may download it; otherwise the library reads its own cache offline.
+
+    Raises:
+        ConfigError: the name has another form.
+    """
+
+    request: Request
+
+    def __post_init__(self) -> None:
+        """Check the form of the name."""
+        if not HUB_NAME.fullmatch(self.request.name):
+            raise ConfigError(
+                f"data set {self.request.name}: needed is hf:OWNER/NAME, hf:OWNER/NAME/CONFIG, or"
+                " either with @REVISION"
+            )
+
+    @property
+    def key(self) -> str:
+        """Name of the cache folder."""
+        text = self.request.name.removeprefix("hf:")
+        slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]
+        return f"hf-{slug}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def identity(self) -> str:
+        """Return the name: a set that is in the cache is not looked up again."""
+        return f"hf/{self.request.name.removeprefix('hf:')}"
+
+    def require(self) -> None:
+        """Do nothing: whether the library has the set shows when it is read."""
+
+    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
+        """Write the arrays; returns the class names."""
+        name, shards = self.request.name, dict[str, list[Shard]]()
+        for split, rows in self._load().items():
+            if split in SPLITS:
+                is_labelled = SPLITS[split] != "unlabelled"
+                shard = Shard(f"{name} ({split})", partial(_same, rows), is_labelled, True)
+                shards.setdefault(SPLITS[split], []).append(shard)
+        return write_rows(writer, shards, name, self.request.reading, progress)
+
+    def _load(self) -> Mapping[str, Any]:
+        import datasets
+
+        match = HUB_NAME.fullmatch(self.request.name)
+        assert match is not None  # as checked when it was made
+        download = self.request.download
+        try:
+            with offline(unless=download):
+                found: Mapping[str, Any] = datasets.load_dataset(
+                    match["name"], match["config"], revision=match["revision"]
+                )
+        except Exception as err:  # the library raises those of every format and of the network
+            remedy = f"; if it is not downloaded yet, run: {self.request.command}"
+            raise DataError(
+                f"{self.request.name} cannot be loaded ({first_line(err)})"
+                f"{'' if download else remedy}"
+            ) from err
+        return found
+
+
+def _same(rows: Any) -> Any:
+    return rows
+
+
+SOURCES["hub:PATH"] = Entry(
+    HubFolder.make, "a folder of Parquet files, or one that save_to_disk wrote", has_columns=True
+)
+SOURCES["webdataset:PATH"] = Entry(WebDataset.make, "a folder of tar shards", has_columns=True)
+SOURCES["hf:OWNER/NAME"] = Entry(HubName, has_columns=True)

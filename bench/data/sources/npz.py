@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.data.cache import CacheWriter, first_line
-from fedbench.bench.data.sources.base import PathSource
+from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.system.errors import DataError
 
@@ -86,3 +86,6 @@ class NpzArrays(PathSource):
             if progress is not None:
                 progress(done, total)
         return tuple(map(str, range(largest + 1)))
+
+
+SOURCES["npz:FILE"] = Entry(NpzArrays.make, "a NumPy file of MedMNIST's or Keras's form")

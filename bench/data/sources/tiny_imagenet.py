@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.sources.base import PathSource, images_in
+from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
 from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
+from fedbench.bench.data.sources.folder import images_in
 from fedbench.bench.system.errors import DataError
 
 FOLDER = "tiny-imagenet-200"
-URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+GET = f"get http://cs231n.stanford.edu/{FOLDER}.zip, then: unzip {FOLDER}.zip -d {{raw}}"
 
 
 class TinyImageNet(PathSource):
@@ -25,22 +26,18 @@ class TinyImageNet(PathSource):
 
     kind = "tiny-imagenet"
 
-    @property
-    def remedy(self) -> str:
-        """Instructions for getting the folder."""
-        parent = shlex.quote(str(self.path.parent))
-        return f"get {URL}, then: unzip {FOLDER}.zip -d {parent}"
-
     def files(self) -> list[Path]:
         """Return the two lists and the images of both splits."""
         lists = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
-        return [*lists, *(picture.file for picture in (*self._train(), *self._test()))]
+        pictures = (*self._train(), *self._test())
+        return [*lists, *(Path(picture.place) for picture in pictures)]
 
     def require(self) -> None:
         """Raise `DataError` with the remedy when the folder is missing or incomplete."""
         if not self.path.is_dir():
             raise DataError(
-                f"TinyImageNet is not in {str(self.path)!r}; {self.remedy}, or name its folder:"
+                f"TinyImageNet is not in {str(self.path)!r};"
+                f" {GET.format(raw=shlex.quote(str(self.path.parent)))}, or name its folder:"
                 " tiny-imagenet:PATH"
             )
         for name in ("wnids.txt", "val/val_annotations.txt", "train", "val/images"):
@@ -68,7 +65,7 @@ class TinyImageNet(PathSource):
             if not files:
                 raise DataError(f"{folder} has no images, but wnids.txt names {name}")
             for file in files:
-                yield Picture(file, label)
+                yield Picture(file, label, str(file))
 
     def _test(self) -> Iterator[Picture]:
         listed = self.path / "val" / "val_annotations.txt"
@@ -81,4 +78,12 @@ class TinyImageNet(PathSource):
                 raise DataError(f"{listed}, line {number}: class {wnid!r} is not in wnids.txt")
             if not file.is_file():
                 raise DataError(f"{listed}, line {number}: {name!r} is not in val/images")
-            yield Picture(file, numbers[wnid])
+            yield Picture(file, numbers[wnid], str(file))
+
+
+SOURCES["tiny-imagenet"] = Entry(
+    lambda request: TinyImageNet(request.root / "raw" / FOLDER),
+    GET,
+    (200, (3, 64, 64), 100_000, 10_000),
+)
+SOURCES["tiny-imagenet:PATH"] = Entry(TinyImageNet.make, "its unzipped folder")

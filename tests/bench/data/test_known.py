@@ -16,6 +16,7 @@ from fedbench.bench.data import datasets
 from fedbench.bench.data.cache import CacheWriter, ensure
 from fedbench.bench.data.datasets import Contents, load_dataset, prepare
 from fedbench.bench.data.known import REVISIONS
+from fedbench.bench.data.sources.base import SOURCES
 from fedbench.bench.system.errors import DataError
 
 
@@ -50,7 +51,7 @@ def test_digits_are_known_by_their_revision(tmp_path: Path) -> None:
 
 
 def test_every_entry_is_a_revision_of_a_listed_set() -> None:
-    assert set(REVISIONS.values()) <= {"digits", *datasets.TORCHVISION, datasets.TINY}
+    assert set(REVISIONS.values()) <= SOURCES.keys()
     assert all(len(revision) == 64 and int(revision, 16) for revision in REVISIONS)
 
 
@@ -141,7 +142,8 @@ def test_a_set_of_torchvision_in_the_data_folder_names_its_copies(
 
     ensure(data / "cifar100", "cifar100", "torchvision/CIFAR100", write)
     assert Contents(data)(f"folder:{folder}") == "folder:CIFAR_100"  # not all of CIFAR-100
-    monkeypatch.setitem(datasets._SIZES, "cifar100", (2, (3, 4, 4), 12, 4))
+    small = SOURCES["cifar100"]._replace(size=(2, (3, 4, 4), 12, 4))
+    monkeypatch.setitem(SOURCES, "cifar100", small)
     assert Contents(data)(f"folder:{folder}") == "cifar100"
     assert load_dataset(f"folder:{folder}", data, train_subset=2).name == "cifar100"
     prepare(f"folder:{other}", data)

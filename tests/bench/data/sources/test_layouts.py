@@ -6,14 +6,15 @@ import io
 import json
 import logging
 import re
-import sys
 import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import datasets
+import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition.deal import summary
 from fedbench.bench.data.reading import PLAIN, Reading
-from fedbench.bench.data.sources.base import TorchvisionSet
+from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
@@ -101,16 +102,10 @@ def of_two_sizes(content: pa.Table) -> pa.Table:
 
 
 def saved(root: Path, **splits: pa.Table) -> str:
-    """Write what `save_to_disk` of the `datasets` library writes; a single split has no name."""
-    for name, content in splits.items():
-        place = root / name if len(splits) > 1 else root
-        place.mkdir(parents=True)
-        file = place / "data-00000-of-00001.arrow"
-        with pa.OSFile(str(file), "wb") as out, pa.ipc.new_stream(out, content.schema) as stream:
-            stream.write_table(content, max_chunksize=10)
-        (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": file.name}]}))
-    if len(splits) > 1:
-        (root / "dataset_dict.json").write_text(json.dumps({"splits": [*splits]}))
+    """Write sets with `save_to_disk` of the `datasets` library; a single split has no name."""
+    sets = {name: datasets.Dataset(content) for name, content in splits.items()}
+    whole = datasets.DatasetDict(sets) if len(sets) > 1 else sets["train"]
+    whole.save_to_disk(root)
     return f"hub:{root}"
 
 
@@ -147,8 +142,8 @@ def npz(file: Path, names: tuple[str, ...], dtype: type = np.uint8) -> str:
     return f"npz:{file}"
 
 
-def shards(root: Path, *kinds: str, train: str = "train", test: str | None = "test") -> str:
-    """Write WebDataset shards, whose labels are in files of these kinds by turns."""
+def shards(root: Path, kind: str, train: str = "train", test: str | None = "test") -> str:
+    """Write WebDataset shards, whose labels are in files of this kind."""
     root.mkdir()
     for name, labels, first in ((train, LABELS, 0), (test, TEST, 100)):
         if name is None:
@@ -156,8 +151,7 @@ def shards(root: Path, *kinds: str, train: str = "train", test: str | None = "te
         with tarfile.open(root / f"{name}-000000.tar", "w") as tar:
             for i, label in enumerate(labels):
                 record = json.dumps({"label": WORDS[label], "writer": f"w{i // 12}"})
-                texts = {"cls": str(label), "txt": WORDS[label], "json": record}
-                kind = kinds[i % len(kinds)]
+                texts = {"cls": f"{label}\n", "txt": f"{WORDS[label]}\n", "json": record}
                 for suffix, data in (("png", png(first + i)), (kind, texts[kind].encode())):
                     member = tarfile.TarInfo(f"{name}/{i:04}.{suffix}")
                     member.size = len(data)
@@ -220,7 +214,8 @@ BUILD: dict[str, Callable[[Path], str]] = {
     ),
     "`npz:` pickled arrays": lambda p: npz(p.with_suffix(".npz"), KERAS, object),
     "`webdataset:` `train-*.tar` and `test-*.tar` with `.cls`": lambda p: shards(p, "cls"),
-    "`webdataset:` labels in `.json` or as text in `.txt`": lambda p: shards(p, "json", "txt"),
+    "`webdataset:` labels as text in `.txt`": lambda p: shards(p, "txt"),
+    "`webdataset:` labels in `.json`": lambda p: shards(p, "json"),
     "`webdataset:` shards without a split in their names": lambda p: shards(
         p, "cls", train="shard", test=None
     ),
@@ -252,38 +247,17 @@ def numbers(dataset: Dataset) -> tuple[int, int, int, int]:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Stand in for the `datasets` library at the calls that leave fedbench."""
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Answer for the Hub, at the call that leaves fedbench."""
     calls: list[Any] = []
-    config = SimpleNamespace(HF_HUB_OFFLINE=False)
 
-    class Split:
-        def __init__(self, content: pa.Table) -> None:
-            self.content, self.features = content, SimpleNamespace(arrow_schema=content.schema)
+    def load(name: str, subset: str | None, *, revision: str | None) -> dict[str, Any]:
+        switches = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
+        calls.append((name, subset, revision, *switches))
+        splits = {"train": table(LABELS), "test": table(TEST, first=100)}
+        return {split: datasets.Dataset(content) for split, content in splits.items()}
 
-        def select_columns(self, names: list[str]) -> Split:
-            return Split(self.content.select(names))
-
-        def with_format(self, kind: str) -> Split:
-            assert kind == "arrow"
-            return self
-
-        def iter(self, size: int) -> list[pa.Table]:
-            return [self.content[i : i + size] for i in range(0, len(self.content), size)]
-
-    def load(name: str, subset: str | None, *, revision: str | None) -> dict[str, Split]:
-        calls.append((name, subset, revision, config.HF_HUB_OFFLINE))
-        return {"train": Split(table(LABELS)), "test": Split(table(TEST, first=100))}
-
-    modules: dict[str, dict[str, Any]] = {
-        "datasets": {"load_dataset": load, "config": config},
-        "datasets.table": {"embed_table_storage": lambda content: content},
-        "huggingface_hub": {"constants": SimpleNamespace(HF_HUB_OFFLINE=False)},
-    }
-    for name, values in modules.items():
-        module = ModuleType(name)
-        vars(module).update(values)
-        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(datasets, "load_dataset", load)
     return calls
 
 
@@ -292,9 +266,12 @@ def test_the_page_lists_these_layouts() -> None:
     assert {layout for layout, gives in rows_of_the_page() if gives == "refused"} == set(REFUSED)
 
 
-@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("layout", "gives"), rows_of_the_page())
-def test_a_layout_gives_what_the_page_says(layout: str, gives: str, tmp_path: Path) -> None:
+def test_a_layout_gives_what_the_page_says(
+    layout: str, gives: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if "hf:" in layout:
+        request.getfixturevalue("hub")
     name, reading = BUILD[layout](tmp_path / "set"), OPTIONS.get(layout, PLAIN)
     if gives == "refused":
         with pytest.raises(DataError, match=REFUSED[layout]):
@@ -326,7 +303,8 @@ def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
 
 def test_names_of_classes_from_the_hub(tmp_path: Path) -> None:
     content = table(LABELS)
-    features = {"info": {"features": {"label": {"names": WORDS}}}}
+    label = {"names": WORDS, "_type": "ClassLabel"}
+    features = {"info": {"features": {"image": {"_type": "Image"}, "label": label}}}
     train = content.replace_schema_metadata({"huggingface": json.dumps(features)})
     dataset = load_dataset(write(tmp_path / "set", train=train, test=table([0])), tmp_path / "data")
     assert dataset.class_names == tuple(WORDS)
@@ -370,20 +348,13 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
             load_dataset("digits", tmp_path / "data", reading=reading)
 
 
-def test_the_library_is_kept_from_the_network(library: list[Any], tmp_path: Path) -> None:
+def test_the_library_is_kept_from_the_network(hub: list[Any], tmp_path: Path) -> None:
     load_dataset("hf:owner/name/small@v1", tmp_path)
     load_dataset("hf:owner/name/small@v1", tmp_path)  # from fedbench's own cache
-    assert library == [("owner/name", "small", "v1", True)]
+    assert hub == [("owner/name", "small", "v1", True, True)]
+    assert not datasets.config.HF_HUB_OFFLINE
     with pytest.raises(ConfigError, match="needed is hf:OWNER/NAME"):
         load_dataset("hf:name", tmp_path)
-
-
-def test_without_the_library_one_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'fedbench-ssl\[hub\]'"):
-        load_dataset("hf:owner/name", tmp_path)
 
 
 def config(name: str, **data: Any) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -63,20 +64,15 @@ def test_hub_content(train: pa.Table, message: str, tmp_path: Path) -> None:
 
 
 def test_label_beyond_the_named_classes(tmp_path: Path) -> None:
-    metadata = {"huggingface": '{"info": {"features": {"label": {"names": ["a", "b"]}}}}'}
-    for split, label in (("train", 1), ("test", 2)):
-        data = table([GOOD], [label]).replace_schema_metadata(metadata)
+    label = {"names": ["a", "b"], "_type": "ClassLabel"}
+    features = {"info": {"features": {"img": {"_type": "Image"}, "label": label}}}
+    for split, number in (("train", 1), ("test", 2)):
+        data = table([GOOD], [number]).replace_schema_metadata(
+            {"huggingface": json.dumps(features)}
+        )
         pq.write_table(data, tmp_path / f"{split}.parquet")
-    with pytest.raises(DataError, match=r"test\.parquet, row 0: label 2 .*: -1 \(none\), 0\.\.1$"):
+    with pytest.raises(DataError, match=r"test\.parquet, row 0: label 2"):
         load_dataset(f"hub:{tmp_path}", tmp_path / "data")
-
-
-def test_schema_metadata_nested_too_deep_count_as_absent(tmp_path: Path) -> None:
-    metadata = {"huggingface": '{"info":' * 5000 + "1" + "}" * 5000}
-    for split in ("train", "test"):
-        data = table([GOOD, GOOD], [0, 1]).replace_schema_metadata(metadata)
-        pq.write_table(data, tmp_path / f"{split}.parquet")
-    assert load_dataset(f"hub:{tmp_path}", tmp_path / "data").num_classes == 2
 
 
 def _truncate(root: Path) -> None:
@@ -99,9 +95,9 @@ def _second_set(root: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_truncate, r"train-0\.parquet cannot be read as Parquet"),
-        (_damage_pages, r"train-0\.parquet cannot be read as Parquet"),
-        (lambda root: (root / "train-0.parquet").unlink(), r"has no train-\*; found: \['test'\]"),
+        (_truncate, r"train-0\.parquet cannot be read"),
+        (_damage_pages, r"train-0\.parquet cannot be read"),
+        (lambda root: (root / "train-0.parquet").unlink(), "has no training images; found: test"),
         (lambda root: [f.unlink() for f in root.iterdir()], r"no train-\*\.parquet"),
         (_second_set, r"several data sets; name one of them: .*other"),
         (

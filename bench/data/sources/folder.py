@@ -1,0 +1,137 @@
+"""`folder:PATH`: images in class folders, as torchvision's ImageFolder reads them.
+
+Hugging Face's `datasets` takes the innermost folder as the class, knows no folder of unlabelled
+images, and needs 4 s of processor time to list 21,000 files where this module needs 0.1 s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedbench.bench.data.cache import CacheWriter
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.sources.base import SOURCES, SPLITS, Entry, PathSource, is_utf8
+from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
+from fedbench.bench.system.errors import DataError
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
+)
+TEST = ("test", "val", "validation", "valid")
+UNLABELLED = [name for name, split in SPLITS.items() if split == "unlabelled"]
+
+
+class ImageFolders(PathSource):
+    """`folder:PATH`: PATH/train/CLASS/… and PATH/test/CLASS/… (or val/, validation/, valid/).
+
+    Without a test folder one image of six is held out by its content; without a train folder too,
+    PATH itself has the class folders. Images in PATH/unlabelled (or unlabeled, unsupervised) are
+    training images without a label, and so are all images of a folder without class folders.
+
+    Classes are numbered by the sorted folder names and images follow in sorted order, as
+    torchvision's ImageFolder does; two deviations: names with a leading dot are skipped, and grey
+    images stay grey.
+    """
+
+    kind = "folder"
+
+    def files(self) -> list[Path]:
+        """Return the images of both splits."""
+        _, train, test = self._splits()
+        return [Path(picture.place) for picture in (*train, *test)]
+
+    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
+        """Write the four arrays; returns the class names."""
+        classes, train, test = self._splits()
+        if test:
+            return write_splits(writer, train, test, classes, progress)
+        return write_splits(writer, *hold_out(train, f"folder:{self.path.name}"), classes, progress)
+
+    def _splits(self) -> tuple[tuple[str, ...], list[Picture], list[Picture]]:
+        """Return the class names, the training images and the test images."""
+        test = next((self.path / n for n in TEST if (self.path / n).is_dir()), None)
+        train = self.path / "train"
+        if not train.is_dir():
+            if test is not None:
+                raise DataError(f"folder:{self.path} has {test.name}/ but no train/")
+            train = self.path
+        classes = _class_folders(train)
+        extra = [file for name in UNLABELLED for file in images_in(self.path / name)]
+        if not classes:  # all images are unlabelled
+            pictures = [*images_in(train), *(extra if train != self.path else ())]
+            if not pictures:
+                raise DataError(
+                    f"folder:{self.path} needs the folders train/ and test/ (or val/) with one"
+                    " folder per class in each, or one folder per class, or images without a label"
+                )
+            return (), _unlabelled(pictures), _unlabelled([] if test is None else images_in(test))
+        pictures_of_train = [*_pictures(train, classes), *_unlabelled(extra)]
+        if test is None:
+            return tuple(classes), pictures_of_train, []
+        test_classes = _class_folders(test)
+        if unknown := sorted(set(test_classes) - set(classes)):
+            raise DataError(f"{test} has classes that train/ has not: {', '.join(unknown)}")
+        return tuple(classes), pictures_of_train, _pictures(test, classes)
+
+
+SOURCES["folder:PATH"] = Entry(
+    ImageFolders.make, "a folder of images: train/CLASS/ and test/CLASS/, or CLASS/"
+)
+
+
+def _unlabelled(files: list[Path]) -> list[Picture]:
+    return [Picture(file, HIDDEN, str(file)) for file in files]
+
+
+def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
+    """Images of a split, class by class."""
+    files = [images_in(folder / name) for name in classes]
+    empty = [name for name, images in zip(classes, files, strict=True) if not images]
+    if empty and folder.name == "train":
+        raise DataError(f"{folder} has no images of {', '.join(empty)}; remove these folders")
+    pictures = [
+        Picture(file, label, str(file)) for label, images in enumerate(files) for file in images
+    ]
+    if not pictures:
+        raise DataError(f"{folder} has no images ({' '.join(sorted(IMAGE_SUFFIXES))})")
+    return pictures
+
+
+def _class_folders(folder: Path) -> list[str]:
+    """Names of the folders in a folder, without hidden and unlabelled ones, sorted."""
+    folders = (f.name for f in folder.iterdir() if f.is_dir())
+    names = [name for name in folders if name[0] != "." and name not in UNLABELLED]
+    for name in names:
+        if not is_utf8(name):
+            raise DataError(
+                f"{folder}: the name of class folder {os.fsencode(name)!r} is not UTF-8 text;"
+                " rename it"
+            )
+    return sorted(names)
+
+
+def images_in(folder: Path) -> list[Path]:
+    """List the image files at any depth below a folder, sorted; none without the folder.
+
+    Links to folders are followed; names with a leading dot are skipped.
+
+    Raises:
+        DataError: a link leads back to a folder that it lies in.
+    """
+    return sorted(_images_below(folder, ())) if folder.is_dir() else []
+
+
+def _images_below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    """Yield the images below a folder whose parents have the given devices and inodes."""
+    status = folder.stat()
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
+        raise DataError(f"{folder} is a link to a folder that it lies in; remove it")
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _images_below(folder / entry.name, (*above, identity))
+            elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES and entry.name[0] != ".":
+                yield folder / entry.name

@@ -1,0 +1,250 @@
+"""Images in files and sets that Hugging Face's `datasets` reads: columns, rows, class names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.labels import HIDDEN
+from fedbench.bench.data.reading import Reading
+from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
+from fedbench.bench.system.errors import DataError
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "txt")
+READERS: Mapping[str, dict[str, Any]] = {
+    ".parquet": {"path": "parquet", "batch_size": 512},  # by itself it takes a row group at a time
+    ".arrow": {"path": "arrow"},
+    ".tar": {"path": "webdataset"},
+}
+"""Suffix of a file -> the part of `datasets` that reads it, and its options."""
+
+Field = tuple[str, ...]
+"""A column, or a column and a field of it."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of rows, or a split of a set of the Hub.
+
+    Attributes:
+        place: its name in messages.
+        open: returns it as a `datasets.IterableDataset` or `Dataset`.
+        labelled: whether its labels are read.
+        has_paths: whether an image may be the path of a file.
+    """
+
+    place: str
+    open: Callable[[], Any] = field(repr=False)
+    labelled: bool = True
+    has_paths: bool = False
+
+
+class Columns(NamedTuple):
+    """Where the images, labels and clients of a shard are; None where it has none."""
+
+    image: Field
+    label: Field | None
+    client: Field | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Images of one split, shard by shard, row by row."""
+
+    shards: Sequence[Shard]
+    reading: Reading
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Yield the pictures in the order of the shards.
+
+        Raises:
+            DataError: a file is torn, a column is missing, or a value is.
+        """
+        for shard in self.shards:
+            row = 0
+            try:
+                for picture in self._pictures(shard):
+                    yield picture
+                    row += 1
+            except DataError:
+                raise
+            except Exception as err:  # the library raises those of every format
+                raise DataError(
+                    f"{shard.place} cannot be read at or after row {row} ({first_line(err)})"
+                ) from err
+
+    def _pictures(self, shard: Shard) -> Iterator[Picture]:
+        from datasets import Image
+
+        rows = shard.open()
+        columns = columns_of(rows.features, shard.place, self.reading)
+        if not shard.labelled:
+            columns = columns._replace(label=None)
+        used = dict.fromkeys(column[0] for column in columns if column is not None)
+        rows = rows.select_columns(list(used))
+        if isinstance(rows.features[columns.image[0]], Image):
+            rows = rows.cast_column(columns.image[0], Image(decode=False))
+        for number, row in enumerate(rows):
+            place = f"{shard.place}, row {number}"
+            image = value_of(row, columns.image)
+            content = image["bytes"] if isinstance(image, dict) else image
+            if content is None and shard.has_paths and image["path"]:
+                content = Path(image["path"])
+            if content is None:
+                raise DataError(f"{place}: no image bytes")
+            client = value_of(row, columns.client)
+            if columns.client and not isinstance(client, (str, int)):
+                raise DataError(f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value")
+            label = single_label(value_of(row, columns.label), place)
+            yield Picture(content, HIDDEN if label is None else label, place, client)
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the class names that the first shard's features have, or None."""
+        if not self.shards:
+            return None
+        shard = self.shards[0]
+        try:
+            features = shard.open().features
+            label = columns_of(features, shard.place, self.reading).label
+        except DataError:
+            raise
+        except Exception as err:
+            raise DataError(f"{shard.place} cannot be read ({first_line(err)})") from err
+        feature = value_of(features, label)
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        return tuple(names) if names else None
+
+
+def write_rows(
+    writer: CacheWriter,
+    shards: dict[str, list[Shard]],
+    name: str,
+    reading: Reading,
+    progress: Progress | None,
+) -> tuple[str, ...]:
+    """Write the splits train, test (else validation) and unlabelled; returns the class names.
+
+    Raises:
+        DataError: there are no training images, or they cannot be read.
+    """
+    train = [*shards.get("train", []), *shards.get("unlabelled", [])]
+    test = shards.get("test") or shards.get("validation") or []
+    if not train:
+        raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
+    rows = Rows(train, reading)
+    names = Rows(shards.get("train", []), reading).class_names()
+    if test:  # no client of a test image is asked for
+        return write_splits(writer, rows, Rows(test, reading.without_clients()), names, progress)
+    return write_splits(writer, *hold_out(rows, name), names, progress)
+
+
+def open_file(file: Path) -> Any:
+    """Open a Parquet, Arrow or tar file as a `datasets.IterableDataset`; nothing is copied."""
+    import glob
+
+    import datasets
+
+    with offline(), TemporaryDirectory() as scratch:  # the library leaves a lock file
+        return datasets.load_dataset(
+            **READERS[file.suffix],
+            data_files={"train": [glob.escape(str(file))]},
+            split="train",
+            streaming=True,
+            cache_dir=scratch,
+        )
+
+
+@contextmanager
+def offline(*, unless: bool = False) -> Iterator[None]:
+    """Keep the `datasets` library from the network for a while."""
+    import datasets
+    import huggingface_hub
+
+    places = (datasets.config, huggingface_hub.constants)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place, set_by_user in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = set_by_user or not unless
+        yield
+    finally:
+        for place, set_by_user in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = set_by_user
+
+
+def value_of(row: Any, place: Field | None) -> Any:
+    """Return a value of a row, or the feature of a column; None without a place."""
+    for name in place or ():
+        row = row[name]
+    return row if place else None
+
+
+def single_label(value: Any, place: str) -> int | str | None:
+    """Return a label, or the only one of a list; None for none."""
+    if isinstance(value, list):
+        if len(value) != 1 or value[0] is None:
+            raise DataError(f"{place}: {len(value)} labels in a list; allowed: one")
+        (value,) = value
+    return value.strip() if isinstance(value, str) else value
+
+
+def columns_of(features: Any, place: str, reading: Reading) -> Columns:
+    """Find the columns of images, labels and clients; fields of a `.json` count as columns.
+
+    Raises:
+        DataError: there is no such column, or several could be meant.
+    """
+    import pyarrow as pa
+
+    def is_image(kind: Any) -> bool:
+        if pa.types.is_struct(kind):
+            return any(f.name == "bytes" and is_image(f.type) for f in kind.fields)
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+    def is_label(kind: Any) -> bool:
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            kind = kind.value_type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        return bool(text or pa.types.is_integer(kind))
+
+    # WebDataset's own columns are __key__ and __url__.
+    schema = [column for column in features.arrow_schema if column.name[:2] != "__"]
+    kinds: dict[Field, Any] = {(column.name,): column.type for column in schema}
+    for column in schema:
+        if column.name == "json" and pa.types.is_struct(column.type):
+            kinds |= {("json", inner.name): inner.type for inner in column.type.fields}
+    listed = ", ".join(f"{'.'.join(name)}: {kind}" for name, kind in kinds.items())
+
+    def find(key: str, wanted: str) -> Field:
+        for name, kind in kinds.items():
+            if name[-1] == wanted and is_label(kind):
+                return name
+        raise DataError(
+            f"{key}={wanted}: {place} has no such column of integers or text; found: {listed}"
+        )
+
+    client = None
+    if reading.client_column is not None:
+        client = find("data.natural_column", reading.client_column)
+    images = [name for name, kind in kinds.items() if is_image(kind)]
+    named = [name for name in images if name[0] in IMAGE_COLUMNS]
+    fitting = [name for name, kind in kinds.items() if name != client and is_label(kind)]
+    labels = [name for wanted in LABEL_COLUMNS for name in fitting if name[-1].lower() == wanted]
+    # Without any column that could be meant the images are unlabelled.
+    meant = [name for name in kinds if name in fitting or name[0] in LABEL_COLUMNS]
+    if (wanted := reading.label_column) is not None:
+        labels = [find("data.label_column", wanted)]
+    elif not labels and [len(name) for name in fitting] == [1]:
+        labels = fitting
+    if not (named or len(images) == 1) or (meant and not labels and len(meant[0]) == 1):
+        raise DataError(
+            f"{place}: needed are an image column ({' or '.join(IMAGE_COLUMNS)}, or the only one of"
+            f" bytes) and a label column ({', '.join(LABEL_COLUMNS)}, or the only other one of"
+            f" integers or text, or data.label_column=NAME); found: {listed}"
+        )
+    return Columns((named or images)[0], labels[0] if labels else None, client)

@@ -1,0 +1,158 @@
+"""Data sets that torchvision downloads: CIFAR-10, SVHN, MNIST and the like."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import pickle
+import socket
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.sources.base import SOURCES, Entry, Request
+from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.system.errors import DataError
+
+TIMEOUT = 30.0  # seconds without an answer from a download server
+
+
+@dataclass(frozen=True)
+class TorchvisionSet:
+    """A data set that torchvision can download into `raw` and read from there.
+
+    Attributes:
+        key: name of the set and of its cache.
+        class_name: torchvision's class.
+        num_classes: for sets whose class has no names of them.
+        image_shape: (C, H, W).
+        num_images: of both splits.
+        split_argument: whether the class takes split="train" instead of train=True.
+        parts: torchvision's splits that training images come from.
+        raw: folder of the downloads.
+        command: shell command that prepares the set.
+        download: whether the network may be used.
+    """
+
+    key: str
+    class_name: str
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    num_images: int
+    split_argument: bool
+    parts: tuple[str, ...]
+    raw: Path
+    command: str
+    download: bool
+
+    def identity(self) -> str:
+        """Return a constant: torchvision checks its downloads against fixed checksums."""
+        return "/".join(("torchvision", self.class_name, *self.parts[1:]))
+
+    def require(self) -> None:
+        """Raise `DataError` with the command to run when there are no raw files."""
+        if not self.download and not self.raw.is_dir():
+            raise self._missing()
+
+    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
+        """Write the four arrays; returns the class names."""
+        names: tuple[str, ...] = ()
+        done = 0
+        for split, parts in (("train", self.parts), ("test", ("test",))):
+            blocks, labels = [], []
+            for part in parts:
+                dataset = self._open(part)
+                images = np.asarray(dataset.data)
+                if images.ndim == 3:  # grey, without a channel dimension
+                    images = images[:, None]
+                elif images.shape[1:] != self.image_shape:  # channels last
+                    images = images.transpose(0, 3, 1, 2)
+                targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
+                blocks.append(images)
+                labels.append(np.asarray(targets, dtype=np.int64))
+                done += len(images)
+            shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
+            writer.put_blocks(f"{split}_images", shape, blocks)
+            writer.put(f"{split}_labels", np.concatenate(labels))
+            names = tuple(getattr(dataset, "classes", None) or map(str, range(self.num_classes)))
+            if progress is not None:
+                progress(done, self.num_images)
+        return names
+
+    def _open(self, split: str) -> Any:
+        from torchvision import datasets
+
+        kwargs = {"split": split} if self.split_argument else {"train": split == "train"}
+        broken = (
+            *(OSError, RuntimeError, ValueError, EOFError, KeyError, AssertionError),
+            *(http.client.HTTPException, tarfile.TarError, pickle.UnpicklingError),
+        )
+        timeout = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(TIMEOUT)
+        try:
+            # torchvision prints to stdout, which is for results.
+            with contextlib.redirect_stdout(sys.stderr):
+                return getattr(datasets, self.class_name)(
+                    str(self.raw), download=self.download, **kwargs
+                )
+        except broken as err:
+            if not self.download:
+                raise self._missing() from err
+            raise DataError(
+                f"{self.key} could not be downloaded or read ({first_line(err)}); without a network"
+                f" put torchvision's files for {self.class_name} into {self.raw} by hand, or use a"
+                " Hugging Face Parquet folder: hub:PATH"
+            ) from err
+        finally:
+            socket.setdefaulttimeout(timeout)
+
+    def _missing(self) -> DataError:
+        return DataError(
+            f"data set {self.key!r} is not in the cache, and no intact files of it are in"
+            f" {self.raw}; run: {self.command}"
+        )
+
+
+def _register(
+    name: str,
+    class_name: str,
+    size: tuple[int, tuple[int, int, int], int, int],
+    *,
+    split_argument: bool = False,
+    parts: tuple[str, ...] = ("train",),
+) -> None:
+    def make(request: Request) -> TorchvisionSet:
+        num_classes, image_shape, *counts = size
+        return TorchvisionSet(
+            name,
+            class_name,
+            num_classes,
+            image_shape,
+            sum(counts),
+            split_argument,
+            parts,
+            request.root / "raw",
+            request.command,
+            request.download,
+        )
+
+    SOURCES[name] = Entry(make, size=size)
+
+
+_register("cifar10", "CIFAR10", (10, (3, 32, 32), 50_000, 10_000))
+_register("cifar100", "CIFAR100", (100, (3, 32, 32), 50_000, 10_000))
+_register("svhn", "SVHN", (10, (3, 32, 32), 73_257, 26_032), split_argument=True)
+_register("mnist", "MNIST", (10, (1, 28, 28), 60_000, 10_000))
+_register("fashion-mnist", "FashionMNIST", (10, (1, 28, 28), 60_000, 10_000))
+_register(
+    "stl10",
+    "STL10",
+    (10, (3, 96, 96), 105_000, 8_000),
+    split_argument=True,
+    parts=("train", "unlabeled"),
+)
