@@ -17,6 +17,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    Size,
     register,
 )
 from fedbench.bench.nn import Backbone, mlp
@@ -37,9 +38,9 @@ class Aligned(Method):
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how both views are made"
     )
-    hidden_dim: int = Field(2048, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int | None = Field(
-        None, ge=1, description="width of the projector's output; null = the encoder's"
+    hidden_dim: Size = Field(2048, description="width of the projector's hidden layer")
+    projection_dim: Size | None = Field(
+        None, description="width of the projector's output; null = the encoder's"
     )
 
     def needs(self) -> Needs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from pydantic import Field
 
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Net
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Net, Size
 from fedbench.bench.nn import Backbone, ImageDecoder, latent_encoder
 
 
@@ -16,9 +16,9 @@ class Autoencoder(Method):
     place of half the sum; Adam's steps are the same for both.
     """
 
-    latent_dim: int | None = Field(None, ge=1, description="width of z; null = the encoder's own")
-    decoder_width: int = Field(
-        32, ge=1, description="channels before the image, doubled per halving of its sides"
+    latent_dim: Size | None = Field(None, description="width of z; null = the encoder's own")
+    decoder_width: Size = Field(
+        32, description="channels before the image, doubled per halving of its sides"
     )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:

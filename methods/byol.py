@@ -18,6 +18,7 @@ from fedbench.bench.method import (
     Needs,
     Net,
     Sharing,
+    Size,
     register,
 )
 from fedbench.bench.nn import (
@@ -54,8 +55,8 @@ class BYOL(DivergenceAware):
     augmentation: Literal["byol-o", "simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "byol-o", description="how views are made; byol-o makes the second in another way"
     )
-    hidden_dim: int = Field(1024, ge=1, description="hidden width of projector and predictor")
-    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    hidden_dim: Size = Field(1024, description="hidden width of projector and predictor")
+    projection_dim: Size = Field(512, description="width of the projector's output")
     ema_decay: float = Field(0.99, ge=0, le=1, description="share of the old target that is kept")
     ema_inverted: bool = Field(
         False, description="keep the share 1 - ema_decay instead, as the released code does"

@@ -55,7 +55,9 @@ class CBAFed(Method):
     rare_share: float = Field(
         0.03, ge=0, le=1, description="below this share a class is taken as second guess too"
     )
-    warmup_rounds: int = Field(1, ge=0, description="first rounds on labelled images alone")
+    warmup_rounds: int = Field(
+        1, ge=0, le=1_000_000, description="first rounds on labelled images alone"
+    )
     augmentation: Literal["weak", "base", "simclr-m"] = Field(
         "weak", description="how views are made, to guess and to train"
     )

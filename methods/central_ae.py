@@ -20,6 +20,7 @@ from fedbench.bench.method import (
     Net,
     RoundPlan,
     Sharing,
+    Size,
     register,
 )
 from fedbench.bench.nn import Backbone, mlp
@@ -39,9 +40,9 @@ class CentralAE(Autoencoder):
     """
 
     pretrain_rounds: int = Field(
-        2, ge=0, description="rounds of reconstruction before the configured ones"
+        2, ge=0, le=1_000_000, description="rounds of reconstruction before the configured ones"
     )
-    hidden_dim: int = Field(512, ge=1, description="hidden width of the classifier")
+    hidden_dim: Size = Field(512, description="hidden width of the classifier")
     classifier_lr: float = Field(0.1, gt=0, description="SGD on the labels: the classifier's rate")
     encoder_lr: float = Field(0.01, ge=0, description="SGD on the labels: the encoder's rate")
 

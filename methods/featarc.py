@@ -18,6 +18,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    Size,
     register,
 )
 from fedbench.bench.nn import (
@@ -52,8 +53,8 @@ class FeatARC(Method):
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-o", description="how both views are made"
     )
-    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    hidden_dim: Size = Field(512, description="width of the projector's hidden layer")
+    projection_dim: Size = Field(512, description="width of the projector's output")
     projector_norm: bool = Field(
         True, description="the encoder's norm in the projector, hidden and output (no affine there)"
     )

@@ -22,6 +22,7 @@ from fedbench.bench.method import (
     Net,
     Server,
     Sharing,
+    Size,
     register,
 )
 from fedbench.bench.nn import Backbone, clip_length, keep_within_round, mlp
@@ -54,8 +55,8 @@ class FedSC(Method):
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how both views are made"
     )
-    hidden_dim: int = Field(1024, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    hidden_dim: Size = Field(1024, description="width of the projector's hidden layer")
+    projection_dim: Size = Field(512, description="width of the projector's output")
 
     def needs(self) -> Needs:
         """Ask for two views of a kind, and for a survey of the correlation matrices."""

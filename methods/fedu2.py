@@ -21,6 +21,7 @@ from fedbench.bench.method import (
     Net,
     PluginError,
     Server,
+    Size,
     Upload,
     averaged_parameters,
     register,
@@ -50,8 +51,8 @@ class FedU2(AddOn):
     """
 
     weight: float = Field(0.427, ge=0, description="factor of the regulariser's mean over views")
-    tangents: int = Field(6, ge=1, description="tangent points of a batch")
-    slices: int = Field(6, ge=1, description="directions in each tangent space")
+    tangents: Size = Field(6, description="tangent points of a batch")
+    slices: Size = Field(6, description="directions in each tangent space")
     combine: bool = Field(True, description="False: average as without the add-on")
     normalised: bool = Field(False, description="True: changes of length 2, as released")
     server_lr: float = Field(1.0, gt=0, description="step of the server")

@@ -18,6 +18,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    Size,
     register,
 )
 from fedbench.bench.nn import (
@@ -52,8 +53,8 @@ class FedX(Method):
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how all views are made; the release has no colours on CIFAR-10"
     )
-    hidden_dim: int = Field(256, ge=1, description="width of the heads' hidden layers")
-    projection_dim: int = Field(256, ge=1, description="width of their outputs")
+    hidden_dim: Size = Field(256, description="width of the heads' hidden layers")
+    projection_dim: Size = Field(256, description="width of their outputs")
 
     def needs(self) -> Needs:
         """Ask for two views, and one view of a second batch as anchors."""

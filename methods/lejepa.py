@@ -23,6 +23,7 @@ from fedbench.bench.method import (
     Net,
     Server,
     Sharing,
+    Size,
     Upload,
     register,
 )
@@ -49,12 +50,12 @@ class LeJEPA(Method):
 
     weight: float = Field(0.05, gt=0, lt=1, description="share of SIGReg in the loss")
     statistics: Literal["local", "global"] = Field("local", description="whose embeddings")
-    slices: int = Field(256, ge=1, description="random directions; 1,024 in the source")
+    slices: Size = Field(256, description="random directions; 1,024 in the source")
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how both views are made"
     )
-    hidden_dim: int = Field(2048, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int = Field(64, ge=1, description="width of the projector's output")
+    hidden_dim: Size = Field(2048, description="width of the projector's hidden layer")
+    projection_dim: Size = Field(64, description="width of the projector's output")
 
     def needs(self) -> Needs:
         """Ask for two views; for global statistics, for a survey of their sums."""

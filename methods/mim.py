@@ -15,6 +15,7 @@ from fedbench.bench.method import (
     Needs,
     Net,
     Sharing,
+    Size,
     register,
 )
 from fedbench.bench.nn import (
@@ -50,11 +51,11 @@ class MaskedImages(Method):
     ratio: float = Field(0.75, gt=0, lt=1, description="share of the patches that is hidden")
     normalised: bool = Field(True, description="normalise the pixels of each patch to predict")
     decoder_dim: int = Field(
-        96, ge=4, multiple_of=4, description="width of the decoder's tokens, for a vit"
+        96, ge=4, le=16_384, multiple_of=4, description="width of the decoder's tokens, for a vit"
     )
-    decoder_layers: int = Field(1, ge=1, description="layers of the decoder, for a vit")
-    decoder_width: int = Field(
-        32, ge=1, description="channels before the image, doubled per halving, for other backbones"
+    decoder_layers: int = Field(1, ge=1, le=64, description="layers of the decoder, for a vit")
+    decoder_width: Size = Field(
+        32, description="channels before the image, doubled per halving, for other backbones"
     )
     personal_decoder: bool = Field(False, description="True: each client keeps its decoder")
 

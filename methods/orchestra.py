@@ -23,6 +23,7 @@ from fedbench.bench.method import (
     RoundPlan,
     Server,
     Sharing,
+    Size,
     Upload,
     register,
     rotate90,
@@ -64,7 +65,7 @@ class Orchestra(Method):
     neither could be given an epsilon. It covers the centroids; the weights go up unprotected.
     """
 
-    num_local_clusters: int = Field(8, ge=1, description="L; the paper: 8, CIFAR-100 16")
+    num_local_clusters: Size = Field(8, description="L; the paper: 8, CIFAR-100 16")
     representations: Literal["centroids", "memory", "private", "random"] = Field(
         "centroids",
         description="what goes up; memory: the rows themselves, the ideal case; private: centroids"
@@ -84,8 +85,12 @@ class Orchestra(Method):
     global_lr: float = Field(0.01, gt=0, description="its learning rate")
     global_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
     global_weight_decay: float = Field(1e-4, ge=0, description="its weight decay")
-    num_global_clusters: int = Field(32, ge=2, description="G; the paper: 32, CIFAR-100 256")
-    memory_size: int = Field(128, ge=2, description="most projections that a client clusters")
+    num_global_clusters: int = Field(
+        32, ge=2, le=16_384, description="G; the paper: 32, CIFAR-100 256"
+    )
+    memory_size: int = Field(
+        128, ge=2, le=65_536, description="most projections that a client clusters"
+    )
     temperature: float = Field(0.1, gt=0, description="softmax divisor; the paper's text has none")
     ema_decay: float = Field(0.996, ge=0, le=1, description="share of the old target kept")
     augmentation: Literal["orchestra-o", "simclr-m"] = Field("orchestra-o", description="of views")
@@ -95,8 +100,8 @@ class Orchestra(Method):
     target: bool = Field(True, description="false: the online parts take the target's place")
     degeneracy: bool = Field(True, description="predict quarter turns of a third view as well")
     online_x1_pass: bool = Field(True, description="online batch norms see view 1 too")
-    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int = Field(512, ge=1, description="width of its output and of a centroid")
+    hidden_dim: Size = Field(512, description="width of the projector's hidden layer")
+    projection_dim: Size = Field(512, description="width of its output and of a centroid")
 
     def needs(self) -> Needs:
         """Ask for the target's view, the other one, a third to be turned, and a round 0.

@@ -23,6 +23,7 @@ from fedbench.bench.method import (
     Net,
     Server,
     Sharing,
+    Size,
     Upload,
     register,
 )
@@ -63,9 +64,9 @@ class PFedAE(Method):
     gradient: Literal["split", "ste", "ship"] = Field(
         "split", description="how the encoder's gradient gets through the server's parts"
     )
-    latent_dim: int | None = Field(None, ge=1, description="width of z; null = the encoder's own")
-    decoder_width: int = Field(
-        32, ge=1, description="channels before the image, doubled per halving of its sides"
+    latent_dim: Size | None = Field(None, description="width of z; null = the encoder's own")
+    decoder_width: Size = Field(
+        32, description="channels before the image, doubled per halving of its sides"
     )
     server_steps: Literal["epoch", "single"] = Field(
         "epoch", description="an epoch over the round's latents, or one step on all of them"

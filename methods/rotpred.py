@@ -17,6 +17,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    Size,
     register,
     rotate90,
 )
@@ -33,8 +34,8 @@ class RotPred(Method):
     it, and neither gives a learning rate for it.
     """
 
-    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    hidden_dim: Size = Field(512, description="width of the projector's hidden layer")
+    projection_dim: Size = Field(512, description="width of the projector's output")
 
     def needs(self) -> Needs:
         """Ask for the image itself; `loss` turns it."""

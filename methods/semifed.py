@@ -45,7 +45,9 @@ class SemiFed(Method):
     threshold: float = Field(0.95, ge=0, le=1, description="least confidence of a pseudo-label")
     consistency_weight: float = Field(1.0, ge=0, description="factor of the divergence of views")
     pseudo_weight: float = Field(1.0, ge=0, description="factor of the pseudo-labels' loss")
-    warmup_rounds: int = Field(0, ge=0, description="first rounds on labelled images alone")
+    warmup_rounds: int = Field(
+        0, ge=0, le=1_000_000, description="first rounds on labelled images alone"
+    )
     augmentation: Literal["weak", "base", "simclr-m"] = Field(
         "weak", description="how the first view is made; the second one is always strong"
     )

@@ -15,6 +15,7 @@ from fedbench.bench.method import (
     Loss,
     Needs,
     Net,
+    Size,
     register,
 )
 from fedbench.bench.nn import (
@@ -53,9 +54,9 @@ class SimSiam(DivergenceAware):
     heads: Literal["o", "m", "m-pre"] = Field(
         "o", description="three normed layers; two layers and a norm; the norm in front of them"
     )
-    hidden_dim: int = Field(256, ge=1, description="width of the projector's hidden layers")
-    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
-    predictor_dim: int = Field(512, ge=1, description="width of the predictor's hidden layer")
+    hidden_dim: Size = Field(256, description="width of the projector's hidden layers")
+    projection_dim: Size = Field(512, description="width of the projector's output")
+    predictor_dim: Size = Field(512, description="width of the predictor's hidden layer")
 
     def needs(self) -> Needs:
         """Ask for two views of a kind; batch norm in the heads asks for two images by itself."""

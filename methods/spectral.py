@@ -17,6 +17,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    Size,
     register,
 )
 from fedbench.bench.nn import (
@@ -50,13 +51,13 @@ class Spectral(Method):
     augmentation: Literal["spec-o", "simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "spec-o", description="how views are made; spec-o: the first weakly, the second strongly"
     )
-    hidden_dim: int = Field(512, ge=1, description="width of the projector's hidden layer")
-    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    hidden_dim: Size = Field(512, description="width of the projector's hidden layer")
+    projection_dim: Size = Field(512, description="width of the projector's output")
     projector_norm: bool = Field(
         True, description="the encoder's norm in the projector, hidden and output (no affine there)"
     )
-    num_outputs: int | None = Field(
-        32, ge=1, description="linear layer on the unit-length projections; null = none"
+    num_outputs: Size | None = Field(
+        32, description="linear layer on the unit-length projections; null = none"
     )
 
     def needs(self) -> Needs:

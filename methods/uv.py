@@ -21,6 +21,7 @@ from fedbench.bench.method import (
     Net,
     Server,
     Sharing,
+    Size,
     Upload,
     register,
 )
@@ -50,10 +51,8 @@ class UV(AddOn):
     uv_on: Literal["all", "unlabelled"] = Field(
         "all", description="images that the term sees; pseudo-labelled ones count as labelled"
     )
-    hidden_dim: int = Field(
-        2048, ge=1, description="width of the client-ID projector's hidden layer"
-    )
-    code_dim: int = Field(128, ge=1, description="width of its output and of a client's row")
+    hidden_dim: Size = Field(2048, description="width of the client-ID projector's hidden layer")
+    code_dim: Size = Field(128, description="width of its output and of a client's row")
 
     @model_validator(mode="after")
     def _sees_unlabelled(self) -> Self:

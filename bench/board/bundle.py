@@ -31,8 +31,9 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.results.metrics import METRICS
 from fedbench.bench.results.store.reader import parse_record
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import has_checksum, read_table, to_records
+from fedbench.bench.results.store.schema import UNPACKED, has_checksum, read_table, to_records
 from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import read_regular
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.sealed_json import seal, unseal
 
@@ -203,7 +204,7 @@ def _unpacked(path: Path, folder: Path) -> Path:
 
 def _read(root: Path, path: Path) -> Bundle:
     try:
-        data = (root / MANIFEST).read_bytes()
+        data = read_regular(root / MANIFEST, _LARGEST)
     except FileNotFoundError as cause:
         raise StoreError(
             f"{str(path)!r} is no bundle: it has no {MANIFEST}; `fedbench submit` writes bundles,"
@@ -219,10 +220,12 @@ def _read(root: Path, path: Path) -> Bundle:
     problems = list(_file_problems(root, rows, hashes))
     bad = {row_id for row_id, _ in problems}
     entries: dict[str, Entry] = {}
+    left = UNPACKED
     for row_id in rows:
         if row_id not in bad:
             try:
-                entries[row_id] = _entry(root, row_id)
+                entries[row_id], size = _entry(root, row_id, left)
+                left -= size
             except StoreError as err:
                 problems.append((row_id, str(err)))
     return Bundle(root, identity, by, entries, tuple(problems))
@@ -264,12 +267,9 @@ def _file_problems(
 ) -> Iterator[tuple[str, str]]:
     owners = {name: row_id for row_id in rows for name in files_of(row_id)}
     for name, hashed in hashes.items():
-        path, row_id = root / name, owners.get(name, "")
+        row_id = owners.get(name, "")
         try:
-            if path.is_symlink() or path.stat().st_size > _LARGEST:
-                yield row_id, f"{name} is no plain file of at most {_LARGEST:,} bytes"
-                continue
-            data = path.read_bytes()
+            data = read_regular(root / name, _LARGEST)
         except OSError as err:
             yield row_id, f"{name} cannot be read ({err.strerror})"
             continue
@@ -282,7 +282,8 @@ def _file_problems(
             yield "", f"{name} is not in the manifest"
 
 
-def _entry(root: Path, row_id: str) -> Entry:
+def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
+    """Return a row with its curve, which may unpack to `most` bytes, and the bytes that it has."""
     row_name, curve_name, card_name = files_of(row_id)
     data = (root / row_name).read_bytes()
     row = parse_record(root / row_name, data, Row)
@@ -293,9 +294,10 @@ def _entry(root: Path, row_id: str) -> Entry:
         if not has_checksum(content):
             raise StoreError(f"{name} has no checksum; it was not written by fedbench")
     try:
-        points = to_records(read_table(curve))
+        table = read_table(curve, most)
+        points = to_records(table)
     except StoreError as err:
         raise StoreError(f"{curve_name}: {err}") from err
     if (root / card_name).read_text("utf-8", "replace") != card_text(row, len(points)):
         raise StoreError(f"{card_name} does not say what the row says")
-    return Entry(row, tuple(points))
+    return Entry(row, tuple(points)), table.nbytes

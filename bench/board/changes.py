@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.lines import Line
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.system.text import markdown
 
 
 @dataclass(frozen=True)
@@ -124,15 +125,21 @@ def changes_text(found: Sequence[Change], before: str, after: str) -> str:
         before: name of the earlier release.
         after: that of the later one.
     """
-    lines = [f"# Ranks of {after} that {before} did not have", ""]
+    lines = [f"# Ranks of {markdown(after)} that {markdown(before)} did not have", ""]
     if not found:
         return "\n".join([*lines, "No rank has changed.", ""])
     for board in dict.fromkeys(change.board for change in found):
-        lines += [f"## {board}", "", "| method | before | after | cause |", "|---|---|---|---|"]
+        lines += [
+            f"## {markdown(board)}",
+            "",
+            "| method | before | after | cause |",
+            "|---|---|---|---|",
+        ]
         for change in found:
             if change.board == board:
                 name = f"{change.method} ({change.variant})" if change.variant else change.method
                 ranks = [str(r) if r is not None else "–" for r in (change.before, change.after)]
-                lines.append(f"| {name} | {' | '.join(ranks)} | {change.cause} |")
+                cells = (markdown(name), *ranks, markdown(change.cause))
+                lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pyarrow as pa
 from fedbench.bench.board.bundle import LICENCE
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.system.text import markdown, visible_json
 
 _LICENCE_URL = "https://creativecommons.org/publicdomain/zero/1.0/"
 _CROISSANT = "http://mlcommons.org/croissant/1.0"
@@ -100,18 +100,19 @@ class Description:
             for name in ("method", "dataset", "preset", "benchmark_version", "status", "platform")
         ]
         return _CARD.format(
-            title=self.title,
+            title=markdown(self.title),
             version=self.version,
-            summary=self._summary(),
+            summary=markdown(self._summary()),
             use=self.use,
             origin=self.origin,
             contents="\n".join(
-                f"| {name} | {value} | {number:,} |"
+                f"| {name} | {markdown(value)} | {number:,} |"
                 for name, found in counts
                 for value, number in sorted(found.items())
             ),
             columns="\n".join(
-                f"| `{name}` | {kind} | {text} |" for name, kind, text in self._columns()
+                f"| {markdown(name)} | {kind} | {markdown(text)} |"
+                for name, kind, text in self._columns()
             ),
             licence=f"{LICENCE}: {_LICENCE_URL}",
         )
@@ -179,7 +180,7 @@ class Description:
                 }
             ],
         }
-        return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        return visible_json(record, indent=2) + "\n"
 
 
 _CARD = """\

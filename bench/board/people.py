@@ -125,6 +125,8 @@ def signing_key(file: Path) -> str | None:
     signature = signature_of(file)
     if not signature.exists():
         return None
+    if signature.is_symlink() or not signature.is_file():  # ssh-keygen would wait for a pipe
+        raise ConfigError(f"{signature.name} is no plain file")
     command = ["-Y", "check-novalidate", "-n", _NAMESPACE, "-s", str(signature)]
     done = _ssh_keygen(command, file.read_bytes())
     found = re.search(r"SHA256:\S+", done.stdout)

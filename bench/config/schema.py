@@ -26,14 +26,19 @@ LARGEST = 1e37
 would refuse the factor in the middle of a run."""
 SMALLEST = 1e-45
 """Smaller numbers become 0 in float32."""
+LARGEST_INT = 2**31 - 1
+Size = Annotated[int, Field(ge=1, le=16_384)]
+"""A dimension of a tensor: features, hidden units, channels, clusters, slices."""
 
 
 def fitting(value: Any) -> Any:
     """Return the value; a validator for pydantic models.
 
     Raises:
-        ValueError: for a number that float32 cannot hold.
+        ValueError: for a number that float32 cannot hold, or a whole one that int32 cannot.
     """
+    if isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise ValueError(f"must be at most {LARGEST_INT:,} in size")
     if isinstance(value, float) and abs(value) > LARGEST:
         raise ValueError(f"must be at most {LARGEST:g} in size, since training is in float32")
     if isinstance(value, float) and 0 < abs(value) < SMALLEST:
@@ -105,7 +110,9 @@ class DataConfig(Strict):
         le=4096,
         description="resize images to squares of so many pixels; null = all have one size",
     )
-    num_clients: int = Field(8, ge=1, description="data holders the training set is dealt to")
+    num_clients: int = Field(
+        8, ge=1, le=1_000_000, description="data holders the training set is dealt to"
+    )
     partition: Partitioner = Field(
         "dirichlet-balanced", description="rule that deals images to clients; see docs/data.md"
     )
@@ -117,7 +124,9 @@ class DataConfig(Strict):
     )
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
     classes_per_client: int = Field(2, ge=1, description="pathological only")
-    rotation_bins: int = Field(10, ge=1, description="rotation, joint: bins that cover 360 degrees")
+    rotation_bins: int = Field(
+        10, ge=1, le=360, description="rotation, joint: bins that cover 360 degrees"
+    )
     rotation_alpha: float = Field(0.1, gt=0, description="rotation, joint: Dirichlet over bins")
     multiply_prior: bool = Field(
         True, description="hsu, rotation, joint: concentration = alpha / number of classes or bins"
@@ -165,6 +174,7 @@ class ModelConfig(Strict):
     width: int | None = Field(
         None,
         ge=1,
+        le=2048,
         description="channels of the first stage, or of a token; null = the backbone's own",
     )
     stem_stride: int = Field(
@@ -173,7 +183,7 @@ class ModelConfig(Strict):
     norm: Literal["batch", "batch-local", "group"] = Field(
         "group", description="batch norm averaged, batch norm kept by each client, or group norm"
     )
-    norm_groups: int = Field(2, ge=1, description="groups of a group norm")
+    norm_groups: int = Field(2, ge=1, le=2048, description="groups of a group norm")
     head_norm: Literal["encoder", "batch", "group"] = Field(
         "encoder", description="norm of the heads; encoder: the same as the encoder's"
     )
@@ -223,7 +233,7 @@ class ClientConfig(Strict):
 class FederationConfig(Strict):
     """Rounds, and the share of clients in each."""
 
-    num_rounds: int = Field(10, ge=0, description="communication rounds")
+    num_rounds: int = Field(10, ge=0, le=1_000_000, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="cohort size / number of clients")
 
 
@@ -271,7 +281,7 @@ class EvaluationConfig(Strict):
         0.1, gt=0, description="knn: divisor of similarities in the weights of votes"
     )
     linear_l2: float = Field(1e-4, ge=0, description="linear: penalty per training example")
-    mlp_hidden_dim: int = Field(512, ge=1, description="mlp: hidden units")
+    mlp_hidden_dim: Size = Field(512, description="mlp: hidden units")
     mlp_epochs: int = Field(100, ge=1, description="mlp: passes over the features")
     mlp_lr: float = Field(0.1, gt=0, description="mlp: learning rate of its SGD")
     probe_fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(

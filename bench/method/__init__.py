@@ -4,6 +4,7 @@ A plugin imports from here and from `fedbench.bench.nn`. Start with the docstrin
 hooks say when they run and what they may change. `register` puts a method into the registry.
 """
 
+from fedbench.bench.config import Size
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.data.views.image_ops import rotate90
 from fedbench.bench.method.base import (
@@ -47,6 +48,7 @@ __all__ = [
     "RoundPlan",
     "Server",
     "Sharing",
+    "Size",
     "Upload",
     "averaged_parameters",
     "nothing_averaged",

@@ -64,6 +64,13 @@ def exhausted(cause: BaseException) -> ResourceError | None:
         )
     if isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
         limit = _EXHAUSTED[errno.EAGAIN]
+    elif isinstance(cause, MemoryError) or (
+        isinstance(cause, RuntimeError) and "can't allocate memory" in str(cause)  # torch's
+    ):
+        return ResourceError(
+            "this machine has not the memory that is asked for; choose a smaller model, smaller"
+            " batches, or fewer --workers"
+        )
     elif isinstance(cause, OSError) and cause.errno in _EXHAUSTED:
         limit = _EXHAUSTED[cause.errno]
     else:

@@ -64,12 +64,28 @@ def read_limited(path: Path, limit: int) -> bytes:
         if first == b"":
             raise OSError(errno.EPIPE, "it is a pipe that nothing writes to", str(path))
         os.set_blocking(descriptor, True)
-        data = first or b""
+        data = bytearray(first or b"")
         while state.st_size <= limit and len(data) <= limit and (more := file.read(2**16)):
             data += more
     if max(state.st_size, len(data)) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
-    return data
+    return bytes(data)
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Return the bytes of a file, without opening what is no plain file.
+
+    Args:
+        path: the file; a symbolic link is refused like a pipe, a device and a socket.
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: if it cannot be read; with `EINVAL` if it is no plain file, with `EFBIG` if it is
+            larger.
+    """
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return read_limited(path, limit)
 
 
 def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = StoreError) -> None:

@@ -11,6 +11,8 @@ _HIDDEN = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # C0 without the line end, DEL, C1
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"  # direction marks, line separators
 )
+_MARKUP = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
+"""The `*` of a table's best is alone in its cell."""
 
 
 def utf8_text(text: str) -> str:
@@ -48,6 +50,15 @@ def single_line(text: str) -> str:
     a\nb
     """
     return visible(text).replace("\n", r"\n")
+
+
+def markdown(text: str) -> str:
+    r"""Return `single_line` text whose characters are no markup in Markdown, HTML included.
+
+    >>> print(markdown("a|b"), markdown("<script>"), markdown("*"))
+    a\|b \<script> *
+    """
+    return _MARKUP.sub(r"\\\g<0>", single_line(text))
 
 
 def visible_json(value: Any, **options: Any) -> str:

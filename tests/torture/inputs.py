@@ -1,49 +1,60 @@
-"""Generated command lines, YAML files, environments, stores and data layouts; none is a bug.
+"""Generated command lines, files, environments, stores, bundles, addresses; none is a bug.
 
 Run by hand; pytest runs a short version of it:
 
     python tests/torture/inputs.py FOLDER [INPUTS [SEED]]
 
 Commands and options come from the command line itself. Every tenth input runs as a process of its
-own, the others in this one through the real entry point. An input fails if it ends in a traceback,
-an exit code other than 0, 2, 3, 4 and 5, more than two lines of error, output of `--json` that is
-no JSON, a raw control character, more than ten minutes, or a refused command that leaves a file in
-the place of the store. The inputs of a seed are always the same.
+own, the others in this one through the real entry point; every fiftieth gets a SIGTERM while Ray
+starts. An input fails if it ends in a traceback, an exit code other than 0, 2, 3, 4 and 5 (143 for
+the signal), more than two lines of error, output of `--json` that is no JSON, a raw control
+character on the screen or in a README.md that it wrote, more than ten minutes or 2 GB, or a refused
+command that leaves a file in the place of the store. The inputs of a seed are always the same.
 """
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from PIL import Image
 
+from fedbench.bench.board.bundle import card_text, files_of, manifest_text
+from fedbench.bench.board.copies import known_entries
+from fedbench.bench.board.submit import pack
 from fedbench.bench.config.yaml_files import shipped
+from fedbench.bench.results.store import checked, schema
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 from fedbench.cli import app, main
 
-SECONDS = 600
+SECONDS, MEGABYTES = 600, 2000
 ALLOWED = {0, 2, 3, 4, 5}
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 TINY = (
@@ -79,7 +90,16 @@ NAMES = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TERM", "FEDBENCH_STORE", "FEDBEN
 FIELDS = (
     *("client.lr", "client.batch_size", "seed", "data.name", "data.num_clients", "data.alpha"),
     *("method.temperature", "federation.num_rounds", "evaluation.protocols", "model.width"),
+    *("method.hidden_dim", "method.projection_dim", "model.norm_groups", "data.rotation_bins"),
+    *("evaluation.knn_neighbours", "evaluation.mlp_hidden_dim", "client.local_epochs"),
 )
+HOSTILE = (
+    *("\x1b[2J\x1b[31mx", "\u202egnp.exe", "<script>alert(1)</script>", "a|b|c", "x\n# y"),
+    *("[x](http://127.0.0.1)", "`", "$(rm x)", "x; rm y", "\x07", "\u2066x", "&lt;b&gt;"),
+)
+"""Names that a stranger gives to a method or a data set."""
+_MANY = 4 * 10**7
+"""Rows of a bomb: 320 MB of numbers."""
 SLOW = {"doctor", "figures", "reproduce", "dashboard"}
 """Commands that are drawn less often."""
 
@@ -121,6 +141,10 @@ class Torture:
         yaml = self.call(["config", "simclr", *TINY, "--yaml"], {})
         assert yaml[0] == 0, yaml
         self.config = yaml[1].encode()
+        self.entry = known_entries(store, [self.row])[0]
+        self.server = Server()
+        # One address may take what a stranger's may, but the driver does not wait for it.
+        checked._LARGEST, checked._SECONDS, checked._IDLE_SECONDS = 2**22, 2.0, 1.0
 
     def call(self, words: list[str], env: Mapping[str, str]) -> tuple[int | None, str, str]:
         """Run a command in this process; the code is None if it took too long."""
@@ -171,8 +195,11 @@ class Torture:
         """Generate and run one input."""
         place = self.folder / "inputs" / str(number)
         place.mkdir(parents=True)
+        if number % 50 == 49:
+            return self.terminated(place)
         make = self.random.choices(
-            [self.command_line, self.yaml, self.stored, self.images], [5, 2, 4, 3]
+            [self.command_line, self.yaml, self.stored, self.images, self.strangers],
+            [5, 2, 4, 3, 3],
         )[0]
         words, store = make(place)
         words = [word.replace("\0", "\x01") for word in words]  # no system passes a NUL
@@ -181,10 +208,12 @@ class Torture:
         env["FEDBENCH_DATA_DIR"] = str(self.data)
         env.setdefault("FEDBENCH_STORE", str(place / "default"))
         alone = number % 10 == 9 and all("\0" not in word and _fits(word) for word in words)
+        alone = alone and not any(word.startswith("http:") for word in words)
         before = _listing(store)
         code, out, err = (self.spawn if alone else self.call)(words, env)
         outcome = Outcome(make.__name__, words, code, out, err)
         outcome.wrong += _faults(outcome, "FORCE_COLOR" in env)
+        outcome.wrong += [fault for file in place.rglob("README.md") for fault in _markup(file)]
         if code == 2 and _listing(store) != before:
             outcome.wrong.append(f"left behind: {sorted(_listing(store) - before)[:3]}")
         shutil.rmtree(place, ignore_errors=True)
@@ -282,6 +311,52 @@ class Torture:
         if words[0] not in self.commands:
             words = ["leaderboard", "--json"]
         return [*words, "--store", str(store)], store
+
+    def strangers(self, place: Path) -> tuple[list[str], Path]:
+        """Read an address, check a bundle, or release rows, that mean harm."""
+        draw, store = self.random, place / "store"
+        choice = draw.randrange(4)
+        if choice == 0:
+            kind = draw.choice([*Handler.ANSWERS])
+            words = draw.choice([["leaderboard"], ["leaderboard", "--json"], ["merge"], ["runs"]])
+            address = f"http://127.0.0.1:{self.server.port}/{kind}/x.parquet"
+            if words == ["merge"]:
+                return ["merge", address, "--store", str(store)], store
+            return [*words, "--store", address], store
+        if choice == 1:
+            shutil.copytree(self.base, store)
+            for path in (store / "rows").iterdir():
+                path.unlink()
+            names = ("method", "dataset", "preset", "platform", "hardware", "git_sha")
+            odd = {name: draw.choice(HOSTILE) for name in names if draw.random() < 0.5}
+            Store(store).write_row(self.row.model_copy(update=odd))
+            words = ["release", str(place / "out"), "--version", "1", "--store", str(store)]
+            return [*words, *draw.choice([[], ["--json"]])], store
+        bundle = place / "bundle"
+        bundle.mkdir()
+        pack([self.entry], None, bundle)
+        if choice == 2:
+            _special(bundle / draw.choice(["manifest.json", *files_of(self.row.row_id)]), draw)
+        else:
+            _bomb(bundle, self.row, draw)
+        return ["verify", str(bundle), *draw.choice([[], ["--json"]]), "--store", str(store)], store
+
+    def terminated(self, place: Path) -> Outcome:
+        """Send SIGTERM to a study while Ray starts."""
+        words = ["tune", "simclr", "--trials", "2", *TINY, "--store", str(place / "store")]
+        command = [sys.executable, "-m", "fedbench", *words]
+        env = {**os.environ, "FEDBENCH_DATA_DIR": str(self.data)}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=env, text=True, **pipes) as process:
+            while process.poll() is None and not _has_child(process.pid, "gcs_server"):
+                time.sleep(0.01)
+            time.sleep(self.random.uniform(0, 3))
+            process.terminate()
+            out, err = process.communicate(timeout=SECONDS)
+        outcome = Outcome("terminated", words, process.returncode, out, err)
+        outcome.wrong += [f"exit code {process.returncode}"] * (process.returncode != 143)
+        outcome.wrong += ["traceback"] * ("Traceback" in err)
+        return outcome
 
     def images(self, place: Path) -> tuple[list[str], Path]:
         """Make a small data set, often with something odd in it, and deal it to clients."""
@@ -454,6 +529,125 @@ def _png(size: int, seed: int) -> bytes:
     return content.getvalue()
 
 
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers that a client must not take."""
+
+    ANSWERS = (
+        *("endless", "endless-sums", "slow", "slow-header", "torn", "large", "loop", "silent"),
+        *("gone", "text"),
+    )
+
+    def do_GET(self) -> None:
+        kind, _, name = self.path.strip("/").partition("/")
+        if name == "SHA256SUMS" and kind != "endless-sums":
+            self.send_error(404)
+            return
+        with suppress(OSError):  # the client has gone
+            self.answer(kind)
+
+    def answer(self, kind: str) -> None:
+        if kind == "slow-header":
+            self.wfile.write(b"HTTP/1.0 200 ")
+            self.drip(b"O")
+        if kind == "silent":
+            time.sleep(3)
+        if kind in ("gone", "silent"):
+            self.send_error(404 if kind == "gone" else 503)
+            return
+        self.send_response(302 if kind == "loop" else 200)
+        if kind == "loop":
+            self.send_header("Location", self.path)
+        if kind in ("torn", "large"):
+            self.send_header("Content-Length", str({"torn": 100, "large": 2**40}[kind]))
+        self.end_headers()
+        if kind == "slow":
+            self.drip(b"P")
+        while kind.startswith("endless"):
+            self.wfile.write(bytes(2**16))
+        self.wfile.write(b"PAR1, no table")
+
+    def drip(self, byte: bytes) -> None:
+        for _ in range(100):
+            self.wfile.write(byte)
+            time.sleep(0.1)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A server on a free port, until this process ends."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.port = self.server_port
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+def _special(path: Path, draw: random.Random) -> None:
+    """Put a pipe, a device, a socket, a folder or a link in the place of a file."""
+    path.unlink()
+    match draw.randrange(6):
+        case 0 | 1:
+            os.mkfifo(path)
+        case 2:
+            path.symlink_to(draw.choice(["/dev/zero", "/dev/stdin", "/etc/hostname", path.name]))
+        case 3:
+            here = os.open(path.parent, os.O_RDONLY)  # names of sockets are short
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(f"/proc/self/fd/{here}/{path.name}")
+            os.close(here)
+        case 4:
+            path.mkdir()
+        case 5:
+            pass
+
+
+def _bomb(bundle: Path, row: Row, draw: random.Random) -> None:
+    """Write a curve, or a row, of few bytes that unpacks to many; hashes are made anew."""
+    row_name, curve_name, card_name = files_of(row.row_id)
+    (bundle / draw.choice([curve_name, curve_name, row_name])).write_bytes(
+        _large(draw.randrange(4))
+    )
+    (bundle / card_name).write_text(card_text(row, _MANY))
+    names = files_of(row.row_id)
+    (bundle / "manifest.json").write_text(
+        manifest_text({name: (bundle / name).read_bytes() for name in names}, None)
+    )
+
+
+@cache
+def _large(kind: int) -> bytes:
+    """Return a Parquet file with a checksum: zeros, nulls, equal numbers, equal long texts."""
+    equal = pa.array(np.zeros(_MANY, np.int8))
+    column = [
+        lambda: pa.array(np.zeros(_MANY)),
+        lambda: pa.nulls(_MANY, pa.float64()),
+        lambda: pa.DictionaryArray.from_arrays(equal, pa.array([1.5])),
+        lambda: pa.DictionaryArray.from_arrays(equal, pa.array(["x" * 10**5])),
+    ][kind]()
+    return with_checksum(pa.table({"loss": column}))
+
+
+def with_checksum(table: pa.Table) -> bytes:
+    """Return a table as `table_bytes` does, but with dictionaries where its columns have them."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({schema._CHECKSUM.decode(): schema._ZEROS.decode()})
+    data = bytes(sink.getvalue().to_pybytes())
+    start = schema._checksum_start(data)
+    return data[:start] + schema._checksum(data, start) + data[start + len(schema._ZEROS) :]
+
+
+def _has_child(pid: int, name: str) -> bool:
+    with suppress(psutil.Error):
+        return any(name in child.name() for child in psutil.Process(pid).children(recursive=True))
+    return False
+
+
 class _Late(BaseException):
     """The command took too long."""
 
@@ -487,6 +681,13 @@ def _listing(folder: Path) -> set[str]:
     return set()
 
 
+def _markup(file: Path) -> list[str]:
+    """Return what a reader of a page would see or run that nobody of the project wrote."""
+    text = file.read_text(encoding="utf-8")
+    wrong = [f"raw control character in {file.name}"] * bool(CONTROL.search(text))
+    return wrong + [f"markup in {file.name}"] * bool(re.search(r"(?<!\\)(<script|\[x\]\()", text))
+
+
 def _faults(outcome: Outcome, coloured: bool) -> list[str]:
     wrong = []
     if outcome.code not in ALLOWED:
@@ -502,6 +703,8 @@ def _faults(outcome: Outcome, coloured: bool) -> list[str]:
             json.loads(outcome.out)
         except ValueError:
             wrong.append("no JSON")
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MEGABYTES * 2**10:
+        wrong.append("more than 2 GB")
     if not coloured and CONTROL.search(outcome.out + outcome.err):
         wrong.append("raw control character")
     return wrong

@@ -24,7 +24,7 @@ from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.power import Standing, power
 from fedbench.bench.results.metrics import is_accuracy, metric_title, score
-from fedbench.bench.system.text import single_line
+from fedbench.bench.system.text import markdown, single_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +68,6 @@ MARKS = {
 }
 """Marks of standings in the column `best`."""
 
-_MARKDOWN = re.compile(r"[\\`|<$\[\]]|(?<=.)\*|\*(?=.)|~(?=~)")
-"""Characters that make Markdown of a cell; the `*` of the best is alone in its cell."""
 _FORMULA = re.compile(r"[=+\-@]")
 _NUMBER = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
 _NUMBERS = re.compile(rf"{_NUMBER}( {_NUMBER})*")
@@ -319,14 +317,14 @@ def to_markdown(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str
     parts = []
     for table in tables(board, ids):
         lines = [
-            f"### {_markdown(table.title)}",
+            f"### {markdown(table.title)}",
             "",
             _markdown_row(table.header),
             _markdown_row(["---"] * len(table.header)),
-            *map(_markdown_row, table.stressed(lambda cell: f"**{cell}**", _markdown)),
+            *map(_markdown_row, table.stressed(lambda cell: f"**{cell}**", markdown)),
         ]
         if table.footer:
-            lines += ["", _markdown(table.footer)]
+            lines += ["", markdown(table.footer)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -456,10 +454,6 @@ def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
 
 def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", single_line(text))
 
 
 def _tex(text: str) -> str:

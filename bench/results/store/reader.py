@@ -16,7 +16,13 @@ from typing import TypeVar
 
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Record, Row
-from fedbench.bench.results.store.schema import decode, decode_table, encode, read_table
+from fedbench.bench.results.store.schema import (
+    UNPACKED_BOARD,
+    decode,
+    decode_table,
+    encode,
+    read_table,
+)
 from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
@@ -84,7 +90,7 @@ class Reader:
     def _load_marked(self, paths: Sequence[Path], all_rows: Path) -> None:
         """Take the rows of unchanged files from the file of all rows."""
         with suppress(OSError, StoreError, ValueError):  # it only saves time
-            table = read_table(all_rows.read_bytes())
+            table = read_table(all_rows.read_bytes(), UNPACKED_BOARD)
             marks = json.loads((table.schema.metadata or {}).get(_MARKS, b"[]"))
             rows = zip(marks, decode_table(table, Row) if marks else [], strict=True)
             marked = {mark[2]: (tuple(mark[:2]), row) for mark, row in rows if len(mark) == 3}
@@ -137,7 +143,7 @@ def same_rows(old: bytes, new: bytes) -> bool:
     if old == new:
         return True
     with suppress(StoreError):  # a torn file has no rows
-        tables = [read_table(data) for data in (old, new)]
+        tables = [read_table(data, UNPACKED_BOARD) for data in (old, new)]
         if all(_MARKS in (table.schema.metadata or {}) for table in tables):
             left, right = (table.replace_schema_metadata() for table in tables)
             return bool(left.equals(right, check_metadata=True))

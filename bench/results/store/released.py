@@ -18,6 +18,7 @@ from fedbench.bench.results.store.checked import is_address, read_checked
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
     ROW_SCHEMA,
+    UNPACKED_BOARD,
     decode_table,
     read_table,
     table_bytes,
@@ -70,12 +71,12 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
     if folder.is_dir():
         return folder
     try:
-        table = read_table(data)
+        table = read_table(data, UNPACKED_BOARD)
         if CURVE not in table.schema.names:
             raise StoreError(f"no release: it has no column {CURVE}; see `fedbench release`")
         curves = [_points(text) for text in table.column(CURVE).to_pylist()]
         rows = decode_table(table.drop_columns([CURVE]), Row)
-    except (StoreError, ValueError, TypeError) as err:
+    except (StoreError, ValueError, TypeError, RecursionError) as err:
         raise StoreError(f"{name}: {err}") from err
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,8 @@ _ZEROS = b"0" * 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_WITH_CHECKSUM = 3
 """Schema version from which all rows and trials carry a checksum."""
+UNPACKED, UNPACKED_BOARD = 2**28, 2**31
+"""Bytes that a table may unpack to, and one of many rows: a row takes some 30 kB."""
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:
@@ -124,11 +126,16 @@ def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") 
     return data[:start] + _checksum(data, start) + data[start + len(_ZEROS) :]
 
 
-def read_table(data: bytes) -> pa.Table:
+def read_table(data: bytes, most: int = UNPACKED) -> pa.Table:
     """Return the table in the bytes of one Parquet file.
 
+    Args:
+        data: the file.
+        most: bytes that it may unpack to.
+
     Raises:
-        StoreError: when the bytes are not a whole Parquet file, or a checksum does not fit.
+        StoreError: when the bytes are not a whole Parquet file, a checksum does not fit, or the
+            values would take more memory.
     """
     with_checksum = has_checksum(data)
     if with_checksum:  # before anything is parsed
@@ -137,6 +144,7 @@ def read_table(data: bytes) -> pa.Table:
             raise StoreError("torn or altered: its checksum does not fit its content")
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        _check_unpacked(file.metadata, most)
         table = file.read(use_threads=False)
         version = int((table.schema.metadata or {}).get(_VERSION, b"0"))
     except (pa.ArrowException, OSError, ValueError) as cause:
@@ -145,6 +153,22 @@ def read_table(data: bytes) -> pa.Table:
     if version >= _FIRST_WITH_CHECKSUM and not with_checksum:
         raise StoreError("torn or altered: its checksum is missing")
     return table
+
+
+def _check_unpacked(metadata: pq.FileMetaData, most: int) -> None:
+    """Refuse a file whose values would take more than `most` bytes.
+
+    A page of a few bytes can stand for a thousand million equal numbers, or refer as often to a
+    long text of a dictionary.
+    """
+    size = values = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            times = column.num_values if column.has_dictionary_page else 1
+            size += column.total_uncompressed_size * times
+            values += column.num_values
+    if max(size, 8 * values) > most:
+        raise StoreError(f"it unpacks to more than {most:,} bytes")
 
 
 def has_checksum(data: bytes) -> bool:

@@ -210,6 +210,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
                     end_watch()
                 if not foreign:
                     ray.shutdown()
+                    install_handlers()  # Ray has left SIGTERM to the system
                     end_processes(folder, 0.0 if session.lost else _SECONDS_TO_DIE)
 
 
@@ -394,12 +395,14 @@ def _signal_handlers(session: Session) -> Iterator[Callable[[], None]]:
 
 def _init(folder: Path, num_cpus: int, address: str | None) -> None:
     import ray
-    from ray._private import worker
+    from ray._private import utils, worker
 
     if address is not None:
         address = _check_reachable(address)
     # Ray prints what happens to nodes on stdout, which is for results; we look at nodes ourselves.
     worker.print_to_stdstream = _log_node_events
+    # While it starts, Ray would handle SIGTERM itself: by `sys.exit(15)`, without our exit code.
+    utils.set_sigterm_handler = _keep_handler
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address is not None:
@@ -428,6 +431,10 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
         problem = "no Ray cluster answers at" if silent else "cannot join the Ray cluster at"
         hint = f"; {auth_state()}" if silent else ""
         raise ResourceError(f"{problem} {address!r}: {reason}{hint}") from err
+
+
+def _keep_handler(handler: object) -> None:
+    pass
 
 
 def _log_node_events(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:

@@ -6,7 +6,9 @@ the configuration is changed, so are the ids that follow from it.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.api.boards import leaderboard
@@ -224,19 +227,19 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "num_parameters is 102352, its net has",
     ),
     "a net that no memory holds": (
-        lambda a, _: with_config(a, model__width=1_000_000),
+        lambda a, _: with_config(a, model__width=2048),
         "ledger",
-        "num_parameters is 102352, its net has 2",
+        "num_parameters is 102352, its net has 1,251,109,248",
     ),
     "more clients than images": (
-        lambda a, _: with_config(a, data__num_clients=1_000_000_000),
+        lambda a, _: with_config(a, data__num_clients=1_000_000),
         "data",
-        "1,000,000,000 clients share 10,000 training images",
+        "1,000,000 clients share 10,000 training images",
     ),
     "more rounds than time": (
-        lambda a, _: with_config(a, federation={"num_rounds": 2 * 10**9, "participation": 0.5}),
+        lambda a, _: with_config(a, federation={"num_rounds": 10**6, "participation": 0.5}),
         "rounds",
-        "its configuration 2000000000",
+        "its configuration 1000000",
     ),
     "the numbers of simclr as those of byol": (
         lambda a, _: with_config(
@@ -459,9 +462,59 @@ def no_curve(folder: Path, row_id: str) -> None:
     (folder / files_of(row_id)[1]).unlink()
 
 
+def bomb(folder: Path, row_id: str) -> None:
+    """Some kilobytes that unpack to 320 MB."""
+    table = pa.table({"loss": np.zeros(4 * 10**7)})
+    (folder / files_of(row_id)[1]).write_bytes(table_bytes(table))
+    again(folder)
+
+
+def bomb_of_nulls(folder: Path, row_id: str) -> None:
+    """Nulls have no bytes in a file."""
+    table = pa.table({"loss": pa.nulls(4 * 10**7, pa.float64())})
+    (folder / files_of(row_id)[0]).write_bytes(table_bytes(table))
+    again(folder)
+
+
+def dictionary(folder: Path, row_id: str) -> None:
+    """A text of 100 kB, and 10,000 references to it."""
+    table = pa.table({"loss": pa.array(["x" * 10**5] * 10**4).dictionary_encode()})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"fedbench.sha256": "0" * 64})
+    data = bytes(sink.getvalue().to_pybytes())
+    start = data.rindex(b"0" * 64)
+    data = data[:start] + hashlib.sha256(data).hexdigest().encode() + data[start + 64 :]
+    (folder / files_of(row_id)[1]).write_bytes(data)
+    again(folder)
+
+
+def pipe(folder: Path, row_id: str) -> None:
+    path = folder / files_of(row_id)[2]
+    path.unlink()
+    os.mkfifo(path)
+
+
+def device(folder: Path, row_id: str) -> None:
+    path = folder / files_of(row_id)[0]
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def pipe_as_signature(folder: Path, row_id: str) -> None:
+    os.mkfifo(folder / "manifest.json.sig")
+
+
 @pytest.mark.parametrize(
     ("forge", "reason"),
     [
+        (bomb, "it unpacks to more than"),
+        (bomb_of_nulls, "it unpacks to more than"),
+        (dictionary, "it unpacks to more than"),
+        (pipe, "it is no plain file"),
+        (device, "it is no plain file"),
+        (pipe_as_signature, "is no plain file"),
         (accuracy_above_one, "linear_acc: Input should be less than or equal to 1"),
         (flipped_bit, "is not the file whose SHA-256 the manifest has"),
         (flipped_bit_and_hash, "torn or altered: its checksum does not fit its content"),

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import markdown_it
 import mlcroissant
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import fedbench
@@ -23,6 +23,7 @@ from fedbench.bench.board.changes import Change, changes, changes_text
 from fedbench.bench.board.release import release
 from fedbench.bench.results.store.released import RELEASE, pack
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
 
@@ -108,8 +109,28 @@ def test_the_card_names_licence_columns_and_contents(released: Path) -> None:
     assert "| method | simclr | 4 |" in card
     assert "CC0-1.0" in card
     for name in Row.model_fields:
-        assert f"| `{name}` |" in card
+        assert f"| {name} |" in card
     assert "license: CC0-1.0" in (released / "CITATION.cff").read_text()
+
+
+def test_names_of_strangers_are_text(board: Store, tmp_path: Path) -> None:
+    """Neither a terminal nor a browser takes a name for a command."""
+    store = Store(tmp_path / "store")
+    method, dataset = "\x1b[31m<script>alert(1)</script>\u202e", "x\n# y|z"
+    named = {"method": method, "dataset": dataset}
+    store.write_row(board.rows()[0].model_copy(update=named))
+    release(tmp_path / "out", store, version="1")
+    for file in ("README.md", "croissant.json", "CITATION.cff"):
+        text = (tmp_path / "out" / file).read_text()
+        assert text.replace("\n", "").isprintable()
+        assert "\n# y" not in text
+    html = (
+        markdown_it.MarkdownIt("commonmark")
+        .enable("table")
+        .render((tmp_path / "out" / "README.md").read_text())
+    )
+    assert "<script>" not in html
+    assert "<td>x\\n# y|z</td>" in html
 
 
 def test_nothing_is_written_to_a_release(released: Path, tmp_path: Path) -> None:
@@ -128,7 +149,7 @@ def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache:
         open_store(row)
     for curve, reason in ((None, "NoneType"), ("[1]", "holds no list of rounds")):
         table = pa.table({"curve_json": pa.array([curve], pa.string())})
-        pq.write_table(table, tmp_path / "other.parquet")
+        (tmp_path / "other.parquet").write_bytes(table_bytes(table))
         with pytest.raises(StoreError, match=reason):
             open_store(tmp_path / "other.parquet")
     assert not list(cache.glob("releases/*"))

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedbench.bench.system.errors import ResourceError, StoreError, exhausted
 from fedbench.bench.system.files import write_error
@@ -45,6 +46,13 @@ def test_causes_that_come_without_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert "processes and threads" in str(exhausted(caught.value))
     error = exhausted(RuntimeError("Unable to open /dev/urandom"))  # as torch says it
     assert str(error).startswith("there is no /dev/urandom")
+
+
+def test_memory_that_torch_does_not_get() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50, dtype=torch.uint8)
+    assert isinstance(exhausted(caught.value), ResourceError)
+    assert isinstance(exhausted(MemoryError()), ResourceError)
 
 
 def test_a_write_without_descriptors_is_no_problem_of_the_store() -> None:

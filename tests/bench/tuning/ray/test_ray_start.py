@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.system.errors import ResourceError
-from fedbench.bench.tuning.ray.session import ray_session
+from fedbench.bench.tuning.ray.session import Interrupted, ray_session
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,20 @@ def test_a_mistake_of_ours_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("ray.init", {}.__getitem__)
     with pytest.raises(TypeError), ray_session():
         raise AssertionError("it has started")
+
+
+def test_a_sigterm_while_ray_starts_has_our_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        import ray
+
+        # As `ray.init` does before anything else.
+        ray._private.utils.set_sigterm_handler(lambda number, frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(Interrupted) as raised, ray_session():
+        raise AssertionError("it goes on")
+    assert raised.value.exit_code == 143
 
 
 def test_planning_loads_no_ray() -> None:
