@@ -1,8 +1,8 @@
-"""Find the rows of the planned cells of a study of 2026-11 by their ids, and compare them."""
+"""Find the rows of the planned cells of a study by their ids, and compare them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ def planned(grid: Grid, **settings: Any) -> list[Cell]:
     return plan(grid, preset=str(PRESET), environ={}, **settings)
 
 
-def ran(rows: Sequence[Row], grid: Grid, **settings: Any) -> dict[tuple[Any, ...], Row]:
+def ran(
+    rows: Sequence[Row], grid: Grid, planned: Callable[..., list[Cell]] = planned, **settings: Any
+) -> dict[tuple[Any, ...], Row]:
     """Return the rows of a grid's cells that have run.
 
     Args:
         rows: rows of a store, all on one data set.
         grid: the grid.
+        planned: plans the cells.
         **settings: those of `plan`: methods, seeds, set, tuned.
 
     Returns:

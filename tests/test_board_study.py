@@ -1,0 +1,192 @@
+"""The studies `board` and `confirmation` choose, compare and decide as they announce."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedbench import open_store
+from fedbench.bench.config import row_id
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.tuning.grid import Grid, load_grid, plan
+
+ROOT = Path(__file__).resolve().parent.parent
+METHODS = ["simclr", "byol", "rotpred"]
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that imports a study's module."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "studies"))
+    return importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def row() -> Row:
+    """Return any row on the studies' data."""
+    return open_store(ROOT / "leaderboards" / "results").rows()[0]
+
+
+def made(
+    row: Row, grid: Grid, score: Callable[[Any], dict[str, Any]], **settings: Any
+) -> list[Row]:
+    """Return a made-up row for each cell, with what `score(config)` gives."""
+    rows = []
+    for cell in plan(grid, preset="laptop", environ={}, **settings):
+        config = cell.config
+        update = {
+            "row_id": row_id(config, row.dataset_revision),
+            "config_json": config.model_dump_json(),
+            "method": config.spec,
+            "alpha": config.data.alpha,
+            "seed": config.seed,
+            "status": "ok",
+            "untrained_linear_acc": 0.3,
+            **score(config),
+        }
+        rows.append(row.model_copy(update=update))
+    return rows
+
+
+def test_scores_of_rules_by_hand(study: Any) -> None:
+    rules = study("rules")
+    values = {
+        "loss": np.array([1.0, 2.0, 3.0, np.nan]),
+        "objective": np.array([0.1, 0.4, 0.2, np.nan]),
+        "sep": np.array([-9.0, 0.5, 0.6, np.nan]),
+    }
+    never = -np.inf
+    assert rules.judge("loss", values).tolist() == [-1.0, -2.0, -3.0, never]
+    assert rules.judge("sep", values).tolist() == [-1.0, 0.5, 0.6, never]
+    summed = rules.judge("objective+sep", values)
+    assert summed.tolist() == pytest.approx([-0.9, 0.9, 0.8, never])
+    # Ranks from the worst, which is the run that diverged: loss 4, 3, 2, SEP 2, 3, 4.
+    assert rules.judge("loss+sep", values).tolist() == [6.0, 6.0, 6.0, never]
+
+
+def test_letters_are_stretches_in_which_no_pair_differs(study: Any) -> None:
+    compare = study("compare")
+    p = {("a", "b"): 0.9, ("a", "c"): 0.01, ("a", "d"): 0.01, ("b", "c"): 0.3, ("b", "d"): 0.02}
+    table = pd.DataFrame({"p": {**p, ("c", "d"): 0.6}})
+    assert compare.tie_groups("abcd", table) == {"a": "a", "b": "ab", "c": "bc", "d": "c"}
+    assert compare.tie_groups("a", table) == {"a": "a"}
+
+
+def test_all_pairs_are_tested_with_one_variance(study: Any) -> None:
+    compare = study("compare")
+    groups = {"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "c": [4.5, 5.5, 6.5]}
+    table = compare.compare_pairs(groups)
+    assert [*table.index] == [("a", "b"), ("a", "c"), ("b", "c")]
+    # Variance 1 in each, so t = difference / sqrt(2/3) with 6 degrees of freedom, for which
+    # p = 1 - s (1 + c / 2 + 3 c^2 / 8) with c = 6 / (6 + t^2) and s = sqrt(1 - c).
+    assert table.loc[("b", "c"), "p"] == pytest.approx(0.562764, abs=1e-6)  # t^2 = 0.375
+    assert table.loc[("a", "b"), "p"] == pytest.approx(2 * 0.010402, abs=1e-6)  # t^2 = 13.5
+    reference = compare.compare(groups, "a")
+    assert [*reference.index] == ["b", "c"]
+    assert reference["difference"].tolist() == [-3.0, -3.5]
+
+
+def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> None:
+    module = study("board")
+
+    def trial(config: Any) -> dict[str, Any]:
+        rate, spec = config.client.lr, config.spec
+        # byol collapses at the highest rate: the lowest loss, and the lowest SEP.
+        loss = {0.003: 4.0, 0.01: 3.0, 0.03: 2.0, 0.1: 1.0 if spec == "byol" else 2.5}[rate]
+        sep = {0.003: 0.1, 0.01: 0.5, 0.03: 0.4, 0.1: -0.7}[rate]
+        diverged = spec == "rotpred" and rate == 0.03 and config.seed == 101
+        return {
+            "status": "diverged" if diverged else "ok",
+            "metrics_json": json.dumps({"sep": sep}),
+            "objective": rate,
+            "final_loss": loss,
+            "linear_acc": 0.4 + rate,
+        }
+
+    rows = made(row, module.RATES, trial, methods=METHODS)
+    assert {*module.trials(rows[:-1], "cifar10")["method"]} == {"simclr", "byol"}
+    tried = module.trials(rows, "cifar10")
+    rates = module.chosen(tried).to_dict()
+    # byol's ranks of loss and SEP: 1 + 2, 2 + 4, 3 + 3, 4 + 1; the lower loss of the two with 6.
+    assert rates == {"simclr": 0.03, "byol": 0.03, "rotpred": 0.1}
+    lost = module.regrets(tried)
+    assert lost["objective"] == pytest.approx(0.0, abs=1e-9)
+    assert lost["of the board"] > 0
+    assert lost["labels"] <= lost["of the board"]
+
+    def judged(config: Any) -> dict[str, Any]:
+        level = {"simclr": 0.45, "byol": 0.44, "rotpred": 0.25}[config.spec]
+        lower = 0.05 if config.spec == "byol" and config.data.alpha == 0.1 else 0.0
+        return {"linear_acc": level - lower + 0.002 * (config.seed - 2)}
+
+    for method, rate in rates.items():
+        grid = load_grid(module.FOLDER / "board.yaml")
+        rows += made(row, grid, judged, methods=[method], set={"client.lr": rate})
+    runs = module.judging(rows, "cifar10", rates)
+    assert len(runs) == 3 * 3 * 5
+    table, tests = module.board(runs[runs["alpha"] == 0.1])
+    assert table["mean"].tolist() == pytest.approx([45.0, 39.0, 25.0])
+    assert table["n"].tolist() == [5, 5, 5]
+    assert table["group"].tolist() == ["a", "b", ""]
+    assert table["note"].tolist() == ["", "", "failed"]
+    assert [*tests.index] == [("simclr", "byol")]
+    even, _ = module.board(runs[runs["alpha"] == 100.0])
+    assert even["group"].tolist()[2] == ""
+    lost = module.few_classes(runs)
+    assert lost["difference"].to_dict() == pytest.approx({"simclr": 0.0, "byol": 5.0}, abs=1e-9)
+
+
+class Curves:
+    """Curves whose loss after each round is that of the row."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._loss = {row.row_id: row.final_loss for row in rows}
+
+    def curve(self, row_id: str) -> list[dict[str, Any]]:
+        return [{"loss": self._loss[row_id]} for _ in range(12)]
+
+
+def test_a_rule_is_confirmed_by_its_order_and_its_regret(study: Any, row: Row) -> None:
+    module = study("confirmation")
+    rng = np.random.default_rng(0)
+    quality: dict[str, float] = {}
+
+    def score(config: Any) -> dict[str, Any]:
+        key = config.model_copy(update={"seed": 0}).model_dump_json()
+        true = quality.setdefault(key, rng.uniform(0.2, 0.5))
+        metrics = json.dumps({"sep": rng.normal()})
+        objective = rng.normal()
+        return {
+            **{"linear_acc": true, "final_loss": -true},
+            **{"objective": objective, "metrics_json": metrics},
+        }
+
+    rows = made(row, load_grid(module.GRID), score)
+    assert {*module.complete(rows[:-1])} == {"aligned", "simsiam", "featarc"}
+    table, tests = module.outcome(rows)
+    assert table.loc["loss", "tau"] == pytest.approx(1.0)
+    assert table.loc["loss", "regret 24"] == pytest.approx(0.0)
+    # A random configuration loses what the best is above the mean.
+    best = [100 * (max(v) - np.mean(v)) for v in _by_method(rows).values()]
+    assert table.loc["sep", "regret 1"] == pytest.approx(np.mean(best))
+    assert tests.loc["loss > objective", "verdict"] == "confirmed"
+    assert tests.loc["loss+sep > loss", "verdict"] == "refuted"
+    assert tests.loc["objective+sep > objective", "verdict"] == "not confirmed"
+    halving = module.halving(Curves(rows), rows)
+    assert halving["halving"].tolist() == pytest.approx([0.0] * 5)
+    assert (halving["4 random"] > 0).all()
+    assert module.outcome([])[0].empty
+
+
+def _by_method(rows: list[Row]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.method, []).append(row.linear_acc or 0.0)
+    return found
