@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.config.yaml_files import installed, load_named
 from fedbench.bench.results.leaderboard.formats import Ranking
 from fedbench.bench.results.listing import short_ids
 from fedbench.bench.results.report.page import Report
@@ -185,10 +186,10 @@ def release(
         UnknownNameError: for an unknown grid.
         StoreError: for a store with files that cannot be read, or a folder that cannot be written.
     """
-    from fedbench.bench.board.release import release as write_release
-
     store = open_store(store).require()
     row_ids = None if table is None else _cells_of(store.rows(), table)
+    from fedbench.bench.board.release import release as write_release
+
     return write_release(
         folder, store, version=version, against=against, table=table, row_ids=row_ids
     )
@@ -196,6 +197,10 @@ def release(
 
 def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:
     """Return the rows of a grid; only this needs the methods, and with them torch."""
+    named = frozenset(row.row_id for row in rows if row.grid == grid)
+    if named and grid not in installed("grids"):
+        return named  # a grid from a file, which need not be here
+    load_named("grids", grid)  # an unknown name is refused before torch is loaded
     from fedbench.bench.tuning.grid import cells_of
 
     return cells_of(rows, grid)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from fedbench.bench.config.overrides import parse_word
-from fedbench.bench.system.errors import ConfigError, PluginError
+from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.bench.system.files import read_limited
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 
@@ -183,6 +183,27 @@ def _check_stamp(text: str, name: str) -> None:
 def dump_yaml(value: Any, **options: Any) -> str:
     """Format a value as YAML that `parse_yaml` reads back; options are those of `yaml.dump`."""
     return str(yaml.dump(value, Dumper=_Dumper, **options))
+
+
+def load_named(folder: str, name: str) -> dict[str, Any]:
+    """Parse the YAML file that a name stands for, or that it names if it ends in `.yaml`.
+
+    Args:
+        folder: `grids` or `presets`.
+        name: the stem of an installed file, or a path.
+
+    Raises:
+        UnknownNameError: for a name that no installed file has.
+        ConfigError: as `load_yaml`.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_yaml(Path(name).expanduser())
+    files = installed(folder)
+    if name not in files:
+        kind = folder.removesuffix("s")
+        remedy = f"; a {kind} of yours is a file whose name ends in .yaml"
+        raise UnknownNameError(kind, name, files, remedy)
+    return load_yaml(files[name])
 
 
 def installed(folder: str = "") -> dict[str, Traversable]:

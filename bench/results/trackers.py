@@ -266,7 +266,7 @@ class WeightsAndBiases:
         run.finish(exit_code=0 if row.status == "ok" else 1)
 
 
-_TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
+TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
 }
@@ -292,11 +292,11 @@ class Tracking:
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
         for name in names:
-            if name not in _TRACKERS:
-                raise UnknownNameError("tracker", name, _TRACKERS)
+            if name not in TRACKERS:
+                raise UnknownNameError("tracker", name, TRACKERS)
         self.names = tuple(names)
         self._store, self._on_failure = store, on_failure
-        self._trackers = {name: _TRACKERS[name](store.root) for name in names}
+        self._trackers = {name: TRACKERS[name](store.root) for name in names}
         self._live: list[str] = []
         self._points: list[Mapping[str, Any]] = []
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from fedbench.bench.config import RunConfig, Strict
-from fedbench.bench.config.yaml_files import installed, load_yaml
+from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import build_config, flat_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -167,11 +167,7 @@ def load_preset(name: str) -> Preset:
 
 @cache
 def _named(name: str) -> Preset:
-    files = installed(FOLDER)
-    if name not in files:
-        remedy = "; a preset of yours is a file whose name ends in .yaml"
-        raise UnknownNameError("preset", name, files, remedy)
-    preset = check_preset(load_yaml(files[name]), f"presets/{name}.yaml")
+    preset = check_preset(load_named(FOLDER, name), f"presets/{name}.yaml")
     if preset.preset != name:
         raise ConfigError(f"presets/{name}.yaml: preset: must be {name!r} (got {preset.preset!r})")
     return _extended(preset)

@@ -120,23 +120,6 @@ def presets() -> list[dict[str, Any]] | None:
     return [{"name": file["preset"], "description": file["description"]} for file in files]
 
 
-def objectives() -> set[str]:
-    """Return the names of the label-free objectives that ship with fedbench."""
-    from fedbench.bench.evaluation.objectives import of_clients
-
-    found = set(of_clients.OF_CLIENTS)
-    for file in sorted(Path(of_clients.__file__).parent.glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            bases = node.bases if isinstance(node, ast.ClassDef) else []
-            if isinstance(node, ast.ClassDef) and [ast.unparse(b) for b in bases] == ["Objective"]:
-                found |= {
-                    ast.literal_eval(line.value)
-                    for line in node.body
-                    if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "name"
-                }
-    return found
-
-
 def names(*, addons: bool) -> set[str]:
     """Return the registered names of methods, or of add-ons."""
     return {c.name for c in _classes().values() if c.name and _is_addon(c) == addons}

@@ -9,10 +9,22 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from typer.core import TyperCommand
 
+from fedbench.bench.evaluation.objectives.names import GATE, SHIPPED, may_exist
+from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
+from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal import completion
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json
+from fedbench.bench.tuning.rungs import FIDELITIES
 from fedbench.bench.tuning.samplers import SAMPLERS
+
+
+def _objective(name: str) -> str:
+    """Refuse an unknown objective before torch is loaded."""
+    if not may_exist(name):
+        more = f"; each may end in {GATE}"
+        raise UnknownNameError("objective", name, [*OF_CLIENTS, *SHIPPED], more)
+    return name
 
 
 class GroupedCommand(TyperCommand):
@@ -115,6 +127,7 @@ class Search:
             + "; ".join(f"{name} ({sampler.help})" for name, sampler in SAMPLERS.items())
             + ".",
             autocompletion=completion.samplers,
+            callback=opt.one_of("sampler", SAMPLERS),
         ),
     ] = "tpe"
     batch_size: Annotated[
@@ -150,6 +163,7 @@ class Search:
             "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
             " learnt nothing.",
             autocompletion=completion.objectives,
+            callback=_objective,
         ),
     ] = "align-unif"
     fidelity: Annotated[
@@ -158,6 +172,7 @@ class Search:
             "NAME",
             "Compare trials after fewer rounds and continue the best: none or halving.",
             autocompletion=completion.fidelities,
+            callback=opt.one_of("fidelity", FIDELITIES),
         ),
     ] = "none"
     eta: Annotated[

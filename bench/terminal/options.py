@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.terminal import completion
 
 if TYPE_CHECKING:
@@ -62,6 +62,39 @@ def choice(text: str, *names: str) -> Any:
     return typer.Option(*names, help=text)
 
 
+def yaml_name(folder: str) -> Callable[[str | None], str | None]:
+    """Return a callback that refuses an unknown grid or preset before torch is loaded."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None:
+            from fedbench.bench.config.yaml_files import load_named
+
+            load_named(folder, name)
+        return name
+
+    return check
+
+
+def one_of(kind: str, known: Collection[str]) -> Callable[[str], str]:
+    """Return a callback that refuses an unknown name before torch is loaded."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+        return name
+
+    return check
+
+
+def _trackers(names: str | None) -> str | None:
+    if names is not None:
+        from fedbench.bench.results.trackers import TRACKERS
+
+        for name in parse_names(names) or ():
+            one_of("tracker", TRACKERS)(name)
+    return names
+
+
 _PROCESSES, _LANES, RUNS = 1024, 256, 100_000  # beyond these a number is a slip of the finger
 
 # Shared by many commands
@@ -79,6 +112,7 @@ Preset = Annotated[
         "Preset to start from, or its YAML file; default: the one that a --config file names, else"
         " demo.",
         autocompletion=completion.presets,
+        callback=yaml_name("presets"),
     ),
 ]
 Set = Annotated[
@@ -142,6 +176,7 @@ Track = Annotated[
     option(
         "NAME,…",
         "Show runs while they go on in tensorboard, wandb or both.",
+        callback=_trackers,
     ),
 ]
 DryRun = Annotated[
@@ -191,7 +226,13 @@ CheckpointDir = Annotated[
     option("DIR", "Folder for checkpoints of unfinished runs, on a disk that all nodes see."),
 ]
 Grid = Annotated[
-    str, option("NAME", "Name of a grid, or its YAML file.", autocompletion=completion.grids)
+    str,
+    option(
+        "NAME",
+        "Name of a grid, or its YAML file.",
+        autocompletion=completion.grids,
+        callback=yaml_name("grids"),
+    ),
 ]
 Methods = Annotated[
     str | None,

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedbench.bench.config import RunConfig, Strict
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.yaml_files import installed, load_yaml
+from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import entries
@@ -270,12 +270,8 @@ def load_grid(name: str | Path) -> Grid:
         UnknownNameError: for an unknown name.
         ConfigError: for a file that is missing or does not hold a grid.
     """
-    files = installed("grids")
-    if str(name).endswith((".yaml", ".yml")):
-        return check_grid(load_yaml(Path(name)), str(name))
-    if str(name) not in files:
-        raise UnknownNameError("grid", str(name), files)
-    return check_grid(load_yaml(files[str(name)]), f"grids/{name}.yaml")
+    source = str(name) if str(name).endswith((".yaml", ".yml")) else f"grids/{name}.yaml"
+    return check_grid(load_named("grids", str(name)), source)
 
 
 def grid_records() -> list[dict[str, Any]]:
@@ -454,10 +450,8 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         name: name of the grid, or a YAML file.
 
     Raises:
-        UnknownNameError: for a grid that does not exist and that no row names.
+        UnknownNameError: for a grid that does not exist.
     """
-    if name not in grid_names() and (named := {row.row_id for row in rows if row.grid == name}):
-        return frozenset(named)  # a grid from a file, which need not be here
     grid = load_grid(name)
     cells = [
         cell

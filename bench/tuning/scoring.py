@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
+from fedbench.bench.evaluation.objectives.names import GATE
 from fedbench.bench.evaluation.objectives.noise import with_noise
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
@@ -19,7 +20,6 @@ from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 PER_CLIENT = {name: entry[0] for name, entry in OF_CLIENTS.items()}
 _DIM = 128
-GATE = "+gate"
 
 CONTRACTED, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
 """Limits of the gate; conventions, not measured: shares of the untrained encoder's rho and

@@ -3,48 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from fedbench.bench.evaluation.objectives.base import Objective
-from fedbench.bench.evaluation.objectives.clusters import Clusterability
-from fedbench.bench.evaluation.objectives.sigreg import SigReg
-from fedbench.bench.evaluation.objectives.spectrum import (
-    AlphaReq,
-    LiDAR,
-    NESum,
-    ParticipationRatio,
-    RankMe,
-    RankMeCentred,
-    SelfClustering,
-    StableRank,
-)
-from fedbench.bench.evaluation.objectives.spread import (
-    GlobalAlign,
-    GlobalRho,
-    GlobalSep,
-    GlobalUniformity,
-)
+from fedbench.bench.evaluation.objectives.names import GROUP, SHIPPED
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.plugins import leave_out, load_error, origin
-
-GROUP = "fedbench.objectives"
-
-SHIPPED: tuple[type[Objective], ...] = (
-    GlobalAlign,
-    GlobalRho,
-    GlobalSep,
-    GlobalUniformity,
-    RankMe,
-    RankMeCentred,
-    StableRank,
-    NESum,
-    ParticipationRatio,
-    AlphaReq,
-    SelfClustering,
-    LiDAR,
-    SigReg,
-    Clusterability,
-)
 
 
 @cache
@@ -54,7 +19,7 @@ def objectives() -> dict[str, Objective]:
     A plugin that cannot be loaded, or takes a name or metric that is taken, is left out with a
     warning.
     """
-    found = {kind.name: kind() for kind in SHIPPED}
+    found = {name: _load(place)() for name, place in SHIPPED.items()}
     for point in sorted(entry_points(group=GROUP)):
         try:
             plugin = point.load()()
@@ -69,3 +34,9 @@ def objectives() -> dict[str, Objective]:
         else:
             found[plugin.name] = plugin
     return found
+
+
+def _load(place: str) -> type[Objective]:
+    module, name = place.split(".")
+    kind: type[Objective] = getattr(import_module(f"{__package__}.{module}"), name)
+    return kind

@@ -16,7 +16,7 @@ from fedbench.bench.evaluation.objectives.noise import (
     epsilon,
     with_noise,
 )
-from fedbench.bench.evaluation.objectives.registry import SHIPPED, objectives
+from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.evaluation.objectives.tally import Tally
 from fedbench.bench.results.metrics import evaluation_fields
 from fedbench.bench.runs.resolve import resolve
@@ -24,7 +24,7 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring
 
-PRIVATE = with_noise(kind() for kind in SHIPPED)
+PRIVATE = with_noise(objectives().values())
 METRICS = [objective.metric for objective in PRIVATE]
 STATISTICS = {s.name: s for objective in PRIVATE for s in objective.statistics}
 DIM = 6

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.evaluation.objective import client_align_unif
-from fedbench.bench.evaluation.objectives import registry, spectrum
+from fedbench.bench.evaluation.objectives import names, registry, spectrum
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective, Projections
 from fedbench.bench.evaluation.objectives.statistics import Frequencies, Pairs, Slices
 from fedbench.bench.evaluation.objectives.tally import KEPT, Tally
@@ -306,7 +306,7 @@ def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, messag
         def load(self) -> Any:
             return kinds[target]
 
-    points = [Point("count", "elsewhere:Objective", registry.GROUP)]
+    points = [Point("count", "elsewhere:Objective", names.GROUP)]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     registry.objectives.cache_clear()
     try:

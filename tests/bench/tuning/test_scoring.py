@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.metrics import score
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.terminal import declared
 from fedbench.bench.tuning.scoring import Scoring, metrics, names, objective_records
 
 from .conftest import InOneProcess
@@ -66,7 +66,8 @@ def test_unknown_names() -> None:
 
 
 def test_listings_agree() -> None:
-    assert declared.objectives() == {*OF_CLIENTS, *objectives()} == {*names()}
+    assert [*OF_CLIENTS, *SHIPPED] == [*OF_CLIENTS, *objectives()] == names()
+    assert all(name == objective.name for name, objective in objectives().items())
     assert [record["name"] for record in objective_records()] == names()
     assert [record["metric"] for record in objective_records()] == metrics()
 
