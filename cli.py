@@ -554,9 +554,9 @@ def partition(
     data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
-    """Show how a preset deals its data to clients."""
-    deal = fedbench.partition(labels=labels, data_dir=data_dir, **settings.values())
-    output.show(deal, partial(show_lists.show_deal, labels=labels))
+    """Show how the clients of a preset share its data."""
+    made = fedbench.partition(labels=labels, data_dir=data_dir, **settings.values())
+    output.show(made, partial(show_lists.show_partition, labels=labels))
 
 
 def _add_list(kind: str, summary: str) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.method import (
     Client,
@@ -53,7 +53,7 @@ from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor, Trainer
 from fedbench.bench.training.workers import InProcess
 
@@ -328,7 +328,7 @@ def tiny_config(spec: str, /, **values: Any) -> RunConfig:
 
 
 def hand_partition(shares: Sequence[Sequence[int]], dataset: Dataset) -> Partition:
-    """Deal a data set by hand; `shares` has each client's positions of training images."""
+    """Partition a data set by hand; `shares` has each client's positions of training images."""
     indices = np.array([i for share in shares for i in sorted(share)], dtype=np.int64)
     offsets = np.cumsum([0, *map(len, shares)])
     size, classes = len(dataset.train_labels), dataset.num_classes
@@ -346,12 +346,12 @@ def tiny_setup(
 
     Args:
         config: what to run.
-        shares: each client's positions of training images; None = dealt by the configuration.
+        shares: each client's positions of training images; None = as the configuration says.
         train_labels: (N,), in place of the data set's; the partition stays the same.
         data_dir: cache of data sets; None = the default one.
     """
     dataset = open_dataset(config, data_dir)
-    partition = dealt(dataset, config) if shares is None else hand_partition(shares, dataset)
+    partition = partition_of(dataset, config) if shares is None else hand_partition(shares, dataset)
     if train_labels is not None:
         dataset = replace(dataset, train_labels=train_labels)
     return Setup.of(config, dataset, partition)

@@ -101,7 +101,7 @@ def objective(context: Context) -> Result:
     net = runner.binding.net
     server = runner.binding.server.data.clone()
     upload = torch.empty(runner.layout.upload_size)
-    held = [(k, setup.dealt.client(k).astype(np.int64)) for k in range(clients)]
+    held = [(k, setup.client_partition.client(k).astype(np.int64)) for k in range(clients)]
 
     def measure() -> None:
         net.eval()

@@ -16,7 +16,7 @@ TINY = {
 
 
 def cohorts(context: Context) -> Result:
-    """Deal the same images to more and more clients of a round; add clients that do nothing."""
+    """Give the same images to more and more clients of a round; add clients that do nothing."""
     result = Result()
     few, many, images = (2, 4, 64) if context.smoke else (10, 500, 8000)
     folder = context.images(images, 32)
@@ -59,7 +59,7 @@ def flower_clients(context: Context) -> Result:
 
 
 def population(context: Context) -> Result:
-    """Compare a million clients with a hundred: dealing, drawing, training."""
+    """Compare a million clients with a hundred: partition, drawing, training."""
     result = Result()
     sizes = (4, 1000) if context.smoke else (100, 1_000_000)
     images = 2 * sizes[1]
@@ -79,7 +79,7 @@ def population(context: Context) -> Result:
         name = f"{clients:,} clients"
         log(f"{name}: {result.values[f'{name} startup s'][0]:.1f} s to the end of round 1")
     result.notes.append(
-        f"{images:,} images of 4x4; startup: interpreter, imports, dealing, round 1; 10 clients a"
+        f"{images:,} images of 4x4; startup: interpreter, imports, partition, round 1; 10 clients a"
         " round"
     )
     return result

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedbench.bench.board.submit import submit
     from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
-    from fedbench.bench.data.partition.deal import Deal
+    from fedbench.bench.data.partition import PartitionSummary
     from fedbench.bench.results.leaderboard.formats import Ranking
     from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.listing import Listing, runs
@@ -65,7 +65,7 @@ _HOMES = {
     "board.submit": "submit",
     "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",
-    "data.partition.deal": "Deal",
+    "data.partition": "PartitionSummary",
     "results.leaderboard.formats": "Ranking",
     "results.listing": "Listing runs",
     "results.leaderboard.studies": "studies",
@@ -95,10 +95,10 @@ _MODULES = {
 __all__ = [
     "ConfigError",
     "DataError",
-    "Deal",
     "Description",
     "FedbenchError",
     "Listing",
+    "PartitionSummary",
     "Ranking",
     "Report",
     "ResourceError",

@@ -174,11 +174,11 @@ def test_the_home_folder_may_be_written_as_a_tilde(
 
 
 def test_partition() -> None:
-    deal = fedbench.partition(
+    made = fedbench.partition(
         preset="cross-silo", set={"data.partition": "iid"}, labels="balanced:100:10"
     )
-    assert deal.record["sizes"] == deal.partition.sizes.tolist() == [10] * 10
-    assert deal.as_dict()["hash"] == deal.partition.hash
+    assert made.record["sizes"] == made.partition.sizes.tolist() == [10] * 10
+    assert made.as_dict()["hash"] == made.partition.hash
 
 
 def test_export_and_load(result: fedbench.RunResult, store: Path, tmp_path: Path) -> None:

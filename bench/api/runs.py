@@ -1,4 +1,4 @@
-"""Functions that run, plan and deal; they load torch."""
+"""Functions that run, plan and partition; they load torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
-from fedbench.bench.data.partition.deal import Deal
+from fedbench.bench.data.partition import PartitionSummary
 from fedbench.bench.runs import run as runs
 from fedbench.bench.runs.arguments import Places, Settings, as_path
 from fedbench.bench.runs.execute import OnResume, OnRound, OnStart, Origin, open_dataset
@@ -148,13 +148,13 @@ def plan_run(
     from fedbench.bench.runs import remeasure
     from fedbench.bench.runs.estimate import Estimator
     from fedbench.bench.system.compute import choose_devices
-    from fedbench.bench.training.steps import dealt, local_steps
+    from fedbench.bench.training.steps import local_steps, partition_of
 
     config, origin = _configuration(spec, settings, places.cache)
     store = places.open_store()
     devices = choose_devices(places.device, workers)
     dataset = open_dataset(config, places.data_dir)
-    steps, revision = local_steps(config, dealt(dataset, config)), dataset.revision
+    steps, revision = local_steps(config, partition_of(dataset, config)), dataset.revision
     steps.check()
     identity = row_id(config, revision)
     stored, source = store.finished(identity), None
@@ -198,20 +198,20 @@ def partition(
     settings: Settings,
     data_dir: Path | str | None = None,
     labels: str | None = None,
-) -> Deal:
-    """Deal a configuration's data set to its clients.
+) -> PartitionSummary:
+    """Give a configuration's data set to its clients.
 
     Args:
         spec: method spec; matters only where a preset's data depend on the method.
         settings: sources of the configuration.
         data_dir: cache of data sets; None = the default one.
-        labels: `balanced:N:C` deals N examples in C equal classes instead of the data set's
+        labels: `balanced:N:C` takes N examples in C equal classes instead of the data set's
             labels, so that its images are not needed (subsets are ignored then).
 
     Raises:
         FedbenchError: for configuration or data problems.
     """
-    from fedbench.bench.data.partition.deal import balanced_labels, deal, summary
+    from fedbench.bench.data.partition import balanced_labels, make_partition, summary
 
     default = str(RunConfig.model_fields["spec"].default)
     # Labels of their own need no images, so none are prepared for them.
@@ -223,8 +223,8 @@ def partition(
         clients = dataset.train_clients
     else:
         (classes, num_classes), clients = balanced_labels(labels), None
-    dealt = deal(classes, num_classes, config.data, config.seed, clients)
-    return Deal(config.data.name, labels, dealt, summary(dealt, classes))
+    made = make_partition(classes, num_classes, config.data, config.seed, clients)
+    return PartitionSummary(config.data.name, labels, made, summary(made, classes))
 
 
 def prepare_data(

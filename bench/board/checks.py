@@ -31,7 +31,7 @@ from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.numerics import Platform
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Flow
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import drawn
 
 _EXACT = 1e-9
@@ -286,19 +286,19 @@ def check_data(claim: Claim) -> Iterator[str]:
 
 
 def check_partition(claim: Claim) -> Iterator[str]:
-    """The deal of the data to clients, made again where the labels are here."""
+    """The partition of the data, made again where the labels are here."""
     config = claim.need_config()
     if claim.facts is None or claim.facts.dataset is None:
         raise Unchecked("its data are not in the cache here")
     if config.data.num_clients > claim.facts.num_train:
         raise Unchecked("it has more clients than images")
     try:
-        made = dealt(claim.facts.dataset, config).hash
+        made = partition_of(claim.facts.dataset, config).hash
     except FedbenchError as err:
-        yield f"its data cannot be dealt as it says: {err}"
+        yield f"its data cannot be given to clients as it says: {err}"
         return
     if made != claim.row.partition_hash:
-        yield f"partition_hash is {claim.row.partition_hash}, but its configuration deals {made}"
+        yield f"partition_hash is {claim.row.partition_hash}, but its configuration gives {made}"
 
 
 def check_rounds(claim: Claim) -> Iterator[str]:
@@ -351,7 +351,7 @@ def _sizes(claim: Claim) -> dict[int, int] | None:
     """Return the images of each client that has some; None if they are not known here."""
     if claim.facts is None or claim.facts.dataset is None or claim.expected is None:
         return None
-    shares = dealt(claim.facts.dataset, claim.need_config())
+    shares = partition_of(claim.facts.dataset, claim.need_config())
     sizes = shares.pooled().sizes if claim.expected.pooled else shares.sizes
     return {k: int(size) for k, size in enumerate(sizes) if size}
 
@@ -632,7 +632,7 @@ CHECKS: Mapping[str, tuple[Check, str]] = {
     "configuration": (check_configuration, "valid; ids and columns recomputed"),
     "code": (check_code, "commit of this project, sources unchanged"),
     "data": (check_data, "known revision, no test image in training"),
-    "partition": (check_partition, "dealt again, hash equal"),
+    "partition": (check_partition, "made again, hash equal"),
     "rounds": (check_rounds, "complete, possible, end in the row's numbers"),
     "ledger": (check_ledger, "parameters and bytes recomputed"),
     "metrics": (check_metrics, "ranges and identities"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.config import training_settings
+from fedbench.bench.partitioners import PARTITIONERS
 from fedbench.bench.results.metrics import METRICS, UNTRAINED_METRICS, is_accuracy
 from fedbench.bench.results.store.replicas import differences, known_apart
 from fedbench.bench.results.store.row import Row
@@ -16,7 +17,6 @@ from fedbench.bench.system.errors import StoreError
 
 _DIGITS = 12
 """Characters of a number that two runs do not share by chance."""
-_BY_SEED = frozenset({"dirichlet-balanced", "hsu", "dirichlet", "iid", "pathological"})
 _SHOWN = 3
 _BY_CHANCE = 2
 """Numbers that runs of two seeds may share, such as scores of collapsed encoders."""
@@ -50,7 +50,7 @@ class Copies:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._rows: dict[str, list[Row]] = {}
         self._numbers: dict[float, list[Row]] = {}
-        self._deals: dict[str, Row] = {}
+        self._partitions: dict[str, Row] = {}
         self._hashes: dict[str, Row] = {}
         self._before: dict[str, list[Row]] = {}
         for entry in entries:
@@ -62,7 +62,7 @@ class Copies:
         self._rows.setdefault(row.row_id, []).append(row)
         for value in numbers(entry).values():
             self._numbers.setdefault(value, []).append(row)
-        self._deals.setdefault(_deal(row), row)
+        self._partitions.setdefault(_partition_settings(row), row)
         self._hashes.setdefault(row.partition_hash, row)
         self._before.setdefault(_before_training(row), []).append(row)
 
@@ -83,7 +83,7 @@ class Copies:
                 f"seed {row.seed} has the numbers of run {other.row_id} of seed {other.seed}:"
                 f" {', '.join(names[:_SHOWN])}{more}"
             )
-        yield from self._deal_problems(row)
+        yield from self._partition_problems(row)
         yield from self._before_problems(row)
 
     def notes(self, entry: Entry) -> Iterator[str]:
@@ -121,16 +121,18 @@ class Copies:
                     )
                     return
 
-    def _deal_problems(self, row: Row) -> Iterator[str]:
-        other = self._deals.get(_deal(row))
+    def _partition_problems(self, row: Row) -> Iterator[str]:
+        other = self._partitions.get(_partition_settings(row))
         if other is not None and other.partition_hash != row.partition_hash:
             yield (
                 f"partition_hash is {row.partition_hash}, but run {other.row_id} of the same data,"
-                f" deal and seed has {other.partition_hash}"
+                f" settings and seed has {other.partition_hash}"
             )
         other = self._hashes.get(row.partition_hash)
         data = json.loads(row.config_json)["data"]
-        drawn = row.partition in _BY_SEED and not data.get("legacy") and row.num_clients > 1
+        partitioner = PARTITIONERS.get(row.partition)
+        drawn = partitioner is not None and partitioner.source != "clients"
+        drawn = drawn and not data.get("legacy") and row.num_clients > 1
         if other is not None and drawn and other.seed != row.seed:
             yield (
                 f"partition_hash of seed {row.seed} is that of run {other.row_id} of seed"
@@ -169,8 +171,8 @@ def _before_training(row: Row) -> str:
     return json.dumps([row.dataset_revision, data, client, kept], sort_keys=True)
 
 
-def _deal(row: Row) -> str:
-    """Return what decides a deal, as text."""
+def _partition_settings(row: Row) -> str:
+    """Return what decides a partition, as text."""
     data = dict(training_settings(json.loads(row.config_json))["data"])
     data.pop("label_fraction", None)
     return json.dumps([row.dataset_revision, row.seed, data], sort_keys=True)

@@ -13,7 +13,7 @@ import torch
 from fedbench.bench.board.data_facts import DataFacts
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.method import Extra, RoundPlan
 from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.system.errors import ConfigError, PluginError

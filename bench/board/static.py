@@ -144,7 +144,7 @@ class Checker:
         about: Mapping[str, str] = {
             FILES: "in the manifest, SHA-256 equal, schema",
             **{name: text for name, (_, text) in CHECKS.items()},
-            COPIES: "no numbers of another seed, one deal for one seed",
+            COPIES: "no numbers of another seed, one partition for one seed",
         }
         counts = tuple(
             CheckCount(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
 )
 
+from fedbench.bench.partitioners import PARTITIONERS, fields_not_read
 from fedbench.bench.system.identity import content_id
 
 LARGEST = 1e37
@@ -58,28 +59,12 @@ _CORRECTED: Mapping[str, tuple[str, str, str]] = {
 Ids of such runs are not those of rows from before; all others keep theirs. A new version has none.
 """
 
-Partitioner = Literal[
-    "dirichlet-balanced",
-    "hsu",
-    "dirichlet",
-    "iid",
-    "pathological",
-    "rotation",
-    "joint",
-    "natural",
-    "file",
-]
+if TYPE_CHECKING:
+    PartitionerName = str
+else:
+    PartitionerName = Literal[tuple(PARTITIONERS)]
 Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"]
 
-_READ_BY: dict[str, tuple[str, ...]] = {
-    "alpha": ("dirichlet-balanced", "hsu", "dirichlet", "rotation", "joint"),
-    "classes_per_client": ("pathological",),
-    "rotation_bins": ("rotation", "joint"),
-    "rotation_alpha": ("joint",),
-    "multiply_prior": ("hsu", "rotation", "joint"),
-    "legacy": ("dirichlet-balanced",),
-}
-"""Partition fields and the partitioners that read them."""
 READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
 """Fields of the data that decide what is read, which the data revision is a hash of."""
 
@@ -94,7 +79,7 @@ class Strict(BaseModel):
 
 
 class DataConfig(Strict):
-    """The data set and how its training images are dealt to clients."""
+    """The data set and how clients share its training images."""
 
     name: str = Field("digits", description="see `fedbench datasets`; also hub:PATH, folder:PATH")
     train_subset: int | None = Field(
@@ -111,13 +96,13 @@ class DataConfig(Strict):
         description="resize images to squares of so many pixels; null = all have one size",
     )
     num_clients: int = Field(
-        8, ge=1, le=1_000_000, description="data holders the training set is dealt to"
+        8, ge=1, le=1_000_000, description="data holders that share the training set"
     )
-    partition: Partitioner = Field(
-        "dirichlet-balanced", description="rule that deals images to clients; see docs/data.md"
+    partition: PartitionerName = Field(
+        "dirichlet-balanced", description="rule by which clients get images; see docs/data.md"
     )
     natural_column: str | None = Field(
-        None, min_length=1, description="natural: column whose values are dealt whole to clients"
+        None, min_length=1, description="natural: column whose values go whole to clients"
     )
     partition_file: str | None = Field(
         None, min_length=1, description="file: JSON or Parquet with the client of each image"
@@ -152,10 +137,15 @@ class DataConfig(Strict):
     @field_validator("natural_column", "partition_file")
     @classmethod
     def _given_where_needed(cls, value: str | None, info: ValidationInfo) -> str | None:
-        reader = "natural" if info.field_name == "natural_column" else "file"
-        if value is None and info.data.get("partition") == reader:
-            raise ValueError(f"must be given where data.partition is {reader}")
+        name = info.data.get("partition")
+        if value is None and name in PARTITIONERS and info.field_name in PARTITIONERS[name].reads:
+            raise ValueError(f"must be given where data.partition is {name}")
         return value
+
+    @property
+    def alpha_read(self) -> float | None:
+        """`alpha` where the partitioner reads it, else None."""
+        return self.alpha if "alpha" in PARTITIONERS[self.partition].reads else None
 
     @property
     def public_name(self) -> str:
@@ -411,9 +401,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             a row has them; one of an older version may lack fields.
     """
     body = {key: value for key, value in config.items() if key not in ("seed", "evaluation")}
-    partitioner = body["data"]["partition"]
-    unread = {field for field, readers in _READ_BY.items() if partitioner not in readers}
-    unread.update(("name", *READ_BY_SOURCE))
+    unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     if body.get("privacy", {}).get("clip") is None:
         body.pop("privacy", None)

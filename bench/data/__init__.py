@@ -1,1 +1,1 @@
-"""Data sets, their cache, how they are dealt to clients, and the views made of images."""
+"""Data sets, their cache, how clients share them, and the views made of images."""

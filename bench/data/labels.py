@@ -36,23 +36,23 @@ def visible_labels(
         A new (N,) array; `HIDDEN` (-1) where no client shows the label.
 
     Raises:
-        ConfigError: the fraction is out of range, or an index is out of range or dealt twice.
+        ConfigError: the fraction is out of range, or an index is out of range or given twice.
     """
     from fedbench.bench.system.seeding import numpy_generator
 
     if not 0 <= fraction <= 1:
         raise ConfigError(f"the visible fraction of labels is {fraction}; it must be in [0, 1]")
     seen = hide_all(labels)
-    dealt = np.zeros(len(labels), dtype=bool)
+    given = np.zeros(len(labels), dtype=bool)
     for client, indices in enumerate(client_indices):
         held = np.sort(np.asarray(indices, dtype=np.int64))
         if held.size and not 0 <= held[0] <= held[-1] < len(labels):
             raise ConfigError(
                 f"client {client} has examples {held[0]}..{held[-1]}; allowed: 0..{len(labels) - 1}"
             )
-        if dealt[held].any() or (np.diff(held) == 0).any():
-            raise ConfigError(f"client {client} has examples that are dealt twice")
-        dealt[held] = True
+        if given[held].any() or (np.diff(held) == 0).any():
+            raise ConfigError(f"client {client} has examples that are given twice")
+        given[held] = True
         held = held[labels[held] != HIDDEN]
         count = num_visible(len(held), fraction)
         order = numpy_generator(seed, "visible-labels", client).permutation(len(held))

@@ -172,7 +172,7 @@ def _json_clients(file: Path, place: str, num_images: int) -> npt.NDArray[np.int
         twice = images[clients[images] >= 0]
         if len(twice) or len(np.unique(images)) < len(images):
             image = twice[0] if len(twice) else images[np.argmax(np.bincount(images)[images] > 1)]
-            raise DataError(f"{place}: image {image} is dealt twice, the second time to {name}")
+            raise DataError(f"{place}: image {image} has two clients, the second is {name}")
         clients[images] = int(name)
     if (left := np.flatnonzero(clients < 0)).size:
         raise DataError(

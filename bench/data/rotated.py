@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.views.image_ops import rotate
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_bytes

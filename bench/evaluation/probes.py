@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbench.bench.data.labels import balanced_subset
-from fedbench.bench.data.partition.deal import deal_test
+from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import Labels, check_examples, check_positive
 from fedbench.bench.evaluation.linear import linear_probe, standardisation
 from fedbench.bench.evaluation.sgd import run_sgd
@@ -33,7 +33,7 @@ def probe_accuracies(
 
     Both are trained on the pooled labels, or on a class-balanced share of them: `linear_acc`,
     `linear_10pct_acc`, `mlp_acc`, … With `local` both are also scored on the clients' shares of the
-    test set, dealt in the clients' class proportions: `linear_local_acc` and so on. That is the
+    test set, in the clients' class proportions: `linear_local_acc` and so on. That is the
     client's accuracy where the encoder is one client's, else the mean over clients, with
     `linear_local_acc_std`.
 
@@ -93,8 +93,10 @@ def _scores(
 
 def _test_shares(setup: Setup, client_id: int | None) -> dict[int, Tensor]:
     """Positions of each client's test images; clients without any are left out."""
-    dataset, dealt = setup.dataset, setup.dealt
-    test = deal_test(dataset.test_labels, dealt, dataset.train_labels, setup.config.seed)
+    dataset = setup.dataset
+    test = make_test_partition(
+        dataset.test_labels, setup.client_partition, dataset.train_labels, setup.config.seed
+    )
     clients = range(test.num_clients) if client_id is None else [client_id]
     rows = {k: torch.from_numpy(test.client(k).astype(np.int64)) for k in clients}
     return {k: positions for k, positions in rows.items() if len(positions)}

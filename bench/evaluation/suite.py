@@ -104,7 +104,7 @@ def _objective(
     tally = Tally(objectives().values(), len(clients), noise)
     statistics = client_statistics(
         lambda x: embed(net, x),
-        ((k, setup.dealt.client(k).astype(np.int64)) for k in clients),
+        ((k, setup.client_partition.client(k).astype(np.int64)) for k in clients),
         setup.images,
         view=config.objective_view,
         seed=seed,
@@ -244,7 +244,7 @@ def scored_clients(setup: Setup) -> list[int]:
 
 def _drawn(setup: Setup, count: int | None, purpose: str) -> list[int]:
     """Clients with images, at most so many."""
-    holders = np.flatnonzero(setup.dealt.sizes)
+    holders = np.flatnonzero(setup.client_partition.sizes)
     if count is None or count >= len(holders):
         return holders.tolist()
     rng = numpy_generator(setup.config.seed, purpose)

@@ -52,9 +52,7 @@ class Begun:
     @property
     def name(self) -> str:
         """Name for lists of runs, as that of its row will be."""
-        data = self.config.data
-        alpha = None if data.partition in ("iid", "pathological") else data.alpha
-        return _name(self.config.spec, alpha, self.config.seed, self.row_id)
+        return _name(self.config.spec, self.config.data.alpha_read, self.config.seed, self.row_id)
 
     @property
     def settings(self) -> dict[str, Any]:

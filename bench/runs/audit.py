@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import ModelConfig
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.method import Extra, Labels, RoundPlan
 from fedbench.bench.method.registry import dump
 from fedbench.bench.nn.backbones import make_backbone

@@ -49,7 +49,7 @@ from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.layout import Binding, Layout
 from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import default_seconds
 
 _WARM_UP, _MEASURED = 2, 6
@@ -204,7 +204,7 @@ class Estimator:
 
     def _setup(self, config: RunConfig) -> Setup:
         dataset = open_dataset(config, self._data_dir)
-        return Setup.of(config, dataset, dealt(dataset, config))
+        return Setup.of(config, dataset, partition_of(dataset, config))
 
     def _costs(self, setup: Setup) -> _Costs:
         config = setup.config
@@ -292,10 +292,10 @@ class Estimator:
         given = (len(setup.images), len(setup.dataset.test_images))
         train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
         if (train, test) != given:
-            # How images are dealt costs nothing here, and fewer might not fill every client.
-            dealt = {"partition": "iid", "legacy": False, "min_client_size": 0}
+            # How clients share images costs nothing here, and fewer might not fill every client.
+            even = {"partition": "iid", "legacy": False, "min_client_size": 0}
             data = setup.config.data.model_copy(
-                update={"train_subset": train, "test_subset": test, **dealt}
+                update={"train_subset": train, "test_subset": test, **even}
             )
             setup = self._setup(setup.config.model_copy(update={"data": data}))
         net = setup.make_net()

@@ -29,7 +29,7 @@ from fedbench.bench.config import (
     training_id,
 )
 from fedbench.bench.data.datasets import Dataset, load_dataset
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
@@ -53,7 +53,7 @@ from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt, local_steps
+from fedbench.bench.training.steps import local_steps, partition_of
 from fedbench.bench.training.trainer import Diverged, OnClient, Trainer
 from fedbench.bench.training.workers import InProcess, WorkerPool, WorkerSpec
 
@@ -147,8 +147,8 @@ def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
 
 
 def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
-    """Deal the data set, and write the partition to the file that worker processes read."""
-    partition = dealt(dataset, config)
+    """Make the partition, and write it to the file that worker processes read."""
+    partition = partition_of(dataset, config)
     try:
         if path.exists() and Partition.load(path).hash == partition.hash:
             return partition
@@ -179,7 +179,7 @@ def execute(
     dataset = place.dataset
     if dataset is None:
         dataset = open_dataset(config, place.data_dir)
-    local_steps(config, dealt(dataset, config)).check()
+    local_steps(config, partition_of(dataset, config)).check()
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)
@@ -443,7 +443,7 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
         "training_id": training_id(config, dataset_revision),
         "benchmark_version": BENCHMARK_VERSION,
         "partition": data.partition,
-        "alpha": None if data.partition in ("iid", "pathological") else data.alpha,
+        "alpha": data.alpha_read,
         "num_clients": data.num_clients,
         "participation": config.federation.participation,
         "num_rounds": config.federation.num_rounds,

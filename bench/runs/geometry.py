@@ -152,9 +152,9 @@ def _mapped_client(run: TrainedRun, clients: Sequence[int], wanted: int | None) 
         return None
     if wanted is None:
         return clients[0]
-    if not 0 <= wanted < run.setup.dealt.num_clients:
+    if not 0 <= wanted < run.setup.client_partition.num_clients:
         raise ConfigError(
-            f"--client: must be in 0..{run.setup.dealt.num_clients - 1} for run"
+            f"--client: must be in 0..{run.setup.client_partition.num_clients - 1} for run"
             f" {run.row.row_id} (got {wanted})"
         )
     return wanted

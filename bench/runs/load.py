@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition.deal import deal
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import open_dataset
@@ -105,13 +104,13 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
 
 
 def _partition(row: Row, config: RunConfig, dataset: Dataset, path: Path) -> Partition:
-    """Read the partition of a run; one that is missing or damaged is dealt again."""
+    """Read the partition of a run; one that is missing or damaged is made again."""
     try:
         return Partition.load(path)
     except DataError as err:
         labels, clients = dataset.train_labels, dataset.train_clients
-        partition = deal(labels, dataset.num_classes, config.data, config.seed, clients)
+        partition = make_partition(labels, dataset.num_classes, config.data, config.seed, clients)
         if partition.hash != row.partition_hash:
-            raise StoreError(f"{err}; this fedbench deals the data in another way") from err
-        _log.warning("%s; it was dealt again, with the same hash", err)
+            raise StoreError(f"{err}; this fedbench partitions the data in another way") from err
+        _log.warning("%s; it was made again, with the same hash", err)
         return partition

@@ -37,7 +37,7 @@ from fedbench.bench.system.regime import check_precision
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
+from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.training.trainer import OnClient
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def run(
             stored_before = row is not None
             if row is None:
                 origin = replace(origin, argv=origin.argv or command_line())
-                steps = local_steps(config, dealt(dataset, config))
+                steps = local_steps(config, partition_of(dataset, config))
                 steps.check()
                 if steps.idle:
                     _log.warning("%s", steps.idle)

@@ -11,7 +11,7 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 
 
 def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") -> dict[str, float]:
@@ -25,7 +25,7 @@ def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") 
         dataset: its data set.
         device: `cpu` or `cuda`.
     """
-    setup = Setup.of(config, dataset, dealt(dataset, config))
+    setup = Setup.of(config, dataset, partition_of(dataset, config))
     where = torch.device(choose_devices(device, 1)[0])
     with reproducible(where):
         net = setup.make_net()

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.yaml_files import is_stamped, load_yaml
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.results.store.reader import list_folder, parse_record, tables_in
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import has_checksum, read_table
@@ -264,7 +264,7 @@ _KINDS: dict[str, tuple[_Check, str]] = {
         "an unfinished run goes back a round, or says to delete its folder; to use the weights of a"
         " finished one, delete its row and its folder and run it again",
     ),
-    "partitions": (_partition, "delete it; the data are dealt again when it is needed"),
+    "partitions": (_partition, "delete it; it is made again when it is needed"),
     "rounds": (_history, "delete its folder; an unfinished run starts again"),
     "untrained": (
         partial(_json, required=True),

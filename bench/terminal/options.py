@@ -425,7 +425,7 @@ Labels = Annotated[
     str | None,
     option(
         "balanced:N:C",
-        "Deal N examples in C equal classes instead of the data set; needs no images.",
+        "Partition N examples in C equal classes instead of the data set; needs no images.",
     ),
 ]
 DatasetName = Annotated[

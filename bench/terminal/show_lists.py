@@ -12,7 +12,7 @@ from fedbench.bench.terminal.console import emit, emit_json, show_table, takes_u
 
 if TYPE_CHECKING:
     from fedbench.bench.data.datasets import PreparedDataset
-    from fedbench.bench.data.partition.deal import Deal
+    from fedbench.bench.data.partition import PartitionSummary
     from fedbench.bench.runs.export import Exported
     from fedbench.bench.runs.resolve import Resolved
     from fedbench.bench.tuning.doctor import Checkup
@@ -360,20 +360,20 @@ def show_config(resolved: Resolved) -> None:
         )
 
 
-def show_deal(deal: Deal, *, labels: str | None = None) -> None:
+def show_partition(partition: PartitionSummary, *, labels: str | None = None) -> None:
     """Print the number and classes of each client's images, one line per client.
 
     Args:
-        deal: what to print.
-        labels: the `--labels` that were dealt in place of the data set's.
+        partition: what to print.
+        labels: the `--labels` that stand in for the data set's.
     """
-    record = deal.record
+    record = partition.record
     spread = record["classes_per_client"]
-    dealt = deal.dataset if labels is None else f"labels {labels}"
+    data = partition.dataset if labels is None else f"labels {labels}"
     hidden = record.get("num_unlabelled", 0)
     unlabelled = f", {hidden:,} without a label" if hidden else ""
     emit(
-        f"{dealt} · {record['partitioner']} · alpha {record['alpha']:g} ·"
+        f"{data} · {record['partitioner']} · alpha {record['alpha']:g} ·"
         f" {record['num_examples']:,} images to {record['num_clients']} clients"
         f" ({record['num_unused']:,} unused{unlabelled})\n"
         f"classes per client: {spread['ge_1_mean']:.2f} with at least one image,"

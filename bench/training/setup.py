@@ -14,7 +14,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.data.batches import ClientData
 from fedbench.bench.data.datasets import Dataset, reopen
 from fedbench.bench.data.labels import held_out, hide_all, visible_labels
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.method import DataSpec, Labels, Method, Net, Sharing, registry
 from fedbench.bench.method.sharing import rule_of
@@ -33,8 +33,8 @@ class Setup:
         config: the configuration.
         method: built from it.
         dataset: images and labels.
-        dealt: each client's images.
-        partition: the images that each client trains on: as dealt, or all of them at one client.
+        client_partition: each client's images.
+        partition: the images that each client trains on: its own, or all of them at one client.
         images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
         known_labels: training labels that exist, (N,), -1 where hidden: all of them, or the share
             `data.label_fraction` of each client's. Probes train on these.
@@ -46,7 +46,7 @@ class Setup:
     config: RunConfig
     method: Method
     dataset: Dataset
-    dealt: Partition
+    client_partition: Partition
     partition: Partition
     images: np.ndarray
     known_labels: np.ndarray
@@ -55,20 +55,21 @@ class Setup:
     spec: DataSpec
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: Dataset, dealt: Partition) -> Setup:
-        """Return the setup of a configuration on a data set that was dealt for it."""
+    def of(cls, config: RunConfig, dataset: Dataset, client_partition: Partition) -> Setup:
+        """Return the setup of a configuration, on a data set and its partition."""
         method = registry.create(config.spec, config.method)
-        partition = dealt.pooled() if method.needs().pooled else dealt
+        pooled = method.needs().pooled
+        partition = client_partition.pooled() if pooled else client_partition
         channels, height, width = dataset.image_shape
-        known = _known(config, dataset, dealt)
+        known = _known(config, dataset, client_partition)
         labels = _visible(config, method, known)
         setup = cls(
             config=config,
             method=method,
             dataset=dataset,
-            dealt=dealt,
+            client_partition=client_partition,
             partition=partition,
-            images=rotated_images(dataset, dealt),
+            images=rotated_images(dataset, client_partition),
             known_labels=known,
             labels=labels,
             backbone=make_backbone(config.model, channels, (height, width)),
@@ -175,8 +176,8 @@ class Setup:
             labels = self.dataset.train_labels
             outside = held_out(labels, config.data.held_out, config.seed)
             return outside[labels[outside] >= 0]
-        dealt: np.ndarray = np.sort(self.dealt.indices)
-        known: np.ndarray = dealt[self.known_labels[dealt] >= 0]
+        held: np.ndarray = np.sort(self.client_partition.indices)
+        known: np.ndarray = held[self.known_labels[held] >= 0]
         return known
 
     @property

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.labels import num_visible
-from fedbench.bench.data.partition.deal import deal
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.method import Method, RoundPlan, registry
 from fedbench.bench.system.errors import ConfigError
 
@@ -22,8 +21,8 @@ _REMEMBERED = 8
 _partitions: OrderedDict[str, Partition] = OrderedDict()
 
 
-def dealt(dataset: Dataset, config: RunConfig) -> Partition:
-    """Deal a data set as a configuration says; the last few partitions are remembered.
+def partition_of(dataset: Dataset, config: RunConfig) -> Partition:
+    """Return the partition of a run; the last few are remembered.
 
     Raises:
         ConfigError: the settings cannot be met by these labels.
@@ -32,7 +31,9 @@ def dealt(dataset: Dataset, config: RunConfig) -> Partition:
     key = f"{dataset.revision} {len(dataset.train_labels)} {config.seed} {fields}"
     if key not in _partitions:
         labels, classes = dataset.train_labels, dataset.num_classes
-        _partitions[key] = deal(labels, classes, config.data, config.seed, dataset.train_clients)
+        _partitions[key] = make_partition(
+            labels, classes, config.data, config.seed, dataset.train_clients
+        )
     _partitions.move_to_end(key)
     while len(_partitions) > _REMEMBERED:
         _partitions.popitem(last=False)
@@ -89,7 +90,7 @@ def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
 
     Args:
         config: the configuration.
-        partition: its deal, as `dealt` returns it.
+        partition: its partition, as `partition_of` returns it.
     """
     method = registry.create(config.spec, config.method)
     images = _images(config, method, partition)  # (K,)

@@ -26,7 +26,7 @@ from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, 
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.notebooks import Shown
-from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
+from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cluster import Cluster
@@ -181,7 +181,7 @@ def sweep(
     ]
     to_run = {job.row_id for job in jobs}
     steps = {
-        identity: local_steps(cell.config, dealt(datasets(cell.config), cell.config))
+        identity: local_steps(cell.config, partition_of(datasets(cell.config), cell.config))
         for identity, cell in named.items()
         if dry_run or identity in to_run
     }

@@ -220,7 +220,7 @@ PAPERS: Mapping[str, Sequence[Claim]] = {
                 Test("semifed+uv − semifed", Side("semifed+uv"), Side("semifed"), 16.7),
                 Test("cbafed+uv − cbafed", Side("cbafed+uv"), Side("cbafed"), 7.8),
             ],
-            note="Clients here are dealt at α = 0.1 each, not by the paper's rule.",
+            note="Clients here get images at α = 0.1 each, not by the paper's rule.",
         ),
         Claim("All of it on CIFAR-100 and Tiny ImageNet.", note="Neither was at hand."),
     ],

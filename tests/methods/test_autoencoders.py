@@ -156,13 +156,15 @@ def central(**values: Any) -> Setup:
     return tiny_setup(tiny_config("central-ae", **{**fields, **values}))
 
 
-def test_the_reference_holds_all_that_was_dealt() -> None:
+def test_the_reference_holds_what_all_clients_hold() -> None:
     setup = central(data__partition="pathological", data__num_clients=3)
     assert setup.partition.num_clients == setup.spec.num_clients == 1
-    assert setup.dealt.num_clients == 3
-    assert 0 < len(setup.dealt.indices) < 80  # six of ten classes: only what clients hold counts
-    assert np.array_equal(setup.partition.client(0), np.sort(setup.dealt.indices))
-    assert len(setup.client_data(0, CPU)) == len(setup.dealt.indices)
+    assert setup.client_partition.num_clients == 3
+    assert (
+        0 < len(setup.client_partition.indices) < 80
+    )  # six of ten classes: only what clients hold counts
+    assert np.array_equal(setup.partition.client(0), np.sort(setup.client_partition.indices))
+    assert len(setup.client_data(0, CPU)) == len(setup.client_partition.indices)
 
 
 def test_the_reference_reconstructs_then_classifies(tmp_path: Path) -> None:

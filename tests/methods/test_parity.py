@@ -29,7 +29,7 @@ from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 from tests.methods import plain_loops
 
 SEEDS = (0, 1, 2, 3, 4)  # with three, chance would explain gaps twice as large
@@ -192,7 +192,7 @@ def _plain_run(
 ) -> Mapping[str, dict[int, float]]:
     config = measured.config
     dataset = open_dataset(config, None)
-    setup = Setup.of(config, dataset, dealt(dataset, config))
+    setup = Setup.of(config, dataset, partition_of(dataset, config))
     encoder, names = setup.make_net()["encoder"], setup.method.needs().views
     accuracies: dict[int, float] = {}
 

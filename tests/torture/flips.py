@@ -30,8 +30,7 @@ from typing import Any
 import numpy as np
 
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.data.partition.deal import deal
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition, make_partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.results.report.content import geometries
 from fedbench.bench.results.store.store import Store
@@ -215,7 +214,7 @@ def kinds(work: Path) -> dict[str, Kind]:
 
     def weights(folder: Path) -> Any:
         loaded = load_run(Store(folder), row.row_id)
-        return loaded.binding.server.data.tolist(), loaded.setup.dealt
+        return loaded.binding.server.data.tolist(), loaded.setup.client_partition
 
     def maps(folder: Path) -> Any:
         records, problems = geometries(Store(folder), [row])
@@ -241,14 +240,14 @@ def kinds(work: Path) -> dict[str, Kind]:
     dataset = load_dataset(
         "digits", train_subset=config.data.train_subset, test_subset=config.data.test_subset
     )
-    (work / "dealt").mkdir()
-    open_partition(config, dataset, work / "dealt" / "partition.safetensors")
+    (work / "started").mkdir()
+    open_partition(config, dataset, work / "started" / "partition.safetensors")
 
-    def dealt(folder: Path) -> Any:
+    def opened(folder: Path) -> Any:
         path = folder / "partition.safetensors"
         return open_partition(config, dataset, path), Partition.load(path)
 
-    made["partition of an unfinished run"] = Kind(work / "dealt", "*.safetensors", dealt)
+    made["partition of an unfinished run"] = Kind(work / "started", "*.safetensors", opened)
 
     measured = work / "measured"
     execute(config, Origin(), Place(measured))
@@ -292,7 +291,7 @@ def kinds(work: Path) -> dict[str, Kind]:
 
     def rotated(folder: Path) -> Any:
         opened = load_dataset("digits", folder)
-        shares = deal(opened.train_labels, opened.num_classes, shift, 0)
+        shares = make_partition(opened.train_labels, opened.num_classes, shift, 0)
         return np.asarray(rotated_images(opened, shares)).tobytes()
 
     rotated(turned)

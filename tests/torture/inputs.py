@@ -359,7 +359,7 @@ class Torture:
         return outcome
 
     def images(self, place: Path) -> tuple[list[str], Path]:
-        """Make a small data set, often with something odd in it, and deal it to clients."""
+        """Make a small data set, often with something odd in it, and partition it."""
         draw = self.random
         root = place / draw.choice(["data", "a b", "café", "x=1", "<b>"])
         classes = ["cat", draw.choice(["dog", "=1+1", "\u202ex", "d|g", "日本", "<b>"])]

@@ -146,8 +146,8 @@ def content(
     *,
     spent: Mapping[str, Spent] | None = None,
     geometry: Sequence[Mapping[str, Any]] = (),
-    deals: Sequence[Mapping[str, Any]] = (),
-    without_deal: Sequence[str] = (),
+    partitions: Sequence[Mapping[str, Any]] = (),
+    partitions_not_shown: Sequence[str] = (),
     spaces: Mapping[str, Mapping[str, Any]] | None = None,
     title: str,
 ) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def content(
         problems: a line for every file that could not be read.
         spent: cost of each tuning study, by its id.
         geometry: angles between classes and maps of features, one record a run.
-        deals: labels of clients, one record a deal.
-        without_deal: a line for every deal whose labels are not known.
+        partitions: labels of clients, one record a partition.
+        partitions_not_shown: a line for every partition whose labels are not known.
         spaces: search space of each tuning study, by its id.
         title: of the page.
     """
@@ -186,8 +186,8 @@ def content(
             for cell, group in zip(cell_ids(groups), groups, strict=True)
         },
         "scatter": {m: scatter(rows, boards[m]) for m in metrics if m != "objective"},
-        "deals": list(deals),
-        "without_deal": list(without_deal),
+        "partitions": list(partitions),
+        "partitions_not_shown": list(partitions_not_shown),
         "geometry": list(geometry),
         "runs": columns(
             [

@@ -74,7 +74,7 @@ def write_report(
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
     from fedbench.bench.results.leaderboard.studies import studies
     from fedbench.bench.results.report.content import content, geometries
-    from fedbench.bench.results.report.deals import deals
+    from fedbench.bench.results.report.partitions import partitions
 
     rows = store.rows()
     if row_ids is not None:
@@ -89,7 +89,7 @@ def write_report(
     views = studies(store)
     problems = (*views.problems, *unreadable, *torn)
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
-    dealt, without_deal = deals(rows, data_dir)
+    by_client, not_known = partitions(rows, data_dir)
     shown = content(
         rows,
         curves,
@@ -97,8 +97,8 @@ def write_report(
         problems,
         spent=spent,
         geometry=geometry,
-        deals=dealt,
-        without_deal=without_deal,
+        partitions=by_client,
+        partitions_not_shown=not_known,
         spaces={
             view.study_id: (store.study(view.study_id) or {}).get("space", {}) for view in views
         },

@@ -78,7 +78,7 @@ class Row(Record):
         description="name of the data's content; hub:FOLDER and the like where it is not known"
     )
     dataset_revision: str = Field(description="checksum of the data, which identifies them")
-    partition: str = Field(description="partitioner that dealt the data to clients")
+    partition: str = Field(description="partitioner that gave the data to clients")
     alpha: float | None = _column("Dirichlet concentration; null where there is none", gt=0)
     num_clients: int = Field(ge=1, description="data holders", json_schema_extra=COUNT)
     participation: float = Field(
@@ -321,7 +321,7 @@ class PaperCell(Record):
         "what the spread is"
     )
     n_seeds: Count | None = _column("seeds of the mean", COUNT)
-    partition: str | None = _column("how data is dealt to clients")
+    partition: str | None = _column("how clients share the data")
     alpha: float | None = _column("Dirichlet concentration", gt=0)
     num_clients: Count | None = _column("data holders", COUNT)
     participation: Fraction | None = _column("cohort size / number of clients", FRACTION)

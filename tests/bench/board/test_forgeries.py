@@ -34,7 +34,7 @@ from fedbench.bench.runs.execute import derived, open_dataset
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 
 from .conftest import Honest, elsewhere
 
@@ -566,20 +566,20 @@ def test_images_of_the_test_split_in_training(honest: Honest, tmp_path: Path) ->
     assert "is none that is known; get the data" in reason
 
 
-def test_the_deal_of_another_seed(honest: Honest, tmp_path: Path) -> None:
-    """Where the labels are here, the data are dealt again."""
+def test_the_partition_of_another_seed(honest: Honest, tmp_path: Path) -> None:
+    """Where the labels are here, the partition is made again."""
     store = Store(tmp_path / "store")
     row = run(tiny_config("simclr"), store=store, workers=1, device="cpu").row
     other = tiny_config("simclr", seed=1)
-    deal = dealt(open_dataset(other, None), other).hash
-    assert deal != row.partition_hash
+    made = partition_of(open_dataset(other, None), other).hash
+    assert made != row.partition_hash
     forged = row.model_copy(
-        update={"git_sha": honest.entries[0].row.git_sha, "partition_hash": deal}
+        update={"git_sha": honest.entries[0].row.git_sha, "partition_hash": made}
     )
     pack([Entry(forged, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")
     (problem,) = found(tmp_path / "bundle", tmp_path / "no board", honest)
     assert problem.check == "partition"
-    assert problem.problem.endswith(f"its configuration deals {row.partition_hash}")
+    assert problem.problem.endswith(f"its configuration gives {row.partition_hash}")
 
 
 def nothing_reveals(entry: Entry) -> Entry:

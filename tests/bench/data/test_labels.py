@@ -74,8 +74,8 @@ def test_input_stays_as_it_was_and_hide_all_hides_all() -> None:
         (CLIENTS, float("nan"), "must be in"),
         ([np.array([3, 200])], 0.5, r"allowed: 0\.\.199"),
         ([np.array([-1, 5])], 0.5, r"examples -1\.\.5"),
-        ([np.array([1, 2]), np.array([2])], 0.5, "client 1 has examples that are dealt twice"),
-        ([np.array([2, 2])], 0.5, "dealt twice"),
+        ([np.array([1, 2]), np.array([2])], 0.5, "client 1 has examples that are given twice"),
+        ([np.array([2, 2])], 0.5, "given twice"),
     ],
 )
 def test_wrong_use(clients: list[np.ndarray], fraction: float, message: str) -> None:

@@ -13,7 +13,7 @@ from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.untrained import untrained_figures
 from fedbench.bench.system import seeding
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def setup_of(spec: str = "simclr", images: int = 600, **values: object) -> Setup
         environ={},
     ).config
     dataset = open_dataset(config, None)
-    return Setup.of(config, dataset, dealt(dataset, config))
+    return Setup.of(config, dataset, partition_of(dataset, config))
 
 
 def norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbench.bench.data.partition.deal import deal_test
+from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import EvaluationError
 from fedbench.bench.evaluation.linear import fit_logistic
 from fedbench.bench.evaluation.probes import mlp_predictions, probe_accuracies
@@ -98,7 +98,9 @@ def test_local_accuracy_follows_each_clients_classes() -> None:
     assert local[:7] == [1.0] * 7
     predicted = fit_logistic(train, labels, num_classes=10, l2=1e-4).predict(test).numpy()
     hits = predicted == setup.dataset.test_labels
-    shares = deal_test(setup.dataset.test_labels, setup.dealt, setup.dataset.train_labels, 0)
+    shares = make_test_partition(
+        setup.dataset.test_labels, setup.client_partition, setup.dataset.train_labels, 0
+    )
     for k in range(10):
         client_hits = hits[[i for i in range(200) if i in set(shares.client(k).tolist())]]
         assert local[k] == pytest.approx(sum(client_hits) / len(client_hits))

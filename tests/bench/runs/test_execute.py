@@ -201,7 +201,7 @@ def test_scores_are_made_of_the_drawn_clients_only(tmp_path: Path) -> None:
         found = evaluate(other, net, lambda k: None, (), cpu)
         alone = client_statistics(
             lambda x: setup.method.embed(net.net, x),
-            [(k, setup.dealt.client(k).astype(np.int64)) for k in drawn],
+            [(k, setup.client_partition.client(k).astype(np.int64)) for k in drawn],
             setup.images,
             view=setup.config.evaluation.objective_view,
             seed=setup.config.seed,
@@ -224,7 +224,9 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.Monkey
     hidden = setup.known_labels < 0
     assert hidden.sum() == 60
     labels[hidden] = (labels[hidden] + 1 + np.arange(60) % 8) % 10
-    protocols = [name for name in get_args(Protocol) if name != "local"]  # it deals test images
+    protocols = [
+        name for name in get_args(Protocol) if name != "local"
+    ]  # it needs test images of clients
     evaluations = []
     for index, other in enumerate((setup, tiny_setup(config, train_labels=labels))):
         trainer = train(other, tmp_path / str(index), rounds=1)

@@ -10,7 +10,7 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.yaml_files import parse_yaml
-from fedbench.bench.data.partition.deal import deal
+from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.runs.fields import known_keys
@@ -169,7 +169,7 @@ def budget(config: RunConfig) -> tuple[int, int, int]:
     needs, plan = method.needs(), RoundPlan(config.client.local_epochs)
     size, classes = config.data.train_subset or 50_000, 10
     labels = np.arange(size, dtype=np.int64) % classes
-    partition = deal(labels, classes, config.data, config.seed)
+    partition = make_partition(labels, classes, config.data, config.seed)
     counted = local_steps(config, partition)
     assert counted.least == counted.most
     assert not config.client.keep_last_batch

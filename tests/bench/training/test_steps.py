@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition.deal import balanced_labels, deal
+from fedbench.bench.data.partition import balanced_labels, make_partition
 from fedbench.bench.method import Client
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
@@ -21,7 +21,7 @@ from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.steps import LocalSteps, dealt, local_steps
+from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan
 
 _SIZES = {"digits": (1201, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
@@ -49,7 +49,7 @@ def labelled(name: str, subset: int | None) -> Dataset:
 def planned(spec: str, preset: str, **given: Any) -> LocalSteps:
     values = {key.replace("__", "."): value for key, value in given.items()}
     config = resolve(spec, preset=preset, set={"data.name": "cifar10", **values}, environ={}).config
-    return local_steps(config, dealt(labelled("cifar10", None), config))
+    return local_steps(config, partition_of(labelled("cifar10", None), config))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_methods_on_labels_count_labelled_images() -> None:
 )
 def test_clients_make_the_counted_steps(spec: str, given: dict[str, Any], tmp_path: Any) -> None:
     setup = tiny_setup(tiny_config(spec, client__local_epochs=2, **given))
-    counted = local_steps(setup.config, setup.dealt)
+    counted = local_steps(setup.config, setup.client_partition)
     runner = ClientRunner(setup, torch.device("cpu"), tmp_path)
     made = []
     for k in range(setup.partition.num_clients):
@@ -124,20 +124,20 @@ def test_a_run_in_which_nobody_trains_is_refused() -> None:
     planned("simclr", "cross-silo", data__num_clients=400, client__local_epochs=0).check()
 
 
-def test_a_partition_is_dealt_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    dealings = []
+def test_a_partition_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
 
     def counting(*args: Any) -> Any:
-        dealings.append(args)
-        return deal(*args)
+        calls.append(args)
+        return make_partition(*args)
 
-    monkeypatch.setattr(module, "deal", counting)
+    monkeypatch.setattr(module, "make_partition", counting)
     for given in ({}, {"client__batch_size": 8}, {"data__label_fraction": 0.1}):
         planned("supervised", "cross-silo", **given)
-    assert len(dealings) == 1
+    assert len(calls) == 1
     planned("supervised", "cross-silo", data__alpha=1.0)
     planned("supervised", "cross-silo", data__num_clients=20)
-    assert len(dealings) == 3
+    assert len(calls) == 3
 
 
 def trains_nobody(cells: list[Cell]) -> list[str]:
@@ -145,7 +145,7 @@ def trains_nobody(cells: list[Cell]) -> list[str]:
     for cell in cells:
         config = cell.config
         dataset = labelled(config.data.name, config.data.train_subset)
-        steps = local_steps(config, dealt(dataset, config))
+        steps = local_steps(config, partition_of(dataset, config))
         if steps.idle_clients == steps.num_clients:
             empty.append(f"{cell.preset} {config.spec} {dict(cell.axes)}: {steps.idle}")
     return empty

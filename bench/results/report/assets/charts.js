@@ -242,35 +242,35 @@ function objective() {
 }
 
 function clients() {
-  const which = choice("deal", "Deal", () => data.deals.map((deal, i) => [i, deal.title]));
+  const which = choice("partition", "Partition", () => data.partitions.map((partition, i) => [i, partition.title]));
   return figure({
     id: "clients", title: "Labels of clients", controls: [which],
     draw(width) {
-      const first = data.deals[which.value];
+      const first = data.partitions[which.value];
       if (!first) return null;
       const names = first.class_names, many = names.length > 40, left = leftOf(many ? ["000"] : names);
-      const alike = data.deals.slice(which.value).filter((deal) => `${deal.class_names}` === `${names}`), most = Math.max(...alike.map((deal) => deal.counts.length));
+      const alike = data.partitions.slice(which.value).filter((partition) => `${partition.class_names}` === `${names}`), most = Math.max(...alike.map((partition) => partition.counts.length));
       const step = many ? 7 : 20, beside = Math.max(1, Math.min(alike.length, 4, Math.floor((width - left) / 210)));
-      const across = Math.max(7, Math.min(30, (width - left - 20) / ((most + 2) * beside))), deals = alike.slice(0, beside);
-      const parts = deals.map((deal) => deal.title.split(" · ")), head = parts.map((each) => each.filter((part) => !parts.every((other) => other.includes(part))).join(" · "));
-      const points = deals.flatMap((deal, i) => deal.counts.flatMap((row, client) => row.map((count, label) => ({ deal: i, client, label, count, of: d3.sum(row) })))).filter((p) => p.count);
+      const across = Math.max(7, Math.min(30, (width - left - 20) / ((most + 2) * beside))), partitions = alike.slice(0, beside);
+      const parts = partitions.map((partition) => partition.title.split(" · ")), head = parts.map((each) => each.filter((part) => !parts.every((other) => other.includes(part))).join(" · "));
+      const points = partitions.flatMap((partition, i) => partition.counts.flatMap((row, client) => row.map((count, label) => ({ partition: i, client, label, count, of: d3.sum(row) })))).filter((p) => p.count);
       return {
         options: {
-          width: left + 20 + across * (most + 2) * deals.length, height: 84 + step * names.length, marginLeft: left, marginTop: 44, marginBottom: 40,
-          fx: { domain: d3.range(deals.length), axis: null, padding: 0.06 },
+          width: left + 20 + across * (most + 2) * partitions.length, height: 84 + step * names.length, marginLeft: left, marginTop: 44, marginBottom: 40,
+          fx: { domain: d3.range(partitions.length), axis: null, padding: 0.06 },
           x: { type: "point", domain: d3.range(most), label: "client", padding: 0.6, tickFormat: (i) => (across > 15 || i % 5 === 0 ? `${i}` : "") },
           y: { type: "point", domain: d3.range(names.length), label: null, padding: 0.6, tickSize: 0, tickFormat: (i) => (many ? (i % 10 ? "" : `${i}`) : names[i]) },
           r: { range: [0, Math.min(step, across) * 0.56] },
           marks: [
             Plot.frame({ stroke: "var(--line)" }),
-            Plot.dot(points, { fx: "deal", x: "client", y: "label", r: "count", fill: COLOURS[0], fillOpacity: 0.85 }),
-            Plot.text(deals, { fx: (_, i) => i, frameAnchor: "top-left", dy: -4, lineAnchor: "bottom", text: (_, i) => head[i], lineWidth: (across * most) / 12, fontWeight: 600 }),
-            tips(points, "client", "label", (p) => `client ${p.client}: ${p.count} of ${p.of} images\n${names[p.label]}`, { fx: "deal" }),
+            Plot.dot(points, { fx: "partition", x: "client", y: "label", r: "count", fill: COLOURS[0], fillOpacity: 0.85 }),
+            Plot.text(partitions, { fx: (_, i) => i, frameAnchor: "top-left", dy: -4, lineAnchor: "bottom", text: (_, i) => head[i], lineWidth: (across * most) / 12, fontWeight: 600 }),
+            tips(points, "client", "label", (p) => `client ${p.client}: ${p.count} of ${p.of} images\n${names[p.label]}`, { fx: "partition" }),
           ],
         },
-        caption: `${deals.map((deal, i) => `${i ? head[i] : deal.title}: ${deal.classes_per_client.toFixed(1)} classes a client${deal.counts.length < deal.num_clients ? `, the first ${deal.counts.length} of ${deal.num_clients.toLocaleString("en")} clients` : ""}`).join("; ")}. The area of a dot is the number of images; a class counts from 1 % of a client's images on.`,
-        header: ["deal", "client", "class", "images"],
-        rows: points.map((p) => [deals[p.deal].title, [`${p.client}`, p.client], names[p.label], [`${p.count}`, p.count]]),
+        caption: `${partitions.map((partition, i) => `${i ? head[i] : partition.title}: ${partition.classes_per_client.toFixed(1)} classes a client${partition.counts.length < partition.num_clients ? `, the first ${partition.counts.length} of ${partition.num_clients.toLocaleString("en")} clients` : ""}`).join("; ")}. The area of a dot is the number of images; a class counts from 1 % of a client's images on.`,
+        header: ["partition", "client", "class", "images"],
+        rows: points.map((p) => [partitions[p.partition].title, [`${p.client}`, p.client], names[p.label], [`${p.count}`, p.count]]),
       };
     },
   });

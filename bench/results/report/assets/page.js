@@ -165,7 +165,7 @@
   section("axes", "Axes and cost", ...(some ? [axis(), pair(cost("bytes", "Accuracy against bytes", "mb", "MB, both directions"), cost("minutes", "Accuracy against minutes", "minutes", "minutes of a run")), difference()] : []));
   section("rounds", "Rounds", ...(some ? [curves()] : []));
   section("objectives", "Objective", ...(some ? [objective()] : []));
-  section("deals", "Clients", ...(runs.length ? [clients(), ...data.without_deal.map(text)] : []));
+  section("partitions", "Clients", ...(runs.length ? [clients(), ...data.partitions_not_shown.map(text)] : []));
   section("geometry", "Angles and maps", data.geometry.length ? pair(...angles()) : null);
   section("studies", "Tuning", ...studies());
   section("leaderboard", "Leaderboard", ...(some ? boards() : []));

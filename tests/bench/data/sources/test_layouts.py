@@ -23,13 +23,13 @@ from PIL import Image
 
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
-from fedbench.bench.data.partition.deal import summary
+from fedbench.bench.data.partition import summary
 from fedbench.bench.data.reading import PLAIN, Reading
 from fedbench.bench.data.sources.torchvision_sets import TorchvisionSet
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import dealt
+from fedbench.bench.training.steps import partition_of
 
 COUNT = 48
 LABELS = [i % 3 for i in range(COUNT)]
@@ -370,14 +370,14 @@ def test_natural_clients_are_the_values_of_a_column(kind: str, tmp_path: Path) -
     else:
         name = shards(tmp_path / "set", "json")
     dataset = open_dataset(config(name, **data), tmp_path / "data")
-    partition = dealt(dataset, config(name, **data))
+    partition = partition_of(dataset, config(name, **data))
     pixels = dataset.train_images[:, 0, 0, 0]
     shares = [sorted(pixels[partition.client(k)].tolist()) for k in range(4)]
     assert shares == [list(range(12 * k, 12 * k + 12)) for k in range(4)]
-    fewer = dealt(dataset, config(name, **{**data, "num_clients": 3}))
+    fewer = partition_of(dataset, config(name, **{**data, "num_clients": 3}))
     assert sorted(fewer.sizes.tolist()) == [12, 12, 24]
     with pytest.raises(ConfigError, match=r"num_clients=5 is more than the 4 values .*=writer"):
-        dealt(dataset, config(name, **{**data, "num_clients": 5}))
+        partition_of(dataset, config(name, **{**data, "num_clients": 5}))
     plain = load_dataset(name, tmp_path / "data", reading=Reading(data.get("label_column")))
     assert dataset.whole == plain.revision != dataset.revision  # its clients are part of it
     with pytest.raises(ValueError, match=r"must be given where data\.partition is natural"):
@@ -398,11 +398,11 @@ def test_a_partition_file_names_the_client_of_each_image(form: str, tmp_path: Pa
     given = config(both(tmp_path / "set"), partition="file", partition_file=str(file))
     dataset = open_dataset(given, tmp_path / "data")
     pixels = dataset.train_images[:, 0, 0, 0]
-    partition = dealt(dataset, given)
+    partition = partition_of(dataset, given)
     assert [sorted(pixels[partition.client(k)].tolist()) for k in range(4)] == [*BY_CLIENT.values()]
     few = config(given.data.name, partition="file", partition_file=str(file), num_clients=3)
-    with pytest.raises(ConfigError, match=r"deals to 4; set data\.num_clients=4"):
-        dealt(dataset, few)
+    with pytest.raises(ConfigError, match=r"names 4 clients; set data\.num_clients=4"):
+        partition_of(dataset, few)
 
 
 def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
         ([c * 2 for c in CLIENTS], "the largest client is 6, but client 1 has no image"),
         ([*CLIENTS[1:], 1.5], "entry 47 is 1.5, not a whole number"),
         ({**BY_CLIENT, "3": [3, 7]}, "10 of 48 images have no client, image 11 the first"),
-        ({**BY_CLIENT, "4": [5]}, "image 5 is dealt twice, the second time to 4"),
+        ({**BY_CLIENT, "4": [5]}, "image 5 has two clients"),
         ({**BY_CLIENT, "4": [48]}, r"client 4 has images 48\.\.48; allowed: 0\.\.47"),
         ({"me": [0]}, "client 'me' is no number"),
         (7, "must have a list of clients, one per image, or an object"),
@@ -457,10 +457,10 @@ def test_parquet_partitions_with_mistakes(tmp_path: Path) -> None:
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
     name = write(tmp_path / "set", train=table(HIDDEN_HALF), test=table(TEST, first=100))
     dataset = open_dataset(config(name), tmp_path / "data")
-    with pytest.raises(ConfigError, match=r"24 of 48 training images have none; use one of iid"):
-        dealt(dataset, config(name))
+    with pytest.raises(ConfigError, match=r"24 of 48 training images have none"):
+        partition_of(dataset, config(name))
     iid = config(name, partition="iid")
-    partition = dealt(dataset, iid)
+    partition = partition_of(dataset, iid)
     setup = Setup.of(iid, dataset, partition)
     assert len(partition.indices) == COUNT
     assert len(setup.probed) == COUNT // 2
@@ -487,7 +487,7 @@ def test_stl10_has_its_unlabelled_images(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_set_without_labels_can_be_trained_on_but_not_measured(tmp_path: Path) -> None:
     iid = config(flat(tmp_path / "set"), partition="iid")
     dataset = open_dataset(iid, tmp_path / "data")
-    partition = dealt(dataset, iid)
+    partition = partition_of(dataset, iid)
     with pytest.raises(ConfigError, match=r"set evaluation\.protocols=\[\]"):
         Setup.of(iid, dataset, partition)
     supervised = iid.model_copy(update={"spec": "supervised"})

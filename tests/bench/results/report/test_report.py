@@ -18,7 +18,7 @@ from fedbench.bench.results.leaderboard.importance import importances
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.leaderboard.published import paper_cells
-from fedbench.bench.results.report.deals import deals
+from fedbench.bench.results.report.partitions import partitions
 from fedbench.bench.results.report.series import cell_ids, columns, short_titles, styles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -236,7 +236,7 @@ def test_labels_of_clients_are_those_of_the_runs(make_row: MakeRow, tmp_path: Pa
     row = make_row(RunConfig(data=data, seed=1), dataset_revision=digits.revision)
     again = make_row(RunConfig(data=data, seed=2), dataset_revision=digits.revision)
     other = make_row(RunConfig(data=data), dataset="elsewhere", dataset_revision="0" * 64)
-    (record,), (missing,) = deals([again, row, other], tmp_path)
+    (record,), (missing,) = partitions([again, row, other], tmp_path)
     settings = {"data.num_clients": 3, "data.alpha": 0.1}
     expected = fedbench.partition(set=settings, seed=1, data_dir=tmp_path)
     assert record["counts"] == expected.as_dict()["class_counts"]

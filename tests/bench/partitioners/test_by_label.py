@@ -1,4 +1,4 @@
-"""Partitioning algorithms against published statistics and a slow independent deal."""
+"""Partitioning algorithms against published statistics and a slow independent one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from fedbench.bench.config import DataConfig
-from fedbench.bench.data.partition import partitioners
-from fedbench.bench.data.partition.deal import balanced_labels, deal
-from fedbench.bench.data.partition.partition import Partition
+from fedbench.bench.data.partition import Partition, balanced_labels, make_partition
+from fedbench.bench.partitioners import by_label
 from fedbench.bench.system.errors import ConfigError
 
 CIFAR10, _ = balanced_labels("balanced:50000:10")
@@ -42,35 +41,34 @@ def test_legacy_reproduces_the_published_statistics(
     labels: npt.NDArray[Any], alpha: float, at_least: int, published: float
 ) -> None:
     settings = config("dirichlet-balanced", num_clients=100, alpha=alpha, legacy=True)
-    partition = deal(labels, int(labels.max()) + 1, settings, seed=3)
+    partition = make_partition(labels, int(labels.max()) + 1, settings, seed=3)
     assert mean_classes(partition, labels, at_least) == pytest.approx(published, abs=1e-9)
 
 
 def test_legacy_ignores_the_seed_and_loses_images_as_the_released_code_does() -> None:
     settings = config("dirichlet-balanced", num_clients=100, alpha=0.1, legacy=True)
-    partition = deal(CIFAR100, 100, settings, seed=3)
+    partition = make_partition(CIFAR100, 100, settings, seed=3)
     assert partition.num_unused == 50_000 - 47_955
-    assert partition.seed == 0
-    assert partition == deal(CIFAR100, 100, settings, seed=4)
+    assert partition.hash == make_partition(CIFAR100, 100, settings, seed=4).hash
     # contiguous in the class: client k's images of a class precede those of client k + 1
-    dealt = partition.indices  # of client 0, then of client 1, …, ascending in each
-    assert (np.diff(dealt[CIFAR100[dealt] == 0]) > 0).all()
+    held = partition.indices  # of client 0, then of client 1, …, ascending in each
+    assert (np.diff(held[CIFAR100[held] == 0]) > 0).all()
     rough = settings.model_copy(update={"alpha": 1e-3})
-    sizes = deal(CIFAR10, 10, rough, seed=0).sizes
+    sizes = make_partition(CIFAR10, 10, rough, seed=0).sizes
     assert (sizes.min(), sizes.max()) == (433, 732)
 
 
 def test_legacy_says_when_the_released_arithmetic_breaks() -> None:
     settings = config("dirichlet-balanced", num_clients=100, alpha=1e-4, legacy=True)
     with pytest.raises(ConfigError, match=r"data.legacy=true underflows.*set data.legacy=false"):
-        deal(CIFAR10, 10, settings, seed=0)
+        make_partition(CIFAR10, 10, settings, seed=0)
 
 
-def test_balanced_deal_is_exact_and_near_the_published_heterogeneity() -> None:
+def test_balanced_shares_are_exact_and_near_the_published_heterogeneity() -> None:
     counted = {}
     for alpha in (1e-3, 0.1, 1e5):
         settings = config("dirichlet-balanced", num_clients=100, alpha=alpha)
-        partitions = [deal(CIFAR10, 10, settings, seed) for seed in range(5)]
+        partitions = [make_partition(CIFAR10, 10, settings, seed) for seed in range(5)]
         assert all(p.num_unused == 0 and set(p.sizes) == {500} for p in partitions)
         counted[alpha] = np.mean([mean_classes(p, CIFAR10) for p in partitions])
     assert counted[0.1] == pytest.approx(4.69, abs=0.35)
@@ -93,7 +91,9 @@ def test_hsu_statistics(
     labels: npt.NDArray[Any], num_clients: int, multiply_prior: bool, low: float, high: float
 ) -> None:
     settings = config("hsu", num_clients=num_clients, alpha=0.1, multiply_prior=multiply_prior)
-    partitions = [deal(labels, int(labels.max()) + 1, settings, seed) for seed in range(6)]
+    partitions = [
+        make_partition(labels, int(labels.max()) + 1, settings, seed) for seed in range(6)
+    ]
     assert all(set(p.sizes) == {50_000 // num_clients} for p in partitions)
     assert low <= np.mean([mean_classes(p, labels) for p in partitions]) <= high
 
@@ -101,7 +101,7 @@ def test_hsu_statistics(
 def test_hsu_has_the_distribution_of_drawing_image_by_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partitioners, "_HSU_BLOCK", 2)
+    monkeypatch.setattr(by_label, "_HSU_BLOCK", 2)
     labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
     settings = config("hsu", num_clients=3, alpha=0.6, multiply_prior=False)
     rng = np.random.default_rng(11)
@@ -118,7 +118,9 @@ def test_hsu_has_the_distribution_of_drawing_image_by_image(
                 counts[k, c] += 1
         return counts
 
-    fast = np.stack([deal(labels, 3, settings, s).class_counts(labels) for s in range(repeats)])
+    fast = np.stack(
+        [make_partition(labels, 3, settings, s).class_counts(labels) for s in range(repeats)]
+    )
     reference = np.stack([slow() for _ in range(repeats)])
     # Means and second moments of nine cells; counts are at most 3, so the standard error of the
     # difference of means is below 1.5 * sqrt(2 / 3000) = 0.039, of squares below 4.5 * 0.026.
@@ -129,12 +131,14 @@ def test_hsu_has_the_distribution_of_drawing_image_by_image(
 
 
 def test_plain_dirichlet_is_unbalanced_and_redraws_for_a_minimum() -> None:
-    partition = deal(CIFAR10, 10, config("dirichlet", num_clients=10, alpha=0.1), seed=0)
+    partition = make_partition(CIFAR10, 10, config("dirichlet", num_clients=10, alpha=0.1), seed=0)
     assert partition.sizes.max() > 2 * partition.sizes.min()
     assert partition.num_unused == 0
     settings = config("dirichlet", num_clients=10, alpha=0.1, min_client_size=1500)
-    assert deal(CIFAR10, 10, settings, seed=0).sizes.min() >= 1500
-    empty = deal(CIFAR10[:40], 10, config("dirichlet", num_clients=30, alpha=0.01), seed=0)
+    assert make_partition(CIFAR10, 10, settings, seed=0).sizes.min() >= 1500
+    empty = make_partition(
+        CIFAR10[:40], 10, config("dirichlet", num_clients=30, alpha=0.01), seed=0
+    )
     assert (empty.sizes == 0).any()
     assert len(empty.client(int(empty.sizes.argmin()))) == 0
 
@@ -142,22 +146,22 @@ def test_plain_dirichlet_is_unbalanced_and_redraws_for_a_minimum() -> None:
 def test_plain_dirichlet_gives_up_in_bounded_time() -> None:
     settings = config("dirichlet", num_clients=20, alpha=1e-3, min_client_size=4)
     with pytest.raises(ConfigError, match=r"min_client_size=4 was not reached in 1000 draws"):
-        deal(CIFAR10[:100], 10, settings, seed=0)
+        make_partition(CIFAR10[:100], 10, settings, seed=0)
 
 
 def test_pathological_layouts() -> None:
-    ten = deal(CIFAR10, 10, config("pathological", num_clients=10), seed=0)
+    ten = make_partition(CIFAR10, 10, config("pathological", num_clients=10), seed=0)
     held = [set(np.flatnonzero(row).tolist()) for row in ten.class_counts(CIFAR10)]
     assert held == [{i, (i + 1) % 10} for i in range(10)]
     assert set(ten.class_counts(CIFAR10).ravel()) == {0, 2500}
-    # 10 clients with 2 of 100 classes: 20 classes of 500 images are dealt, 40,000 images are not
-    wide = deal(CIFAR100, 100, config("pathological", num_clients=10), seed=0)
+    # 10 clients with 2 of 100 classes: 20 classes of 500 images; 40,000 images are unused
+    wide = make_partition(CIFAR100, 100, config("pathological", num_clients=10), seed=0)
     counts = wide.class_counts(CIFAR100)
     assert wide.num_unused == 40_000
     assert ((counts > 0).sum(axis=0) <= 1).all()
     assert set(wide.sizes) == {1000}
     for num_clients, width in ((6, 2), (100, 3), (47, 10)):
         settings = config("pathological", num_clients=num_clients, classes_per_client=width)
-        partition = deal(CIFAR10, 10, settings, seed=1)
+        partition = make_partition(CIFAR10, 10, settings, seed=1)
         assert partition.num_unused == 0
         assert ((partition.class_counts(CIFAR10) > 0).sum(axis=1) == width).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedbench.bench.config import DataConfig
-from fedbench.bench.data.partition.deal import balanced_labels, deal
+from fedbench.bench.data.partition import balanced_labels, make_partition
 
 CIFAR10, _ = balanced_labels("balanced:50000:10")
 
@@ -24,7 +24,7 @@ def test_rotation_bins(multiply_prior: bool, bins: float) -> None:
     settings = config("rotation", num_clients=100, alpha=0.1, multiply_prior=multiply_prior)
     means = []
     for seed in range(5):
-        partition = deal(CIFAR10, 10, settings, seed)
+        partition = make_partition(CIFAR10, 10, settings, seed)
         assert partition.rotation_bins is not None
         means.append(np.mean([len(b) for b in partition.rotation_bins]))
     assert np.mean(means) == pytest.approx(bins, abs=0.1)
@@ -33,7 +33,7 @@ def test_rotation_bins(multiply_prior: bool, bins: float) -> None:
 @pytest.mark.parametrize("name", ["rotation", "joint"])
 def test_angles_lie_in_their_clients_bins_and_fill_them(name: str) -> None:
     settings = config(name, num_clients=20, alpha=0.3, rotation_alpha=0.3, rotation_bins=7)
-    partition = deal(CIFAR10[:4000], 10, settings, seed=2)
+    partition = make_partition(CIFAR10[:4000], 10, settings, seed=2)
     assert partition.angles is not None
     assert partition.rotation_bins is not None
     assert partition.angles.dtype == np.float32
@@ -47,11 +47,11 @@ def test_angles_lie_in_their_clients_bins_and_fill_them(name: str) -> None:
     assert within.var() == pytest.approx(1 / 12, abs=0.005)
 
 
-def test_rotations_leave_the_deal_alone() -> None:
-    joint = deal(CIFAR10, 10, config("joint", num_clients=50), seed=2)
-    plain = deal(CIFAR10, 10, config("hsu", num_clients=50), seed=2)
+def test_rotations_leave_the_shares_alone() -> None:
+    joint = make_partition(CIFAR10, 10, config("joint", num_clients=50), seed=2)
+    plain = make_partition(CIFAR10, 10, config("hsu", num_clients=50), seed=2)
     np.testing.assert_array_equal(joint.indices, plain.indices)
     assert plain.angles is None
     assert joint.hash != plain.hash
-    other = deal(CIFAR10, 10, config("joint", num_clients=50, rotation_alpha=9.0), seed=2)
+    other = make_partition(CIFAR10, 10, config("joint", num_clients=50, rotation_alpha=9.0), seed=2)
     np.testing.assert_array_equal(joint.indices, other.indices)

@@ -1,19 +1,27 @@
-"""Covariate shift: every client sees its images rotated by angles from a few bins."""
+"""`rotation` and `joint`: clients see their images rotated by angles from a few bins."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from fedbench.bench.data.partition.dirichlet import log_dirichlet
+from fedbench.bench.partitioners.by_label import hsu
+from fedbench.bench.partitioners.dirichlet import log_dirichlet
+from fedbench.bench.partitioners.iid import iid
+from fedbench.bench.partitioners.registry import (
+    PARTITIONERS,
+    Angles,
+    Examples,
+    Owners,
+    Partitioner,
+)
 from fedbench.bench.system.seeding import numpy_generator
 
 _CHUNK = 1 << 18
 
 
 def draw_angles(
-    owners: npt.NDArray[np.int32], num_clients: int, num_bins: int, concentration: float, seed: int
-) -> tuple[npt.NDArray[np.float32], list[list[int]]]:
+    owners: Owners, examples: Examples, num_bins: int, alpha: float, *, multiply_prior: bool
+) -> Angles:
     """Draw one angle per image from the partition's seed; all methods and rounds use it.
 
     A circle is cut into `num_bins` equal bins. Each client has Dirichlet weights over them; each of
@@ -25,15 +33,17 @@ def draw_angles(
 
     Args:
         owners: (N,) client of each example, -1 = unused.
-        num_clients: K.
+        examples: Gives the number of clients and the seed.
         num_bins: At least 1.
-        concentration: Of each bin, above 0.
-        seed: The partition's.
+        alpha: Concentration, above 0.
+        multiply_prior: Whether each bin has alpha / num_bins, else alpha.
 
     Returns:
         (N,) degrees in [0, 360), NaN for unused examples, and for each client the bins of its
         angles, ascending.
     """
+    num_clients, seed = examples.num_clients, examples.seed
+    concentration = alpha / num_bins if multiply_prior else alpha
     rng = numpy_generator(seed, "partition/rotation-bins")
     weights = log_dirichlet(rng, concentration, (num_clients, num_bins), axis=1)
     np.cumsum(np.exp(weights, out=weights), axis=1, out=weights)
@@ -59,3 +69,28 @@ def draw_angles(
     in_order = (cells % num_bins).tolist()
     starts = [0, *ends[:-1].tolist()]
     return angles, [in_order[a:b] for a, b in zip(starts, ends.tolist(), strict=True)]
+
+
+def _by_alpha(
+    owners: Owners, examples: Examples, *, alpha: float, rotation_bins: int, multiply_prior: bool
+) -> Angles:
+    """Draw bins by the concentration `alpha`, so that a grid over it sweeps the shift."""
+    return draw_angles(owners, examples, rotation_bins, alpha, multiply_prior=multiply_prior)
+
+
+def _by_rotation_alpha(
+    owners: Owners,
+    examples: Examples,
+    *,
+    rotation_alpha: float,
+    rotation_bins: int,
+    multiply_prior: bool,
+) -> Angles:
+    """Draw bins by a concentration of their own, independent of that of the labels."""
+    return draw_angles(
+        owners, examples, rotation_bins, rotation_alpha, multiply_prior=multiply_prior
+    )
+
+
+PARTITIONERS["rotation"] = Partitioner(iid, _by_alpha, "nothing", may_leave_clients_empty=True)
+PARTITIONERS["joint"] = Partitioner(hsu, _by_rotation_alpha)

@@ -1,30 +1,24 @@
-"""Algorithms that deal training examples to clients.
-
-Each takes labels and gives every example one owner, which makes the shares disjoint by
-construction; -1 marks an example that no client gets. `bench.data.partition.deal.deal` calls them
-and checks the outcome.
-"""
+"""Label skew: partitioners by which clients differ in their classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 
-from fedbench.bench.config import DataConfig
-from fedbench.bench.data.partition.dirichlet import (
+from fedbench.bench.partitioners.dirichlet import (
     FloatArray,
-    IntArray,
     largest_remainder,
     log_dirichlet,
     round_to_totals,
     sinkhorn,
 )
+from fedbench.bench.partitioners.registry import (
+    PARTITIONERS,
+    Examples,
+    IntArray,
+    Owners,
+    Partitioner,
+)
 from fedbench.bench.system.errors import ConfigError
-
-Owners = npt.NDArray[np.int32]
-Partitioner = Callable[[IntArray, int, DataConfig, np.random.Generator], Owners]
 
 MAX_REDRAWS = 1000
 """Draws that `dirichlet` makes for `data.min_client_size`; fewer above 100,000 cells."""
@@ -33,16 +27,7 @@ _LEGACY_SCALINGS = 100
 _HSU_BLOCK = 1 << 16
 
 
-def iid(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator) -> Owners:
-    """Deal shuffled examples like cards: sizes differ by one at most, the first are larger."""
-    owners = np.empty(len(labels), np.int32)
-    owners[rng.permutation(len(labels))] = np.arange(len(labels)) % config.num_clients
-    return owners
-
-
-def dirichlet(
-    labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator
-) -> Owners:
+def dirichlet(examples: Examples, *, alpha: float, min_client_size: int) -> Owners:
     """Split every class over the clients by its own Dirichlet draw; sizes differ freely.
 
     Clients can come out empty. With `min_client_size` all classes are drawn again until every
@@ -51,30 +36,33 @@ def dirichlet(
     Raises:
         ConfigError: No draw gave every client `min_client_size` images.
     """
+    labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     totals = np.bincount(labels, minlength=num_classes)
-    shape = (config.num_clients, num_classes)
+    shape = (num_clients, num_classes)
     attempts = max(10, min(MAX_REDRAWS, 10**8 // (shape[0] * shape[1])))
     smallest = 0
     for _ in range(attempts):
-        shares = np.exp(log_dirichlet(rng, config.alpha, shape, axis=0))
+        shares = np.exp(log_dirichlet(examples.rng, alpha, shape, axis=0))
         counts = np.stack(
-            [largest_remainder(rng, shares[:, c], int(totals[c])) for c in range(num_classes)], 1
+            [
+                largest_remainder(examples.rng, shares[:, c], int(totals[c]))
+                for c in range(num_classes)
+            ],
+            1,
         )
         least = int(counts.sum(axis=1).min())
-        if least >= config.min_client_size:
-            return _by_counts(labels, counts, rng)
+        if least >= min_client_size:
+            return _by_counts(labels, counts, examples.rng)
         smallest = max(smallest, least)
     raise ConfigError(
-        f"data.min_client_size={config.min_client_size} was not reached in {attempts} draws with "
-        f"data.alpha={config.alpha:g} and {config.num_clients} clients (best smallest client: "
+        f"data.min_client_size={min_client_size} was not reached in {attempts} draws with "
+        f"data.alpha={alpha:g} and {num_clients} clients (best smallest client: "
         f"{smallest}); lower it, raise data.alpha or use data.partition=dirichlet-balanced"
     )
 
 
-def dirichlet_balanced(
-    labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator
-) -> Owners:
-    """Skewed class proportions with equal client sizes; every image is dealt, sizes differ by one.
+def dirichlet_balanced(examples: Examples, *, alpha: float, legacy: bool) -> Owners:
+    """Skewed class proportions with equal client sizes, which differ by one image at most.
 
     Source: Lubana et al. 2022, Orchestra, https://arxiv.org/abs/2205.11506, experiments: Dirichlet
     over clients for every class, scaled until clients and classes have equal totals. Deviations
@@ -83,18 +71,21 @@ def dirichlet_balanced(
     numbers come from largest remainders and not from rounding down, classes are shuffled, and
     the draw follows the run's seed.
     """
+    labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
+    if legacy:
+        return dirichlet_balanced_legacy(examples, alpha)
     totals = np.bincount(labels, minlength=num_classes)
     present = np.flatnonzero(totals)
-    sizes = even_sizes(len(labels), config.num_clients)
-    draws = log_dirichlet(rng, config.alpha, (config.num_clients, len(present)), axis=0)
+    sizes = even_sizes(len(labels), num_clients)
+    draws = log_dirichlet(examples.rng, alpha, (num_clients, len(present)), axis=0)
     quotas = sinkhorn(draws, sizes.astype(np.float64), totals[present].astype(np.float64))
-    counts = np.zeros((config.num_clients, num_classes), np.int64)
+    counts = np.zeros((num_clients, num_classes), np.int64)
     counts[:, present] = round_to_totals(quotas, sizes, totals[present])
-    return _by_counts(labels, counts, rng)
+    return _by_counts(labels, counts, examples.rng)
 
 
-def dirichlet_balanced_legacy(labels: IntArray, num_classes: int, config: DataConfig) -> Owners:
-    """The deal of Orchestra's released code: fixed seed 0, 100 scalings, rounding down.
+def dirichlet_balanced_legacy(examples: Examples, alpha: float) -> Owners:
+    """The partition of Orchestra's released code: fixed seed 0, 100 scalings, rounding down.
 
     Reproduces the partition statistics of Lubana et al. 2022, Table 4, cross-device. Rounding
     down leaves up to a tenth of the images unused, and at a concentration of 0.001 client
@@ -104,23 +95,24 @@ def dirichlet_balanced_legacy(labels: IntArray, num_classes: int, config: DataCo
     Raises:
         ConfigError: Plain Dirichlet draws underflowed, as they do in that code.
     """
+    labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     # Its stream is frozen by NumPy's compatibility policy; nothing else draws from it.
     random = np.random.RandomState(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = random.dirichlet(np.full(config.num_clients, config.alpha), num_classes).T
+        shares = random.dirichlet(np.full(num_clients, alpha), num_classes).T
         shares = shares / num_classes  # (K, C), total 1
         for _ in range(_LEGACY_SCALINGS):
             class_sums, client_sums = shares.sum(axis=0), shares.sum(axis=1)
             shares = shares / class_sums[None, :] / client_sums[:, None]
     if not np.isfinite(shares).all():
         raise ConfigError(
-            f"data.legacy=true underflows with data.alpha={config.alpha:g} and "
-            f"{config.num_clients} clients, as the released code does; set data.legacy=false"
+            f"data.legacy=true underflows with data.alpha={alpha:g} and "
+            f"{num_clients} clients, as the released code does; set data.legacy=false"
         )
     return _by_counts(labels, np.floor(shares * len(labels)).astype(np.int64), None)
 
 
-def hsu(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator) -> Owners:
+def hsu(examples: Examples, *, alpha: float, multiply_prior: bool) -> Owners:
     """Clients of equal size, each drawing its images by its own Dirichlet over classes.
 
     Clients draw one after another without replacement. A class that runs out drops out of all
@@ -131,15 +123,16 @@ def hsu(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.G
     underflow, so that a client has no class left and turns to a uniform draw, ours stay exact in
     logarithms; when images do not divide evenly, the first clients get one more, none is left.
     """
-    concentration = config.alpha / num_classes if config.multiply_prior else config.alpha
-    sizes = even_sizes(len(labels), config.num_clients)
-    draws = log_dirichlet(rng, concentration, (config.num_clients, num_classes), axis=1)
+    labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
+    concentration = alpha / num_classes if multiply_prior else alpha
+    sizes = even_sizes(len(labels), num_clients)
+    draws = log_dirichlet(examples.rng, concentration, (num_clients, num_classes), axis=1)
     left = np.bincount(labels, minlength=num_classes)
-    counts = np.zeros((config.num_clients, num_classes), np.int64)
+    counts = np.zeros((num_clients, num_classes), np.int64)
     start = 0
-    while start < config.num_clients:
-        block = slice(start, min(start + _HSU_BLOCK, config.num_clients))
-        drawn = rng.multinomial(sizes[block], _among(draws[block], left))  # (block, C)
+    while start < num_clients:
+        block = slice(start, min(start + _HSU_BLOCK, num_clients))
+        drawn = examples.rng.multinomial(sizes[block], _among(draws[block], left))  # (block, C)
         over = np.flatnonzero((np.cumsum(drawn, axis=0) > left).any(axis=1))
         # Draws before the first overdraft are valid: none depends on a later client's.
         stop = int(over[0]) if over.size else len(drawn)
@@ -147,15 +140,13 @@ def hsu(labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.G
         left = left - drawn[:stop].sum(axis=0)
         start += stop
         if over.size:
-            counts[start] = _overdraft(drawn[stop], draws[start], left, rng)
+            counts[start] = _overdraft(drawn[stop], draws[start], left, examples.rng)
             left = left - counts[start]
             start += 1
-    return _by_counts(labels, counts, rng)
+    return _by_counts(labels, counts, examples.rng)
 
 
-def pathological(
-    labels: IntArray, num_classes: int, config: DataConfig, rng: np.random.Generator
-) -> Owners:
+def pathological(examples: Examples, *, classes_per_client: int) -> Owners:
     """Every client holds `classes_per_client` classes; holders of a class share it evenly.
 
     Clients are placed around a circle of classes at equal distances, and each takes the classes
@@ -169,18 +160,19 @@ def pathological(
     Raises:
         ConfigError: More classes per client than exist, or more holders of a class than images.
     """
+    labels, num_classes, num_clients = examples.labels, examples.num_classes, examples.num_clients
     totals = np.bincount(labels, minlength=num_classes)
     present = np.flatnonzero(totals)
-    width, num_present = config.classes_per_client, len(present)
+    width, num_present = classes_per_client, len(present)
     if width > num_present:
         raise ConfigError(
             f"data.classes_per_client={width} but the labels hold {num_present} classes; "
             f"allowed: 1 to {num_present}"
         )
     holders: list[list[IntArray]] = [[] for _ in range(num_classes)]
-    for first in range(0, config.num_clients, num_present):
-        num = min(num_present, config.num_clients - first)
-        lap = present if first == 0 else rng.permutation(present)
+    for first in range(0, num_clients, num_present):
+        num = min(num_present, num_clients - first)
+        lap = present if first == 0 else examples.rng.permutation(present)
         place = np.arange(num) * num_present // num
         classes = lap[(place[:, None] + np.arange(width)) % num_present]  # (num, width)
         order = np.argsort(classes, axis=None, kind="stable")
@@ -195,37 +187,11 @@ def pathological(
         if len(clients) > totals[c]:
             raise ConfigError(
                 f"class {c} has {totals[c]} images for {len(clients)} clients that should hold it;"
-                f" lower data.num_clients={config.num_clients} or data.classes_per_client={width}"
+                f" lower data.num_clients={num_clients} or data.classes_per_client={width}"
             )
-        images = rng.permutation(np.flatnonzero(labels == c))
-        owners[images] = rng.permutation(clients)[np.arange(len(images)) % len(clients)]
+        images = examples.rng.permutation(np.flatnonzero(labels == c))
+        owners[images] = examples.rng.permutation(clients)[np.arange(len(images)) % len(clients)]
     return owners
-
-
-def given(clients: IntArray, config: DataConfig, rng: np.random.Generator) -> Owners:
-    """Deal by the clients that images come with; (N,) numbers 0..G-1, such as writers.
-
-    A partition file has as many as there are clients. Of a column's values each goes to a client of
-    its own, or, if there are fewer clients, whole values are shuffled and dealt like cards.
-
-    Raises:
-        ConfigError: More clients than values, or for a file another number.
-    """
-    groups, num_clients = int(clients.max()) + 1, config.num_clients
-    if config.partition == "file" and num_clients != groups:
-        raise ConfigError(
-            f"data.num_clients={num_clients}, but {config.partition_file} deals to {groups};"
-            f" set data.num_clients={groups}"
-        )
-    if num_clients > groups:
-        raise ConfigError(
-            f"data.num_clients={num_clients} is more than the {groups} values of"
-            f" data.natural_column={config.natural_column}; allowed: 1..{groups}"
-        )
-    owners = np.arange(groups, dtype=np.int32)
-    if num_clients < groups:
-        owners[rng.permutation(groups)] = np.arange(groups) % num_clients
-    return owners[clients]
 
 
 def even_sizes(num_examples: int, num_clients: int) -> IntArray:
@@ -274,13 +240,7 @@ def _overdraft(
     return held
 
 
-PARTITIONERS: dict[str, Partitioner] = {
-    "dirichlet-balanced": dirichlet_balanced,
-    "hsu": hsu,
-    "dirichlet": dirichlet,
-    "iid": iid,
-    "pathological": pathological,
-    "rotation": iid,
-    "joint": hsu,
-}
-"""Partitioners by name; the images of `rotation` and `joint` are rotated afterwards."""
+PARTITIONERS["dirichlet-balanced"] = Partitioner(dirichlet_balanced)
+PARTITIONERS["hsu"] = Partitioner(hsu)
+PARTITIONERS["dirichlet"] = Partitioner(dirichlet, may_leave_clients_empty=True)
+PARTITIONERS["pathological"] = Partitioner(pathological)

@@ -1,4 +1,4 @@
-"""Labels that each client holds, dealt again from the data cache."""
+"""Labels that each client holds, from partitions that are made again."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.data.datasets import cached_labels
-from fedbench.bench.data.partition.deal import deal, summary
+from fedbench.bench.data.partition import make_partition, summary
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import FedbenchError
 from fedbench.bench.system.identity import canonical_json
 
 MAX_CLIENTS = 40
 """Clients in a chart, the first by number."""
-MAX_DEALS = 24
-"""Deals on a page."""
+MAX_PARTITIONS = 24
+"""Partitions on a page."""
 
 
-def deals(rows: Sequence[Row], data_dir: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the label counts of clients, once per deal, and a line for each that is not known.
+def partitions(
+    rows: Sequence[Row], data_dir: Path | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return label counts of clients, one record a partition, and a line for each not known.
 
-    Of the seeds that deal the same data by the same settings the lowest is shown.
+    Of seeds with the same data and settings the lowest is shown.
 
     Args:
         rows: of the store.
         data_dir: folder of the data caches; None = the usual one.
     """
-    of_deal: dict[str, Row] = {}
+    by_settings: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.seed):
         settings = json.loads(row.config_json).get("data", {})
         fields = {k: v for k, v in settings.items() if k not in ("name", "label_fraction")}
-        of_deal.setdefault(canonical_json([row.dataset_revision, fields]), row)
+        by_settings.setdefault(canonical_json([row.dataset_revision, fields]), row)
     records, missing = [], []
-    for row in [*of_deal.values()][:MAX_DEALS]:
+    for row in [*by_settings.values()][:MAX_PARTITIONS]:
         try:
             cached = cached_labels(row.dataset_revision, data_dir)
             if cached is None:
@@ -45,8 +47,8 @@ def deals(rows: Sequence[Row], data_dir: Path | None) -> tuple[list[dict[str, An
                 continue
             labels, class_names, clients = cached
             config = row.config
-            dealt = summary(
-                deal(labels, len(class_names), config.data, config.seed, clients), labels
+            record = summary(
+                make_partition(labels, len(class_names), config.data, config.seed, clients), labels
             )
         except FedbenchError as error:
             missing.append(
@@ -57,11 +59,11 @@ def deals(rows: Sequence[Row], data_dir: Path | None) -> tuple[list[dict[str, An
         title = f"{row.dataset} · {len(labels):,} images · {row.partition} partition{alpha}"
         records.append(
             {
-                "title": f"{title} · {dealt['num_clients']:,} clients · seed {row.seed}",
-                "num_clients": dealt["num_clients"],
+                "title": f"{title} · {record['num_clients']:,} clients · seed {row.seed}",
+                "num_clients": record["num_clients"],
                 "class_names": list(class_names),
-                "counts": dealt["class_counts"][:MAX_CLIENTS],
-                "classes_per_client": dealt["classes_per_client"]["ge_1pct_mean"],
+                "counts": record["class_counts"][:MAX_CLIENTS],
+                "classes_per_client": record["classes_per_client"]["ge_1pct_mean"],
             }
         )
     return records, list(dict.fromkeys(missing))

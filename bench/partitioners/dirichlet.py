@@ -76,8 +76,8 @@ def round_to_totals(quotas: FloatArray, row_totals: IntArray, col_totals: IntArr
 
     Each row is rounded by largest remainders, first among the classes that it already holds:
     rounding from 0.5 up would give a client single images of several further classes, and the
-    classes per client, by which papers describe a deal, would rise by a tenth. Column sums are then
-    slightly wrong, and units move from the fullest to the emptiest column: in rows that hold both
+    classes per client, which papers report, would rise by a tenth. Column sums are then slightly
+    wrong, and units move from the fullest to the emptiest column: in rows that hold both
     classes, starting where rounding had moved the other way; if there is no such row, the smallest
     holdings move as a whole.
 

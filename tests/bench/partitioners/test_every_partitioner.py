@@ -1,4 +1,4 @@
-"""Invariants of all partitioners, impossible deals, test shares and the summary."""
+"""Invariants of all partitioners, impossible settings, test shares and the summary."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedbench.bench.config import DataConfig
+from fedbench.bench.config import DataConfig, RunConfig, row_id
 from fedbench.bench.data.labels import held_out
-from fedbench.bench.data.partition import partitioners
-from fedbench.bench.data.partition.deal import balanced_labels, deal, deal_test, summary
-from fedbench.bench.data.partition.partition import Partition
-from fedbench.bench.data.partition.partitioners import PARTITIONERS
-from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.data.partition import (
+    Partition,
+    balanced_labels,
+    make_partition,
+    make_test_partition,
+    summary,
+)
+from fedbench.bench.partitioners import PARTITIONERS
+from fedbench.bench.partitioners.registry import Examples, Partitioner
+from fedbench.bench.system.errors import ConfigError
 
-ALL = tuple(PARTITIONERS)  # natural and file deal by clients that are given
+ALL = [name for name, each in PARTITIONERS.items() if each.source != "clients"]
 CIFAR10, _ = balanced_labels("balanced:50000:10")
 CIFAR100, _ = balanced_labels("balanced:50000:100")
 
@@ -36,29 +41,31 @@ def skewed_labels(num_examples: int, num_classes: int) -> npt.NDArray[np.int64]:
 @pytest.mark.parametrize("seed", [0, 7])
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 1e5])
 @pytest.mark.parametrize("name", ALL)
-def test_every_deal_is_disjoint_complete_and_repeatable(name: str, alpha: float, seed: int) -> None:
+def test_every_partition_is_disjoint_complete_and_repeatable(
+    name: str, alpha: float, seed: int
+) -> None:
     labels = skewed_labels(997, 6)
     settings = config(name, num_clients=9, alpha=alpha, rotation_alpha=alpha)
-    partition = deal(labels, 6, settings, seed)
+    partition = make_partition(labels, 6, settings, seed)
     shares = [partition.client(k) for k in range(9)]
-    dealt = [int(i) for share in shares for i in share]
-    assert len(set(dealt)) == len(dealt) == 997 - partition.num_unused
+    held = [int(i) for share in shares for i in share]
+    assert len(set(held)) == len(held) == 997 - partition.num_unused
     assert partition.num_unused == 0  # two classes each cover five classes nine times over
     assert [len(share) for share in shares] == partition.sizes.tolist()
     assert all((np.diff(share) > 0).all() for share in shares)
     slow = [[int((labels[share] == c).sum()) for c in range(6)] for share in shares]
     assert partition.class_counts(labels).tolist() == slow
-    assert partition == deal(labels, 6, settings, seed)
-    assert partition.hash != deal(labels, 6, settings, seed + 1).hash
+    assert partition.hash == make_partition(labels, 6, settings, seed).hash
+    assert partition.hash != make_partition(labels, 6, settings, seed + 1).hash
     if name in ("dirichlet-balanced", "hsu", "iid", "rotation", "joint"):
         assert np.ptp(partition.sizes) <= 1
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_held_out_is_nobodys_and_the_rest_is_dealt(name: str) -> None:
+def test_what_is_held_out_is_nobodys_and_the_rest_has_clients(name: str) -> None:
     labels = skewed_labels(997, 6)
     settings = config(name, num_clients=9, held_out=0.2)
-    partition = deal(labels, 6, settings, 3)
+    partition = make_partition(labels, 6, settings, 3)
     chosen = held_out(labels, 0.2, 3)
     assert len(chosen) == 199  # 0.2 * 997 = 199.4
     assert partition.num_examples == 997
@@ -67,14 +74,14 @@ def test_what_is_held_out_is_nobodys_and_the_rest_is_dealt(name: str) -> None:
     if partition.angles is not None:
         assert np.isnan(partition.angles[chosen]).all()
         assert np.isfinite(np.delete(partition.angles, chosen)).all()
-    legacy = deal(
+    legacy = make_partition(
         labels, 6, config("dirichlet-balanced", num_clients=9, held_out=0.2, legacy=True), 3
     )
     assert not np.isin(chosen, legacy.indices).any()
 
 
 def test_a_million_clients() -> None:
-    partition = deal(CIFAR10, 10, config("iid", num_clients=1_000_000), seed=0)
+    partition = make_partition(CIFAR10, 10, config("iid", num_clients=1_000_000), seed=0)
     assert partition.num_clients == 1_000_000
     assert (partition.sizes == 1).sum() == 50_000
     assert partition.indices.dtype == np.int32
@@ -82,8 +89,8 @@ def test_a_million_clients() -> None:
 
 def test_test_shares_follow_the_clients_own_classes() -> None:
     train, test = skewed_labels(997, 6), skewed_labels(500, 6)
-    partition = deal(train, 6, config("hsu", num_clients=9, multiply_prior=False), seed=0)
-    shares = deal_test(test, partition, train, seed=0)
+    partition = make_partition(train, 6, config("hsu", num_clients=9, multiply_prior=False), seed=0)
+    shares = make_test_partition(test, partition, train, seed=0)
     assert shares.num_unused == 0
     held, given = partition.class_counts(train), shares.class_counts(test)
     for c in (0, 2, 3, 4, 5):
@@ -91,16 +98,16 @@ def test_test_shares_follow_the_clients_own_classes() -> None:
             exact = (test == c).sum() * held[k, c] / held[:, c].sum()
             assert abs(given[k, c] - exact) < 1
     assert not given[held == 0].any()
-    assert shares == deal_test(test, partition, train, seed=0)
+    assert shares.hash == make_test_partition(test, partition, train, seed=0).hash
 
-    rotated = deal(CIFAR100, 100, config("rotation", num_clients=10), seed=0)
-    assert deal_test(CIFAR100[:1000], rotated, CIFAR100, seed=0).angles is None
-    pathological = deal(CIFAR100, 100, config("pathological", num_clients=10), seed=0)
+    rotated = make_partition(CIFAR100, 100, config("rotation", num_clients=10), seed=0)
+    assert make_test_partition(CIFAR100[:1000], rotated, CIFAR100, seed=0).angles is None
+    pathological = make_partition(CIFAR100, 100, config("pathological", num_clients=10), seed=0)
     # 10 test images of each of the 20 classes that clients hold
-    assert len(deal_test(CIFAR100[:1000], pathological, CIFAR100, seed=0).indices) == 200
+    assert len(make_test_partition(CIFAR100[:1000], pathological, CIFAR100, seed=0).indices) == 200
 
 
-def test_summary_of_a_hand_made_deal() -> None:
+def test_summary_of_a_hand_made_partition() -> None:
     labels = np.array([0] * 199 + [1] + [2] * 50)
     owners = np.array([0] * 200 + [2] * 49 + [1])
     order = np.argsort(owners, kind="stable")
@@ -112,7 +119,7 @@ def test_summary_of_a_hand_made_deal() -> None:
     # 2 + 1 + 1 + 0 classes over 4 clients; 1 of 200 images is 0.5 %, so 1 + 1 + 1 + 0 of them
     assert record["classes_per_client"] == {"ge_1_mean": 1.0, "ge_1pct_mean": 0.75}
     assert "rotation_bins" not in record
-    joint = deal(labels, 3, config("joint", num_clients=4), seed=0)
+    joint = make_partition(labels, 3, config("joint", num_clients=4), seed=0)
     assert set(summary(joint, labels)) - set(record) == {"rotation_bins"}
     assert len(summary(joint, labels)["rotation_bins"]) == 4
 
@@ -155,37 +162,30 @@ def test_balanced_labels_wants_equal_classes(text: str) -> None:
         ),
     ],
 )
-def test_impossible_deals_say_why(name: str, fields: dict[str, int], message: str | None) -> None:
+def test_impossible_settings_say_why(
+    name: str, fields: dict[str, int], message: str | None
+) -> None:
     if message is None:
-        assert deal(CIFAR10[:50], 10, config(name, **fields), seed=0).sizes.min() == 5
+        assert make_partition(CIFAR10[:50], 10, config(name, **fields), seed=0).sizes.min() == 5
         return
     with pytest.raises(ConfigError, match=message):
-        deal(CIFAR10[:50], 10, config(name, **fields), seed=0)
+        make_partition(CIFAR10[:50], 10, config(name, **fields), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.zeros(0, np.int64), "non-empty row of integers"),
-        (np.zeros((3, 1), np.int64), "non-empty row of integers"),
-        (np.zeros(3), "non-empty row of integers, got float64"),
-        (np.array([0, 3]), r"labels 0 … 3 are not all in 0 … 2"),
-        (np.array([-2, 2]), r"labels -2 … 2 are not all in 0 … 2"),
-    ],
-)
-def test_unusable_labels(labels: npt.NDArray[Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        deal(labels, 3, config("iid", num_clients=1), seed=0)
+def test_a_partitioner_reads_what_its_parameters_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another partitioner is one registration: its shares and the ids of its runs follow."""
 
+    def blocks(examples: Examples, *, classes_per_client: int) -> npt.NDArray[np.int32]:
+        return np.arange(len(examples.labels), dtype=np.int32) // classes_per_client % 2
 
-def test_unknown_partitioner_and_faulty_dealer(monkeypatch: pytest.MonkeyPatch) -> None:
-    odd = config("iid").model_copy(update={"partition": "dirichlett"})
-    with pytest.raises(UnknownNameError, match="did you mean 'dirichlet'"):
-        deal(CIFAR10, 10, odd, seed=0)
+    monkeypatch.setitem(PARTITIONERS, "blocks", Partitioner(blocks, source="nothing"))
+    settings = config("iid", num_clients=2, classes_per_client=3, alpha=0.5)
+    settings = settings.model_copy(update={"partition": "blocks"})
+    partition = make_partition(CIFAR10[:12], 10, settings, seed=0)
+    assert partition.client(0).tolist() == [0, 1, 2, 6, 7, 8]
 
-    def lazy(labels: npt.NDArray[Any], *_: object) -> npt.NDArray[np.int32]:
-        return np.full(len(labels), -1, np.int32)
+    def identity(**fields: Any) -> str:
+        return row_id(RunConfig(data=settings.model_copy(update=fields)), "revision")
 
-    monkeypatch.setitem(partitioners.PARTITIONERS, "iid", lazy)
-    with pytest.raises(DataError, match="'iid' left 50000 images undealt"):
-        deal(CIFAR10, 10, config("iid"), seed=0)
+    assert identity() == identity(alpha=0.1) != identity(classes_per_client=2)
+    assert settings.alpha_read is None

@@ -1,0 +1,393 @@
+"""Partitions: disjoint shares of a data set, one per client; made, hashed and kept in a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.config import DataConfig
+from fedbench.bench.data.labels import HIDDEN, held_out
+from fedbench.bench.partitioners import PARTITIONERS
+from fedbench.bench.partitioners.dirichlet import largest_remainder
+from fedbench.bench.partitioners.registry import Examples, fields_of
+from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.system.files import atomic_write_bytes
+from fedbench.bench.system.seeding import numpy_generator
+
+IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Disjoint shares of a data set, one per client, in read-only arrays.
+
+    Attributes:
+        partitioner: Name of the algorithm.
+        alpha: `data.alpha` as configured; iid and pathological do not use it.
+        seed: Seed of the draw.
+        num_examples: N, of the data set, unused ones included.
+        num_classes: C.
+        indices: (num_used,) examples of client 0, then of client 1, …, ascending in each.
+        offsets: (K + 1,) where each client's share begins in `indices`, and the end.
+        angles: (N,) degrees in [0, 360) by which each image is turned, NaN for unused examples;
+            None without a rotation shift.
+        rotation_bins: For each client the bins that its angles fall in; None without a shift.
+    """
+
+    partitioner: str
+    alpha: float
+    seed: int
+    num_examples: int
+    num_classes: int
+    indices: IndexArray
+    offsets: IntArray
+    angles: npt.NDArray[np.float32] | None = None
+    rotation_bins: list[list[int]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the shares are disjoint."""
+        if len(np.unique(self.indices)) != len(self.indices):
+            raise DataError("partition: an example has two clients")
+
+    @property
+    def num_clients(self) -> int:
+        """Count of clients, K."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_unused(self) -> int:
+        """Count of examples that no client holds."""
+        return self.num_examples - len(self.indices)
+
+    @property
+    def sizes(self) -> IntArray:
+        """Count of each client's examples, (K,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def hash(self) -> str:
+        """Identity of the shares: 20 hexadecimal digits from images, clients and rotation angles.
+
+        The recipe (partitioner, alpha, seed) is left out, so runs can be checked for shared data.
+        """
+        from fedbench.bench.system import tensor_files
+
+        meta = {"num_examples": self.num_examples, "num_classes": self.num_classes}
+        return tensor_files.digest(meta, self._arrays())[:20]
+
+    def pooled(self) -> Partition:
+        """Return a partition that gives all clients' examples to one client."""
+        bins = self.rotation_bins
+        indices: IndexArray = np.sort(self.indices)  # type: ignore[assignment]
+        return replace(
+            self,
+            indices=indices,
+            offsets=np.array([0, len(self.indices)], np.int64),
+            rotation_bins=None if bins is None else [sorted(set().union(*bins))],
+        )
+
+    def client(self, client_id: int) -> IndexArray:
+        """Return the examples of one client, ascending, as a view."""
+        if not 0 <= client_id < self.num_clients:
+            raise IndexError(f"client {client_id} is not in 0 … {self.num_clients - 1}")
+        return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
+
+    def class_counts(self, labels: npt.NDArray[Any]) -> IntArray:
+        """Count the examples of each class at each client, (K, C), from labels (N,).
+
+        Examples without a label are not counted.
+        """
+        cells = np.repeat(np.arange(self.num_clients), self.sizes) * self.num_classes
+        held = labels[self.indices]
+        cells = (cells + held)[held != HIDDEN]
+        counts = np.bincount(cells, minlength=self.num_clients * self.num_classes)
+        return counts.reshape(self.num_clients, self.num_classes)
+
+    def save(self, path: Path) -> None:
+        """Write a checksummed tensor file in one step.
+
+        Raises:
+            StoreError: The file cannot be written; an existing one stays as it was.
+        """
+        import torch
+
+        from fedbench.bench.system import tensor_files
+
+        meta = {"format": _FORMAT, **self._recipe()}
+        tensors = {name: torch.tensor(array) for name, array in self._arrays().items()}
+        atomic_write_bytes(path, tensor_files.encode(meta, tensors))
+
+    @classmethod
+    def load(cls, path: Path) -> Partition:
+        """Map a saved partition, after checking its content.
+
+        Raises:
+            DataError: The file is missing, torn, altered, or of another format version.
+        """
+        from fedbench.bench.system import tensor_files
+
+        if not path.is_file():
+            raise DataError(f"no partition file {path}; make it again")
+        try:
+            meta, tensors = tensor_files.read(path)
+        except (OSError, ValueError) as err:
+            raise DataError(
+                f"partition file {path} is torn or altered: {err}; delete it, and it is made again"
+            ) from err
+        if meta.pop("format", None) != _FORMAT:
+            raise DataError(
+                f"{path} is not a partition of format {_FORMAT}; delete it, and it is made again"
+            )
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        bins = None
+        if "bins" in arrays:
+            flat = arrays.pop("bins").tolist()
+            bins = [flat[a:b] for a, b in pairwise(arrays.pop("bin_offsets").tolist())]
+        return cls(
+            indices=arrays["indices"],
+            offsets=arrays["offsets"],
+            angles=arrays.get("angles"),
+            rotation_bins=bins,
+            **meta,
+        )
+
+    def _recipe(self) -> dict[str, Any]:
+        names = ("partitioner", "alpha", "seed", "num_examples", "num_classes")
+        return {name: getattr(self, name) for name in names}
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        arrays: dict[str, npt.NDArray[Any]] = {"indices": self.indices, "offsets": self.offsets}
+        if self.angles is not None:
+            arrays["angles"] = self.angles
+        if self.rotation_bins is not None:
+            lengths = [len(bins) for bins in self.rotation_bins]
+            flat = [b for bins in self.rotation_bins for b in bins]
+            arrays["bins"] = np.array(flat, np.int32)
+            arrays["bin_offsets"] = np.cumsum([0, *lengths], dtype=np.int64)
+        return arrays
+
+
+def flatten(owners: npt.NDArray[np.int32], num_clients: int) -> tuple[IndexArray, IntArray]:
+    """Turn owners (N,) into indices sorted by client, then example, and offsets (K + 1,)."""
+    unused = int((owners < 0).sum())
+    order = np.argsort(owners, kind="stable")[unused:]
+    sizes = np.bincount(owners[order], minlength=num_clients)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    narrow = len(owners) <= np.iinfo(np.int32).max
+    indices: IndexArray = order.astype(np.int32) if narrow else order.astype(np.int64)
+    for array in (indices, offsets):
+        array.flags.writeable = False
+    return indices, offsets
+
+
+def make_partition(
+    labels: npt.NDArray[Any],
+    num_classes: int,
+    config: DataConfig,
+    seed: int,
+    clients: npt.NDArray[np.int64] | None = None,
+) -> Partition:
+    """Give training examples to clients as `data.partition` says.
+
+    Fields that the partitioner does not read are ignored. The share `data.held_out` is taken away
+    first; besides it only `pathological` and `legacy` leave examples unused.
+
+    Args:
+        labels: (N,) classes in [0, num_classes), `HIDDEN` for examples without a label.
+        num_classes: C; classes without examples are allowed.
+        config: Partitioner and its settings.
+        seed: The run's.
+        clients: (N,) that the data set was read with, for `natural` and `file`.
+
+    Raises:
+        ConfigError: The settings cannot be met by these labels.
+    """
+    name, num_clients = config.partition, config.num_clients
+    partitioner = PARTITIONERS[name]
+    hidden = int((labels == HIDDEN).sum())
+    if hidden and partitioner.source == "labels":
+        raise ConfigError(
+            f"data.partition={name} looks at labels, but {hidden:,} of {len(labels):,} training"
+            f" images have none; use one of {_listed('nothing', 'clients')}"
+        )
+    if clients is None and partitioner.source == "clients":
+        raise ConfigError(
+            f"data.partition={name} needs images that come with clients, not labels alone; use one"
+            f" of {_listed('nothing', 'labels')}"
+        )
+    given = np.ones(len(labels), dtype=np.bool_)
+    given[held_out(labels, config.held_out, seed)] = False
+    count = int(given.sum())
+    if num_clients > count and not partitioner.may_leave_clients_empty:
+        raise ConfigError(
+            f"data.num_clients={num_clients} is more than the {count} training images, and "
+            f"{name!r} leaves no client empty; lower it, or use data.partition=iid or dirichlet"
+        )
+    if config.min_client_size * num_clients > count:
+        raise ConfigError(
+            f"data.min_client_size={config.min_client_size} for {num_clients} clients needs "
+            f"{config.min_client_size * num_clients} images, there are {count}; lower one"
+        )
+
+    def settings(function: Any) -> dict[str, Any]:
+        return {field: getattr(config, field) for field in fields_of(function)}
+
+    examples = Examples(labels[given], num_classes, num_clients, seed)
+    if clients is not None:
+        examples = replace(examples, clients=clients[given], num_groups=int(clients.max()) + 1)
+    owners = np.full(len(labels), -1, np.int32)
+    owners[given] = partitioner.assign(examples, **settings(partitioner.assign))
+    indices, offsets = flatten(owners, num_clients)
+    partition = Partition(name, config.alpha, seed, len(labels), num_classes, indices, offsets)
+    if partitioner.rotate is not None:
+        angles, bins = partitioner.rotate(owners, examples, **settings(partitioner.rotate))
+        partition = replace(partition, angles=angles, rotation_bins=bins)
+    smallest = int(partition.sizes.min())
+    if smallest < config.min_client_size:
+        raise ConfigError(
+            f"data.min_client_size={config.min_client_size}, but {name!r} gives the smallest"
+            f" client {smallest} images; lower it or data.num_clients"
+        )
+    return partition
+
+
+def _listed(*sources: str) -> str:
+    return ", ".join(name for name, each in PARTITIONERS.items() if each.source in sources)
+
+
+def make_test_partition(
+    test_labels: npt.NDArray[Any],
+    partition: Partition,
+    train_labels: npt.NDArray[Any],
+    seed: int,
+) -> Partition:
+    """Give each client its own share of the test set, with the class proportions it trains on.
+
+    Each class of the test set is split over its holders in proportion to their training images
+    of it, by largest remainders. Test images stay upright. Clients with few images can get none;
+    test images of a class that no client trains on stay unused.
+
+    Args:
+        test_labels: (M,) in [0, C).
+        partition: Of the training set.
+        train_labels: (N,) that it was made from.
+        seed: The run's.
+    """
+    held = partition.class_counts(train_labels)  # (K, C)
+    rng = numpy_generator(seed, "partition/test")
+    owners = np.full(len(test_labels), -1, np.int32)
+    clients = np.arange(partition.num_clients, dtype=np.int32)
+    for c in np.flatnonzero(held.sum(axis=0)):
+        images = rng.permutation(np.flatnonzero(test_labels == c))
+        shares = largest_remainder(rng, held[:, c].astype(np.float64), len(images))
+        owners[images] = np.repeat(clients, shares)
+    indices, offsets = flatten(owners, partition.num_clients)
+    return replace(
+        partition,
+        seed=seed,
+        num_examples=len(test_labels),
+        indices=indices,
+        offsets=offsets,
+        angles=None,
+        rotation_bins=None,
+    )
+
+
+def summary(partition: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return the record of `fedbench partition --json` without the name of the data set.
+
+    `classes_per_client` has means over all clients, empty ones included: `ge_1_mean` of the
+    classes that a client holds at least one image of, `ge_1pct_mean` of those that make up at
+    least 1 % of its images.
+
+    Args:
+        partition: What to describe.
+        labels: (N,) that it was made from.
+
+    Returns:
+        JSON values; `rotation_bins` only for rotation shifts, `num_unlabelled` only if there are
+        such examples.
+    """
+    counts = partition.class_counts(labels)  # (K, C)
+    held = counts > 0
+    substantial = held & (counts * 100 >= partition.sizes[:, None])
+    record: dict[str, Any] = {
+        "partitioner": partition.partitioner,
+        "alpha": partition.alpha,
+        "num_clients": partition.num_clients,
+        "num_classes": partition.num_classes,
+        "num_examples": partition.num_examples,
+        "num_unused": partition.num_unused,
+        "sizes": partition.sizes.tolist(),
+        "class_counts": counts.tolist(),
+        "classes_per_client": {
+            "ge_1_mean": float(held.sum(axis=1).mean()),
+            "ge_1pct_mean": float(substantial.sum(axis=1).mean()),
+        },
+    }
+    if partition.rotation_bins is not None:
+        record["rotation_bins"] = partition.rotation_bins
+    if hidden := int((labels[partition.indices] == HIDDEN).sum()):
+        record["num_unlabelled"] = hidden
+    return record
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """Result of `fedbench partition`.
+
+    Attributes:
+        dataset: name of the data set.
+        labels: `balanced:N:C` if that replaced its labels, else None.
+        partition: examples of each client.
+        record: sizes and class counts, as `fedbench partition --json` prints them.
+    """
+
+    dataset: str
+    labels: str | None
+    partition: Partition = field(repr=False)
+    record: Mapping[str, Any] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values that `fedbench partition --json` prints."""
+        extra = {} if self.labels is None else {"labels": self.labels}
+        return {"dataset": self.dataset, **self.record, **extra, "hash": self.partition.hash}
+
+
+def balanced_labels(text: str) -> tuple[npt.NDArray[np.int64], int]:
+    """Return labels for `--labels balanced:N:C`: N examples in C equal classes.
+
+    Returns:
+        (N,) labels, and C.
+
+    Raises:
+        ConfigError: Another form, or N is not a positive multiple of C.
+
+    >>> balanced_labels("balanced:6:3")
+    (array([0, 1, 2, 0, 1, 2]), 3)
+    """
+    match = re.fullmatch(r"balanced:(\d{1,12}):(\d{1,6})", text)
+    if match is None:
+        raise ConfigError(
+            f"labels {text!r} are not of the form balanced:N:C, for example balanced:50000:10"
+        )
+    num_examples, num_classes = int(match[1]), int(match[2])
+    if num_classes == 0 or num_examples == 0 or num_examples % num_classes:
+        raise ConfigError(
+            f"labels {text!r}: {num_examples} examples do not make {num_classes} equal classes; "
+            "N must be a positive multiple of C"
+        )
+    return np.arange(num_examples, dtype=np.int64) % num_classes, num_classes

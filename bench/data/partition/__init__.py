@@ -1,1 +1,0 @@
-"""Dealing of a data set's images to clients."""

@@ -1,0 +1,14 @@
+"""Rules by which clients get training images; importing the package registers them.
+
+A module of this package adds its rules to `PARTITIONERS`, and nothing else has to be edited:
+`data.partition` takes their names, and ids of runs depend on the fields that they read.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from fedbench.bench.partitioners.registry import PARTITIONERS as PARTITIONERS
+from fedbench.bench.partitioners.registry import fields_not_read as fields_not_read
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,49 @@
+"""`natural` and `file`: clients that the images come with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedbench.bench.partitioners.registry import PARTITIONERS, Examples, Owners, Partitioner
+from fedbench.bench.system.errors import ConfigError
+
+
+def natural(examples: Examples, *, natural_column: str) -> Owners:
+    """Give each value of a column, such as a writer, a client of its own.
+
+    With fewer clients than values, whole values are shuffled and given out one by one.
+
+    Raises:
+        ConfigError: More clients than values.
+    """
+    assert examples.clients is not None
+    values, num_clients = examples.num_groups, examples.num_clients
+    if num_clients > values:
+        raise ConfigError(
+            f"data.num_clients={num_clients} is more than the {values} values of"
+            f" data.natural_column={natural_column}; allowed: 1..{values}"
+        )
+    owners = np.arange(values, dtype=np.int32)
+    if num_clients < values:
+        owners[examples.rng.permutation(values)] = np.arange(values) % num_clients
+    return owners[examples.clients]
+
+
+def file(examples: Examples, *, partition_file: str) -> Owners:
+    """Give the images to the clients that a file names.
+
+    Raises:
+        ConfigError: The file has another number of clients.
+    """
+    assert examples.clients is not None
+    named = examples.num_groups
+    if examples.num_clients != named:
+        raise ConfigError(
+            f"data.num_clients={examples.num_clients}, but {partition_file} names {named} clients;"
+            f" set data.num_clients={named}"
+        )
+    return examples.clients.astype(np.int32)
+
+
+PARTITIONERS["natural"] = Partitioner(natural, source="clients")
+PARTITIONERS["file"] = Partitioner(file, source="clients")

@@ -1,0 +1,89 @@
+"""Registry of partitioners: the rules by name, and the fields of `data` that each reads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.bench.system.seeding import numpy_generator
+
+IntArray = npt.NDArray[np.int64]
+Owners = npt.NDArray[np.int32]
+"""(N,) client of each example, -1 for an example that no client gets: shares are disjoint."""
+Angles = tuple[npt.NDArray[np.float32], list[list[int]]]
+"""(N,) degrees, NaN for unused examples, and for each client its bins, ascending."""
+
+_ALWAYS = ("num_clients", "min_client_size")
+"""Fields of every partition."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a partitioner looks at.
+
+    Attributes:
+        labels: (N,) classes in 0..C-1, `HIDDEN` where there is none.
+        num_classes: C.
+        num_clients: K.
+        seed: the run's.
+        clients: (N,) clients 0..G-1 that the images come with, such as writers; None = none.
+        num_groups: G.
+    """
+
+    labels: IntArray
+    num_classes: int
+    num_clients: int
+    seed: int
+    clients: IntArray | None = None
+    num_groups: int = 0
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Source of all draws of a partition but its angles."""
+        return numpy_generator(self.seed, "partition")
+
+
+@dataclass(frozen=True)
+class Partitioner:
+    """A rule that gives every training example a client.
+
+    The parameters by keyword of `assign` and `rotate` are the fields of `data` that it reads.
+
+    Attributes:
+        assign: `assign(examples, *, …) -> Owners`.
+        rotate: `rotate(owners, examples, *, …) -> Angles`; None leaves images upright.
+        source: what `assign` looks at; without "labels", examples may lack them.
+        may_leave_clients_empty: whether there may be more clients than examples.
+    """
+
+    assign: Callable[..., Owners]
+    rotate: Callable[..., Angles] | None = None
+    source: Literal["labels", "clients", "nothing"] = "labels"
+    may_leave_clients_empty: bool = False
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fields of `data` that decide the partition."""
+        return tuple(dict.fromkeys((*fields_of(self.assign), *fields_of(self.rotate))))
+
+
+PARTITIONERS: dict[str, Partitioner] = {}
+"""Partitioners by their names in `data.partition`; modules of this package add theirs."""
+
+
+def fields_of(function: Callable[..., Any] | None) -> list[str]:
+    """Return the parameters by keyword of a function."""
+    parameters = {} if function is None else inspect.signature(function).parameters
+    return [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+
+
+def fields_not_read(name: str) -> set[str]:
+    """Return the fields of `data` that other partitioners read and this one does not."""
+    fields = {field for each in PARTITIONERS.values() for field in each.reads} - set(_ALWAYS)
+    return fields - set(PARTITIONERS[name].reads if name in PARTITIONERS else ())
