@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedbench.bench.config import RunConfig, config_id
 from fedbench.bench.config.dotted import flatten
@@ -177,6 +177,43 @@ class Outcome:
         return cls(job, status, row, error, seconds, cost, history, figures, tracked)
 
 
+class Jobs(Protocol):
+    """Supplier of jobs and receiver of their outcomes; called from one thread only."""
+
+    @property
+    def total(self) -> int:
+        """Number of jobs of the whole command."""
+
+    @property
+    def ended(self) -> int:
+        """Number of jobs that ended before the command."""
+
+    @property
+    def finished(self) -> bool:
+        """True once `next` has no more jobs to return."""
+
+    def next(self) -> CellJob | None:
+        """Return a job, or None while the next one depends on missing outcomes."""
+
+    def done(self, outcome: Outcome) -> None:
+        """Store an outcome; it is on the disk when this returns."""
+
+
+def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
+    """Store an outcome, and pass its row to viewers that the trial process did not reach."""
+    row, points = outcome.row, outcome.history
+    if not tracking.names or row is None or outcome.tracked:
+        jobs.done(outcome)
+    elif outcome.status == "elsewhere":  # its rounds are in the store
+        jobs.done(outcome)
+        tracking(row.row_id)
+    else:
+        if points is None:  # read before `jobs` deletes it
+            points = [record.as_dict() for record in History(outcome.job.folder).read()]
+        jobs.done(outcome)
+        tracking.end(row, [flatten(point) for point in points])
+
+
 class _Stopped(Exception):  # noqa: N818
     """The encoder of a run has collapsed for good."""
 
@@ -211,14 +248,9 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
                 break
             time.sleep(_POLL_SECONDS)
     except (StoreError, ResourceError) as err:
-        message = abort_report(err)
+        message = _abort(err)
     report(message)
     return str(message["status"])
-
-
-def abort_report(err: FedbenchError) -> dict[str, Any]:
-    """Return the report of an error because of which no cell can be run here."""
-    return {"status": "abort", "kind": type(err).__name__, "error": _one_line(err)}
 
 
 def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
@@ -282,14 +314,14 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         }
     except (StoreError, ResourceError) as err:
         tracking.close()
-        return abort_report(err)
+        return _abort(err)
     except Exception as err:
         tracking.close()
         if is_gpu_fault(err):  # CUDA answers every later call in this process with the same error
             raise
         with suppress(StoreError):  # the report has the message in one line
             atomic_write_text(folder / "error.txt", traceback.format_exc())
-        text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else _one_line(err)
+        text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else one_line(err)
         return {"status": "error", "error": text, "seconds": time.monotonic() - began}
     tracked = bool(tracking.names) and not failures
     return {
@@ -298,6 +330,11 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
         "seconds": row.wall_seconds,
         "tracked": tracked,
     }
+
+
+def _abort(err: FedbenchError) -> dict[str, Any]:
+    """Return the report of an error because of which no cell can be run here."""
+    return {"status": "abort", "kind": type(err).__name__, "error": one_line(err)}
 
 
 def _tracking(job: CellJob, failures: list[str]) -> Tracking:
@@ -351,18 +388,8 @@ def is_gpu_fault(err: BaseException) -> bool:
     return isinstance(err, RuntimeError) and any(mark in str(err) for mark in _GPU_FAULTS)
 
 
-def unfit_report(err: FedbenchError, node: str) -> dict[str, Any]:
-    """Return the report of a node that cannot run cells; this one is repeated on another."""
-    return {"status": "unfit", "node": node, "error": _one_line(err)}
-
-
-def fault_report(err: BaseException, node: str, gpus: Sequence[int | str]) -> dict[str, Any]:
-    """Return the report of a GPU fault, after which the process ends and the cell is repeated."""
-    named = ", ".join(map(str, gpus))
-    return {"status": "gpu-fault", "node": node, "gpus": named, "error": _one_line(err)}
-
-
-def _one_line(err: BaseException) -> str:
+def one_line(err: BaseException) -> str:
+    """Return the message of an error in one line, with its type unless it is ours."""
     text = " ".join(str(err).split())
     return text if isinstance(err, FedbenchError) else f"{type(err).__name__}: {text}".rstrip(": ")
 

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.runs.arguments import Places, as_path
 from fedbench.bench.system.compute import choose_devices, physical_cores
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cost import Cost, estimate_cost
-from fedbench.bench.tuning.ray.executor import (
-    choose_concurrency,
-    choose_share,
-    estimate_device,
-)
-from fedbench.bench.tuning.ray.nodes import Share
+
+
+@dataclass(frozen=True)
+class Share:
+    """Resources of a node that one run claims; part of a GPU is a fraction.
+
+    Attributes:
+        cpus: CPU cores.
+        gpus: from 0 to 1.
+        automatic: claim one GPU if the cluster that is joined offers any.
+    """
+
+    cpus: int = 1
+    gpus: float = 0.0
+    automatic: bool = field(default=False, compare=False)
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The share under Ray's names of resources."""
+        return {"CPU": float(self.cpus), "GPU": float(self.gpus)}
+
+    def fits(self, node: Mapping[str, float]) -> int:
+        """Return how many such runs a node holds at a time."""
+        share = self.resources.items()
+        return min(int(node.get(name, 0) / amount + 1e-9) for name, amount in share if amount)
+
+    def excess_option(self, best: Mapping[str, float]) -> str:
+        """Return the option that asks for more than a node offers at best."""
+        return "--gpus-per-trial" if self.gpus > best.get("GPU", 0) else "--cpus-per-trial"
+
+    def __str__(self) -> str:
+        return listed({name: n for name, n in self.resources.items() if n or name == "CPU"})
+
+
+def listed(resources: Mapping[str, float]) -> str:
+    """Return resources as text: `4 CPU and 0.5 GPU`."""
+    return " and ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
+def local_gpus() -> int:
+    """Return the number of GPUs that torch sees on this machine."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 @dataclass(frozen=True)
@@ -46,17 +84,57 @@ class Cluster:
     checkpoint_dir: Path | str | None = None
 
     def share(self, device: str) -> Share:
-        """Return the share of each run.
+        """Return the share of each run; Ray need not run.
+
+        Args:
+            device: `auto`, `cpu` or `cuda`.
 
         Raises:
-            ConfigError: for options that exclude each other.
+            ConfigError: for options that exclude each other, or numbers out of range.
             ResourceError: if this machine is too small and no cluster is joined.
         """
         if self.wait_for_nodes and self.address is None:
             raise ConfigError("--wait-for-nodes: waits for nodes of a cluster; give its --address")
         if self.lanes is not None:  # refuses what a run would refuse
             choose_devices("cpu", self.cpus_per_trial, self.lanes)
-        return choose_share(device, self.gpus_per_trial, self.cpus_per_trial, self.address)
+        given, joins = self.gpus_per_trial, self.address is not None
+        if device == "cuda" and joins:
+            usual = 1.0
+        else:
+            usual = 1.0 if choose_devices(device, 1)[0] != "cpu" and not joins else 0.0
+        gpus = usual if given is None else given
+        if device == "cpu" and gpus > 0:
+            raise ConfigError(f"--device cpu and --gpus-per-trial {gpus:g} exclude each other")
+        if device == "cuda" and gpus == 0:
+            raise ConfigError("--device cuda: needs --gpus-per-trial above 0")
+        if self.cpus_per_trial < 1:
+            raise ConfigError(f"--cpus-per-trial: must be at least 1 (got {self.cpus_per_trial})")
+        if not 0 <= gpus <= 1:
+            raise ConfigError(
+                "--gpus-per-trial: must be between 0 and 1, since a run uses one GPU"
+                f" (got {gpus:g})"
+            )
+        late = device == "auto" and joins and given is None
+        share = Share(self.cpus_per_trial, gpus, automatic=late)
+        here = _here(share)
+        if not joins and not share.fits(here):
+            raise ResourceError(
+                f"a trial asks for {share}, this machine offers {listed(here)};"
+                f" lower {share.excess_option(here)}, or join a cluster with --address"
+            )
+        return share
+
+    def at_a_time(self, share: Share) -> int | None:
+        """Return the number of runs at a time; None in a cluster = as many as it holds.
+
+        Raises:
+            ConfigError: for fewer than one.
+        """
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ConfigError(f"--concurrency: must be at least 1 (got {self.concurrency})")
+        if self.concurrency is not None or self.address is not None:
+            return self.concurrency
+        return max(1, share.fits(_here(share)))
 
     @property
     def checkpoints(self) -> Path | None:
@@ -72,7 +150,17 @@ class Cluster:
             configs,
             places.cache,
             estimate_device(share),
-            choose_concurrency(self.concurrency, share, self.address) or physical_cores(),
+            self.at_a_time(share) or physical_cores(),
             keep_cells=keep_cells,
             workers=share.cpus,
         )
+
+
+def estimate_device(share: Share) -> str:
+    """Return the device for estimates: `cuda` if runs claim GPUs and this machine has any."""
+    return "cuda" if share.gpus and local_gpus() else "cpu"
+
+
+def _here(share: Share) -> dict[str, float]:
+    """Return the resources of this machine; GPUs only if the share has any."""
+    return {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if share.gpus else 0.0}

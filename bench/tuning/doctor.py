@@ -216,7 +216,7 @@ def _nodes(address: str) -> Iterator[Check]:
         facts = report.facts
         if facts:
             offers.append(f"{facts['memory_bytes'] / 1e9:.0f} GB of memory")
-            offers += sorted(set((facts["gpus"] or {}).get("names", ())))
+            offers += sorted(set(facts["gpus"] or ()))
         name, detail = f"node {report.name}", ", ".join(offers)
         if report.problems:
             detail = "; ".join((detail, *report.problems))

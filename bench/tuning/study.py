@@ -27,12 +27,11 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.tuning.best import best_file, write_best
-from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.cost import Cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials, ended_brackets
-from fedbench.bench.tuning.ray.executor import choose_concurrency, cluster_slots, run_source
-from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.ray.executor import cluster_slots, run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
 from fedbench.bench.tuning.scoring import Scoring
@@ -306,7 +305,7 @@ def _with_batch_of(study: StudyPlan, share: Share, *, may_ask: bool) -> StudyPla
     if cluster.concurrency is None and cluster.address is not None and may_ask:
         slots = cluster_slots(share, cluster.address)
     elif cluster.concurrency is not None or share.gpus:
-        slots = choose_concurrency(cluster.concurrency, share, cluster.address) or 1
+        slots = cluster.at_a_time(share) or 1
     # A search that suggests everything at once learns nothing.
     wanted = min(ceil(slots / study.search.seeds_per_trial), study.total // _LEAST_BATCHES)
     return replace(study, batch_size=max(BATCH_SIZE, wanted))
@@ -351,12 +350,10 @@ def _run(
 
             kind = Trials if study.halving is None else RungTrials
             try:
-                run_source(
+                run_jobs(
                     kind(study, complete, _untrained(meta), record),
-                    need=share,
-                    concurrency=cluster.concurrency,
-                    address=cluster.address,
-                    wait_for_nodes=cluster.wait_for_nodes,
+                    cluster,
+                    share,
                     root=cluster.checkpoints or store.root,
                     on_progress=on_progress,
                     tracking=tracking,

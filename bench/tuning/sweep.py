@@ -26,14 +26,16 @@ from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, 
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.notebooks import Shown
+from fedbench.bench.system.scratch import sweep_folders
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
-from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.cluster import Cluster, estimate_device
 from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
-from fedbench.bench.tuning.ray.executor import estimate_device, remove_leftovers, run_source
+from fedbench.bench.tuning.ray.executor import run_jobs
+from fedbench.bench.tuning.ray.session import short_folder
 
 _log = logging.getLogger(__name__)
 
@@ -195,19 +197,16 @@ def sweep(
     cost = None
     if dry_run or (measurable and worth_measuring(configs, datasets)):
         cost = cluster.estimate(configs, share, places)
-    root = cluster.checkpoints or store.root
     if cluster.checkpoints is not None and not dry_run:
         _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:
         store.check_writable()
         try:
-            run_source(
+            run_jobs(
                 source,
-                need=share,
-                concurrency=cluster.concurrency,
-                address=cluster.address,
-                wait_for_nodes=cluster.wait_for_nodes,
-                root=root,
+                cluster,
+                share,
+                root=cluster.checkpoints or store.root,
                 on_progress=on_progress,
                 tracking=tracking,
             )
@@ -215,7 +214,7 @@ def sweep(
             if source.outcomes:
                 store.refresh()
     elif not dry_run:
-        remove_leftovers(root)
+        sweep_folders(short_folder())  # left by killed commands
         refresh_quietly(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     ran = {job.row_id for job in jobs}

@@ -71,7 +71,7 @@ def test_what_is_missing_is_a_problem(
 def test_the_nodes_of_a_cluster(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus = {"count": 2, "names": ["H100", "H100"], "memory_bytes": [8e10, 8e10]}
+    gpus = ["H100", "H100"]
     facts = {"host": "a", "memory_bytes": 64e9, "gpus": gpus}
     reports = [
         NodeReport("1", "10.0.0.1", {"CPU": 16, "GPU": 2}, facts),

@@ -1,4 +1,4 @@
-"""Ray for the length of a command: quiet, private, checked before it starts, gone afterwards."""
+"""Start or join Ray for the length of one command, watch it, and always shut it down."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _OBJECT_STORE_BYTES = 80 * 2**20  # the minimum is 75 MiB; only configurations a
 _WORKERS = {
     # Trial processes begin with what they need; those that Ray starts beforehand are not ready
     # when Tune asks for some, and would only compete with these.
-    "preload_python_modules": ["fedbench.bench.tuning.ray.remote", "ray.tune"],
+    "preload_python_modules": ["fedbench.bench.tuning.ray.trial", "ray.tune"],
     "prestart_worker_first_driver": False,
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
 _START_ERRORS = (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError)
 _SECONDS_TO_DIE = 5.0
-_SECONDS_TO_EXIT, _SECONDS_TO_EXIT_CLUSTER, _SECONDS_TO_EXIT_LOST = 60.0, 20.0, 12.0
+_SECONDS_TO_EXIT_LOST = 12.0
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PARTS = {"gcs_server": "the cluster's control process", "raylet": "this node's scheduler"}
 _SECONDS_TO_ANSWER = 5.0
@@ -82,7 +82,8 @@ class Session:
         folder: for Tune's files; deleted after the session.
         received: signals so far.
         lost: name of the part of Ray that has died; empty while all is well.
-        private: whether the block has started Ray on this machine for itself.
+        private: whether Ray is started on this machine for the session; its processes are looked
+            after from their start, those of another Ray by their addresses.
     """
 
     folder: Path
@@ -179,9 +180,7 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
     """
     with temporary_folder(short_folder()) as folder:
         session = Session(folder)
-        seconds = _SECONDS_TO_EXIT if address is None else _SECONDS_TO_EXIT_CLUSTER
         with (
-            exit_deadline(seconds),
             _watch(session) as end_watch,
             ray_environment(folder, private=address is None),
             _signal_handlers(session) as install_handlers,
@@ -277,46 +276,6 @@ def ray_environment(folder: Path, *, private: bool) -> Iterator[None]:
 def _private_token() -> str:
     """Draw one token for all sessions of a process, since Ray's core keeps the first it reads."""
     return secrets.token_hex(32)
-
-
-@contextmanager
-def exit_deadline(seconds: float) -> Iterator[None]:
-    """End this process if the block is not left so many seconds after a signal to stop.
-
-    When a whole cluster is taken down, its head may be gone before the driver has asked it for
-    anything: calls into Ray then wait for a minute, in which Python runs no signal handler, and end
-    the process with an exit code like that of a crash. All finished work is on the disk, so ending
-    here loses nothing that an orderly end would keep.
-
-    Only the main thread can do this; in others it does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    inner, outer = socket.socketpair()
-    outer.setblocking(False)
-    before = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_await_deadline, args=(inner, seconds), daemon=True).start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        outer.close()
-
-
-def _await_deadline(inner: socket.socket, seconds: float) -> None:
-    """Wait for a signal's number, then for the end of the block; exit if it does not come."""
-    with inner:
-        while (data := inner.recv(1)) and data[0] not in STOP_SIGNALS:
-            continue
-        if not data:
-            return
-        inner.settimeout(seconds)
-        with suppress(TimeoutError):
-            while inner.recv(64):
-                continue
-            return
-    _exit(Interrupted(data[0]))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import workers
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.tuning.cell import CellJob
-from fedbench.bench.tuning.ray import remote
+from fedbench.bench.tuning.ray.trial import train
 
 CPU = torch.device("cpu")
 
@@ -126,7 +126,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("simclr")
     setup = tiny_setup(config)
     job = CellJob("cell", "row", "cell", config, Origin(), tmp_path, setup.dataset.path)
-    remote.train({"job": job.dumps()})
+    train({"job": job.dumps()})
 
 
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.tuning.cell import CellJob, Outcome, work
-from fedbench.bench.tuning.ray.driver import Source
-from fedbench.bench.tuning.ray.tracked import Tracked
+from fedbench.bench.tuning.cell import CellJob, Jobs, Outcome, store_outcome, work
 
 Fake = Callable[[CellJob], Outcome]
 UNTRAINED = {"projection_std_ratio": 0.8, "effective_rank": 40.0}
@@ -24,7 +22,7 @@ class KilledError(Exception):
 
 @dataclass
 class InOneProcess:
-    """Replacement of `run_source`: runs up to `width` jobs "at once", in a random order.
+    """Replacement of `run_jobs`: runs up to `width` jobs "at once", in a random order.
 
     Attributes:
         seed: seed of the order.
@@ -42,25 +40,25 @@ class InOneProcess:
     untrained: Sequence[float] = (0.1, 0.11, 0.09, 0.1, 0.1)
     ran: list[str] = field(default_factory=list)
 
-    def __call__(self, source: Source, *, tracking: Tracking, **_: Any) -> None:
-        """Run the jobs of a source with the signature of `run_source`."""
-        source = Tracked(source, tracking) if tracking.names else source
+    def __call__(self, jobs: Jobs, *_: Any, tracking: Tracking, **__: Any) -> None:
+        """Run jobs with the signature of `run_jobs`."""
         order, out = random.Random(self.seed), list[CellJob]()
         while True:
-            while len(out) < self.width and (job := source.next()) is not None:
-                out.append(job)
+            while len(out) < self.width and (job := jobs.next()) is not None:
+                out.append(replace(job, track=tracking.names))
             if not out:
-                assert source.finished
+                assert jobs.finished
                 return
             if self.die_after is not None and len(self.ran) >= self.die_after:
                 raise KilledError
             job = out.pop(order.randrange(len(out)))
             if job.untrained and self.fake:
                 figures = {"objective": self.untrained[job.config.seed % 5], **UNTRAINED}
-                source.done(Outcome(job, "ok", figures=figures))
+                jobs.done(Outcome(job, "ok", figures=figures))
                 continue
             self.ran.append(job.cell)
-            source.done(self.fake(job) if self.fake else execute_here(job))
+            outcome = self.fake(job) if self.fake else execute_here(job)
+            store_outcome(jobs, outcome, tracking)
 
 
 def execute_here(job: CellJob) -> Outcome:
@@ -76,8 +74,8 @@ def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InOneProces
 
     def use(**settings: Any) -> InOneProcess:
         executor = InOneProcess(**settings)
-        monkeypatch.setattr("fedbench.bench.tuning.study.run_source", executor)
-        monkeypatch.setattr("fedbench.bench.tuning.sweep.run_source", executor)
+        monkeypatch.setattr("fedbench.bench.tuning.study.run_jobs", executor)
+        monkeypatch.setattr("fedbench.bench.tuning.sweep.run_jobs", executor)
         return executor
 
     return use

@@ -158,7 +158,7 @@ def fake(job):
         print("here", flush=True)
         sys.stdin.read()
     return by_curve(near)(job)
-study.run_source = executor = InOneProcess(width=1, fake=fake)
+study.run_jobs = executor = InOneProcess(width=1, fake=fake)
 search(Path(sys.argv[1]))
 """
 

@@ -329,7 +329,7 @@ def test_the_batch_follows_the_slots_and_stays_with_the_study(
     assert planned(concurrency=12) == planned() == planned(batch_size=6)
     # A cluster is asked, once there is something to run.
     monkeypatch.setattr("fedbench.bench.tuning.study.cluster_slots", lambda share, address: 9)
-    monkeypatch.setattr("fedbench.bench.tuning.study.run_source", lambda *args, **options: None)
+    monkeypatch.setattr("fedbench.bench.tuning.study.run_jobs", lambda *args, **options: None)
     asked = small(tmp_path / "b", trials=100, address="auto").study_id
     assert asked == small(tmp_path / "b", trials=100, batch_size=9, dry_run=True).study_id
 

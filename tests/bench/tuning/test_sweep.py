@@ -24,10 +24,10 @@ from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.tuning import cell as cell_module
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
+from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.cost import Datasets
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
-from fedbench.bench.tuning.ray.nodes import Share, check_trial_resources
 from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
 
 from .conftest import InOneProcess, KilledError
@@ -278,7 +278,8 @@ def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ResourceError, match=r"asks for 1 CPU and 0\.5 GPU, this machine offers"):
         small(tmp_path, gpus_per_trial=0.5)
-    check_trial_resources(Share(1, 0.5), "somewhere:6379")
+    there = Cluster(gpus_per_trial=0.5, address="somewhere:6379")
+    assert there.share("auto") == Share(1, 0.5)
 
 
 @pytest.mark.slow

@@ -22,34 +22,25 @@ TOKEN = {
 }
 
 
-def failing(node: str, gpus: list[int], log: Path) -> Callable[[dict[str, Any]], None]:
-    """Make trials whose CUDA fails on one node, and which log the processes that it fails in.
-
-    With `gpus`, on those of the node alone; on others a cell runs on the CPU in truth.
-    """
+def failing(node: str, log: Path) -> Callable[[dict[str, Any]], None]:
+    """Make trials whose CUDA fails on one node, and which log the processes that it fails in."""
 
     def train(config: dict[str, Any]) -> None:
         import os
-        from dataclasses import replace
 
         import ray
-        import torch
 
-        from fedbench.bench.runs.execute import execute as real
         from fedbench.bench.tuning import cell
-        from fedbench.bench.tuning.ray import remote
+        from fedbench.bench.tuning.ray import trial
 
-        def execute(run: Any, origin: Any, place: Any, on_round: Any) -> Any:
-            if ray.get_gpu_ids() != gpus:
-                return real(run, origin, replace(place, device="cpu"), on_round)
+        def execute(*_: Any) -> Any:
             with log.open("a") as file:
                 file.write(f"{os.getpid()}\n")
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
         if ray.get_runtime_context().get_node_id() == node:
             vars(cell)["execute"] = execute
-        vars(torch.cuda).update(is_available=lambda: True, device_count=lambda: 1)
-        remote.train(config)
+        trial.train(config)
 
     return train
 
@@ -65,7 +56,7 @@ def main(store: str, arguments: str) -> None:
     from fedbench.bench.results.store.store import Store
     from fedbench.bench.system.errors import FedbenchError
     from fedbench.bench.tuning.grid import Grid
-    from fedbench.bench.tuning.ray import nodes, tuner
+    from fedbench.bench.tuning.ray import search
     from fedbench.bench.tuning.sweep import sweep
 
     node = {"object_store_memory": 80 * 2**20}
@@ -76,10 +67,7 @@ def main(store: str, arguments: str) -> None:
         for resources in given["nodes"][1:]:
             cluster.add_node(**node, **resources)
         if given["broken"]:
-            broken = (cluster.head_node.node_id, given["broken_gpus"], folder / "faults")
-            vars(tuner)["train"] = failing(*broken)
-            survey = vars(nodes)["survey"]
-            vars(nodes)["survey"] = lambda **given: survey(**{**given, "gpus": False})
+            vars(search)["train"] = failing(cluster.head_node.node_id, folder / "faults")
         done = sweep(
             Grid.model_validate(given["grid"]),
             store=Store(store),

@@ -14,12 +14,13 @@ import torch
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError
-from fedbench.bench.tuning.cell import fault_report, is_gpu_fault, unfit_report
+from fedbench.bench.tuning.cell import is_gpu_fault
+from fedbench.bench.tuning.cluster import Share
 from fedbench.bench.tuning.ray import nodes
-from fedbench.bench.tuning.ray.nodes import NodeReport, Pool, Share
+from fedbench.bench.tuning.ray.nodes import NodeReport, Pool
 from tests.bench.tuning.test_sweep import GRID, SMALL
 
-from .test_driver import ERROR, Fixed, jobs, make, name
+from .test_search import ERROR, Fixed, jobs, make, name
 
 FAULT = {"status": "gpu-fault", "node": "a" * 8, "gpus": "3", "error": "RuntimeError: CUDA error"}
 
@@ -27,7 +28,7 @@ FAULT = {"status": "gpu-fault", "node": "a" * 8, "gpus": "3", "error": "RuntimeE
 def on_nodes(store: Path, *resources: dict[str, float], **given: Any) -> dict[str, Any]:
     script = Path(__file__).with_name("broken_gpus.py")
     settings = {"grid": GRID.model_dump(mode="json"), "overrides": SMALL, "nodes": resources,
-                "gpus": 0, "broken": False, "broken_gpus": [], **given}  # fmt: skip
+                "gpus": 0, "broken": False, **given}  # fmt: skip
     done = subprocess.run(
         [sys.executable, script, str(store), json.dumps(settings)],
         capture_output=True,
@@ -67,18 +68,6 @@ def test_cells_of_a_broken_node_run_on_another(tmp_path: Path) -> None:
     assert {row.status for row in Store(tmp_path).rows()} == {"ok"}
 
 
-@pytest.mark.extended  # starts a Ray cluster
-def test_one_broken_gpu_of_a_node_is_left_out_alone(tmp_path: Path) -> None:
-    # Cells take longer than the start of a process: else the sound GPU does all before the other's
-    # second process is up.
-    longer = {**SMALL, "federation.num_rounds": 60, "client.local_epochs": 6}
-    both: dict[str, float] = {"num_cpus": 2, "num_gpus": 2}
-    result = on_nodes(tmp_path, both, gpus=1, broken=True, broken_gpus=[0], overrides=longer)
-    assert result["counts"] == [4, 0, 4, 0]
-    assert 2 <= len(result["faults"]) == len(set(result["faults"])) <= 3  # one may be on its way
-    assert {row.status for row in Store(tmp_path).rows()} == {"ok"}
-
-
 def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch) -> None:
     live = [{"Resources": {"CPU": 1, "GPU": 2}}]
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
@@ -96,56 +85,37 @@ def test_faults_of_a_gpu() -> None:
     assert not is_gpu_fault(torch.cuda.OutOfMemoryError("CUDA out of memory"))
     assert not is_gpu_fault(ValueError("CUDA error"))
     assert not is_gpu_fault(RuntimeError("shapes do not fit"))
-    report = fault_report(RuntimeError("CUDA error"), "a" * 8, [3])
-    assert report == FAULT
 
 
-def test_a_fault_of_a_gpu_is_no_death_of_its_cell() -> None:
-    source = Fixed(jobs(1))
-    driver = make(source, attempts=2)
+def test_a_fault_of_a_gpu_is_no_death_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, seen = Fixed(jobs(1)), list[Any]()
+    pool = Pool(Share())
+    monkeypatch.setattr(pool, "fault", seen.append)
+    searcher = make(source, attempts=2, pool=pool)
     for trial in "abcd":
-        assert name(driver.hand_out(trial)) == "cell-0"
-        driver.reported(trial, FAULT)
-        driver.died(trial, "CUDA error")
-        driver.freed(trial)
-    assert source.outcomes == []
-    driver.hand_out("e")
-    driver.reported("e", ERROR)
+        assert name(searcher.suggest(trial)) == "cell-0"
+        searcher.reported(trial, FAULT)
+        searcher.died(trial, "CUDA error")
+        searcher.on_trial_complete(trial)
+    assert (source.outcomes, seen) == ([], [FAULT] * 4)
+    searcher.suggest("e")
+    searcher.reported("e", ERROR)
     assert [outcome.error for outcome in source.outcomes] == ["no luck"]
-
-
-def test_a_process_on_a_broken_gpu_holds_it_and_its_cell_goes_on() -> None:
-    source = Fixed(jobs(2))
-    driver = make(source, limit=1)
-    assert name(driver.hand_out("a")) == "cell-0"
-    driver.reported("a", {"status": "holding"})
-    driver.reported("a", {"status": "holding"})
-    assert driver.holders == {"a"}
-    for trial, cell in (("b", "cell-1"), ("c", "cell-0")):
-        assert name(driver.hand_out(trial)) == cell  # the holder takes no place
-        assert not driver.tuner_is_done
-        driver.reported(trial, ERROR)
-        driver.freed(trial)
-    assert driver.tuner_is_done
-    driver.died("a", "killed at the end")
-    assert [outcome.job.cell for outcome in source.outcomes] == ["cell-1", "cell-0"]
-    driver.begin_tuner()
-    assert driver.holders == set()
 
 
 def test_only_deaths_without_a_new_round_count() -> None:
     source = Fixed(jobs(1))
-    driver = make(source, attempts=2)
+    searcher = make(source, attempts=2)
     running = {"status": "running", "total": 9, "loss": None, "collapsed": False}
     for number, trial in enumerate("abcd", start=1):
-        driver.hand_out(trial)
-        driver.reported(trial, {**running, "round": number})
-        driver.died(trial, "pre-empted")
-        driver.freed(trial)
+        searcher.suggest(trial)
+        searcher.reported(trial, {**running, "round": number})
+        searcher.died(trial, "pre-empted")
+        searcher.on_trial_complete(trial)
     assert source.outcomes == []
-    driver.hand_out("e")
-    driver.reported("e", {**running, "round": 4})  # as far as the process before
-    driver.died("e", "pre-empted")
+    searcher.suggest("e")
+    searcher.reported("e", {**running, "round": 4})  # as far as the process before
+    searcher.died("e", "pre-empted")
     assert [outcome.status for outcome in source.outcomes] == ["error"]
 
 
@@ -158,15 +128,15 @@ def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(
     ]
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
     pool, source = Pool(Share(1)), Fixed(jobs(1))
-    driver = make(source, attempts=1, on_fault=pool.fault)
-    unfit = unfit_report(ResourceError("it does not see the folder"), "a" * 8)
+    searcher = make(source, attempts=1, pool=pool)
+    unfit = {**FAULT, "status": "unfit", "error": "it does not see the folder"}
     for trial in "xy":  # a second trial was there, too
-        assert name(driver.hand_out(trial)) == "cell-0"
-        driver.reported(trial, unfit)
-        driver.died(trial, "")
-        driver.freed(trial)
+        assert name(searcher.suggest(trial)) == "cell-0"
+        searcher.reported(trial, unfit)
+        searcher.died(trial, "")
+        searcher.on_trial_complete(trial)
     assert (pool.left_out, pool.slots(), source.outcomes) == (["a" * 8], 1, [])
-    with pytest.raises(ResourceError, match=r"no node is left for trials: node a cannot run trial"):
+    with pytest.raises(ResourceError, match="node a cannot run trials"):
         pool.fault(unfit | {"node": "b" * 8})
 
 
@@ -219,19 +189,20 @@ def test_nodes_are_left_out_and_late_ones_surveyed(monkeypatch: pytest.MonkeyPat
         pool.fault(FAULT)
 
 
-def test_a_gpu_is_left_out_before_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = {"NodeID": "a" * 8, "NodeManagerAddress": "a", "Resources": {"CPU": 8, "GPU": 2}}
-    monkeypatch.setattr(nodes, "live_nodes", lambda: [node])
+def test_a_node_is_left_out_after_two_faults_of_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = [
+        {"NodeID": letter * 8, "NodeManagerAddress": letter, "Resources": {"CPU": 8, "GPU": 2}}
+        for letter in "ab"
+    ]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: live)
     pool = Pool(Share(1, 0.5))
-    assert pool.slots() == 4
+    assert pool.slots() == 8
     pool.fault(FAULT)
     pool.fault(FAULT | {"gpus": "0"})  # one of each is none too many
-    assert (pool.broken, pool.slots()) == ({}, 4)
+    assert (pool.left_out, pool.slots()) == ([], 8)
     pool.fault(FAULT)
     pool.fault(FAULT)  # another process was there
-    assert (pool.broken, pool.left_out, pool.slots()) == ({"a" * 8: ["3"]}, [], 2)
-    with pytest.raises(
-        ResourceError, match=r"node a GPU 3 has .*; node a GPU 0 has failed 2 times"
-    ):
-        pool.fault(FAULT | {"gpus": "0"})
-    assert pool.left_out == ["a" * 8]
+    assert (pool.left_out, pool.slots()) == (["a" * 8], 4)
+    pool.fault(FAULT | {"node": "b" * 8})
+    with pytest.raises(ResourceError, match=r"node a GPU 3 has .*; node b GPU 3 has failed"):
+        pool.fault(FAULT | {"node": "b" * 8})

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,23 +19,20 @@ from fedbench.bench.runs.fields import build_config
 from fedbench.bench.runs.run import store_run
 from fedbench.bench.system.errors import (
     ConfigError,
-    DataError,
     FedbenchError,
     ResourceError,
     StoreError,
 )
-from fedbench.bench.system.files import file_lock
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
-from fedbench.bench.tuning.ray import nodes, remote, session
-from fedbench.bench.tuning.ray.executor import remove_stale_marks
-from fedbench.bench.tuning.ray.nodes import Share
+from fedbench.bench.tuning.cluster import Share
+from fedbench.bench.tuning.ray import executor, nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import InOneProcess
 from tests.bench.tuning.test_sweep import SMALL
 
 Use = Callable[..., InOneProcess]
-HOME = remote.Home("node", ".driver-1-abc")
+TOKEN = "0123"
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +53,7 @@ def job(store: Path, **changes: Any) -> CellJob:
 
 def marked(root: Path) -> Path:
     (root / "cells").mkdir(parents=True)
-    (root / "cells" / HOME.mark).touch()
+    (root / "cells" / trial.TOKEN_FILE).write_text(TOKEN)
     return root
 
 
@@ -72,40 +65,40 @@ def last(made: CellJob, **settings: Any) -> dict[str, Any]:
 
 def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path) -> None:
     made = job(marked(tmp_path / "store"))
-    assert remote.settle(made, HOME) == (made, False)
+    assert trial.settle(made, TOKEN) == (made, False)
     shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
-    assert remote.settle(shared, HOME)[0].folder == tmp_path / "shared" / "cells" / "cell"
+    assert trial.settle(shared, TOKEN)[0].folder == tmp_path / "shared" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(
         ResourceError, match=r"does not see the driver's --checkpoint-dir '.*elsewh"
     ):
-        remote.settle(lost, HOME)
+        trial.settle(lost, TOKEN)
 
 
 def test_a_node_that_sees_no_store_works_in_a_local_folder(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = job(tmp_path / "unseen")
-    settled, local = remote.settle(made, HOME)
+    settled, local = trial.settle(made, TOKEN)
     assert local
     assert scratch in settled.folder.parents
     message = last(settled, history=True)
     assert message["status"] == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
-    assert remote.settle(made, HOME)[0].folder.exists()
+    assert trial.settle(made, TOKEN)[0].folder.exists()
     context = SimpleNamespace(get_assigned_resources=dict, get_node_id=lambda: "a" * 8)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     monkeypatch.setattr("ray.get_gpu_ids", list)
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr("ray.tune.report", reports.append)
-    remote.train({"job": made.dumps(), "home": asdict(HOME)})
+    trial.train({"job": made.dumps(), "token": TOKEN})
     assert reports[-1]["status"] == "ok"
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(FedbenchError, match="does not see"):
-        remote.train({"job": elsewhere.dumps(), "home": asdict(HOME)})
+        trial.train({"job": elsewhere.dumps(), "token": TOKEN})
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
     assert "does not see the driver's --checkpoint-dir" in reports[-1]["error"]
 
@@ -121,36 +114,20 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     assert [{**point, "seconds": 0}] == [{**other, "seconds": 0} for other in same]
 
 
-def test_unused_folders_on_a_node_are_deleted_after_a_week(tmp_path: Path, scratch: Path) -> None:
-    root = remote.settle(job(tmp_path / "unseen"), HOME)[0].folder.parent
-    other = root.parents[1] / ("a" * 16) / "cells"
-    folders = [root / "old", other / "old", other / "busy", other / "young", root / "cell"]
-    for folder in folders:
-        folder.mkdir(parents=True)
-        (folder / "round-1.safetensors").touch()
-        for path in (folder / "round-1.safetensors", folder):
-            os.utime(path, (0, time.time() - remote.STALE_SECONDS - 60))
-    (other / "young" / "history.jsonl").touch()
-    with file_lock(other / "busy" / "lock"):
-        os.utime(other / "busy" / "lock", (0, 0))
-        os.utime(other / "busy", (0, 0))
-        remote.settle(job(tmp_path / "unseen"), HOME)  # its cell is resumed
-    assert [folder.exists() for folder in folders] == [False, False, True, True, True]
-
-
 def test_the_folder_of_another_user_is_not_used(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unseen = job(tmp_path / "unseen")
-    remote.settle(unseen, HOME)
+    trial.settle(unseen, TOKEN)
     (folder,) = scratch.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(trial, "reopen", lambda *_: None)
     monkeypatch.setattr("os.getuid", lambda: int(folder.name.split("-")[1]))
     monkeypatch.setattr(
         Path, "stat", lambda *_, **__: os.stat_result([0o40700, *[0] * 3, 12345, *[0] * 5])
     )
-    with pytest.raises(ResourceError, match="is another user's; set TMPDIR there"):
-        remote.settle(unseen, HOME)
+    with pytest.raises(ResourceError, match="TMPDIR"):
+        trial.settle(unseen, TOKEN)
 
 
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
@@ -169,35 +146,19 @@ def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> N
     assert store.finished(row.row_id) == row
 
 
-def test_a_data_set_that_a_node_lacks_is_fetched_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = build_config("simclr", SMALL)
-    dataset = open_dataset(config, None)
-    fetched: list[Path] = []
+def test_a_node_without_the_data_set_is_told_apart(tmp_path: Path) -> None:
+    made = job(marked(tmp_path / "store"))
+    for other in ({"dataset": tmp_path / "nowhere"}, {"revision": "f" * 64}):
+        with pytest.raises(ResourceError, match="`fedbench data prepare digits`"):
+            trial.settle(replace(made, **other), TOKEN)
 
-    def fetch(path: Path, home: remote.Home) -> Any:
-        fetched.append(path)
-        assert home == HOME
-        return remote.read_arrays(str(dataset.path))
 
-    monkeypatch.setattr(remote, "_fetch", fetch)
-    seen = replace(job(marked(tmp_path / "s")), dataset=dataset.path, revision=dataset.revision)
-    assert remote.settle(seen, HOME)[0].dataset == dataset.path
-    assert fetched == []
-    unseen = replace(seen, dataset=tmp_path / "nowhere")
-    for _ in range(2):
-        settled, _ = remote.settle(unseen, HOME)
-    assert fetched == [tmp_path / "nowhere"]
-    message = last(settled)
-    assert Row.model_validate_json(message["row"]).dataset_revision == dataset.revision
-
-    def nothing(path: Path, home: remote.Home) -> Any:
-        raise DataError("the node of the driver is gone")
-
-    monkeypatch.setattr(remote, "_fetch", nothing)
-    with pytest.raises(DataError, match="is gone"):
-        remote.settle(replace(unseen, revision="f" * 64), HOME)
+def test_nodes_know_the_driver_s_folder_by_its_token(tmp_path: Path) -> None:
+    token = executor._token(tmp_path / "store")
+    assert executor._token(tmp_path / "store") == token  # of the folder, not of the command
+    made = job(tmp_path / "store")
+    assert trial.settle(made, token) == (made, False)
+    assert trial.settle(made, executor._token(tmp_path / "other"))[1]
 
 
 def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +166,7 @@ def test_processes_that_share_a_gpu_keep_to_their_part(monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", parts.append)
     for gpus in (0.0, 0.25, 1.0, 2.0):
-        remote.limit_memory(gpus)
+        trial.limit_memory(gpus)
     assert parts == [pytest.approx(0.9 * 0.25)]  # the rest is for CUDA itself
 
 
@@ -223,8 +184,7 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    here = {"host": "n", "python": sys.version.split()[0], "gpus": None, "commit": None}
-    return {**here, "packages": nodes.versions(), **changes}
+    return {**nodes.facts(), **changes}
 
 
 def test_what_nodes_have_and_lack() -> None:
@@ -234,16 +194,14 @@ def test_what_nodes_have_and_lack() -> None:
         "torch is not installed",
     )
     (problem,), _ = nodes.compare(facts(packages={**same, DISTRIBUTION: "9.9"}), {})
-    assert problem == f"fedbench is 9.9 there and {same[DISTRIBUTION]} here"
-    assert nodes.compare(facts(packages={**same, "numpy": "0.1"}, python="3.9.1"), {}) == (
-        (),
-        (f"numpy 0.1 (here {same['numpy']})", f"python 3.9.1 (here {sys.version.split()[0]})"),
+    assert "9.9" in problem
+    problems, differences = nodes.compare(
+        facts(packages={**same, "numpy": "0.1"}, python="3.9.1"), {}
     )
-    there = facts(commit="0" * 12)
-    (problem,), _ = nodes.compare(there, {})
-    assert problem.startswith("fedbench is of commit 000000000000 there and ")
-    blind = facts(gpus={"count": 0, "names": [], "memory_bytes": []})
-    assert nodes.compare(blind, {"GPU": 4.0})[0] == ("Ray offers 4 GPU, torch sees 0",)
+    assert (problems, [text.split()[0] for text in differences]) == ((), ["numpy", "python"])
+    (problem,), _ = nodes.compare(facts(commit="0" * 12), {})
+    assert "000000000000" in problem
+    assert nodes.compare(facts(gpus=[]), {"GPU": 4.0})[0] == ("Ray offers 4 GPU, torch sees 0",)
 
 
 def test_trials_per_node() -> None:
@@ -260,20 +218,6 @@ def test_a_sweep_does_not_run_through_a_ray_client(tmp_path: Path) -> None:
         ray_session(None, "ray://somewhere:10001"),
     ):
         pass
-
-
-def test_marks_of_drivers_that_were_killed_go(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    cells = tmp_path / "cells"
-    cells.mkdir()
-    host = socket.gethostname()
-    numbers = {f"{host}-{ended.pid}": False, f"{host}-{os.getpid()}": True, "x-y-1": True}
-    for name in numbers:
-        (cells / f".driver-{name}-00ff").touch()
-    remove_stale_marks(tmp_path)
-    assert {name: (cells / f".driver-{name}-00ff").exists() for name in numbers} == numbers
-    remove_stale_marks(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("address", ["somewhere", "somewhere:port", ":6379", "local"])

@@ -50,11 +50,11 @@ def main(store: str, arguments: str) -> None:
     from fedbench.bench.tuning.events import CellDone, CellProgress
     from fedbench.bench.tuning.grid import Grid
     from fedbench.bench.tuning.ray import nodes
-    from fedbench.bench.tuning.ray.executor import run_source
+    from fedbench.bench.tuning.ray.executor import run_jobs
 
     given = json.loads(arguments)
-    if given["apart"]:  # the mark lies where no trial looks, as if nodes did not see the store
-        vars(module)["run_source"] = lambda *given, **rest: run_source(
+    if given["apart"]:  # the token lies where no trial looks, as if nodes did not see the store
+        vars(module)["run_jobs"] = lambda *given, **rest: run_jobs(
             *given, **{**rest, "root": folder}
         )
     vars(nodes)["live_nodes"] = with_a_lost_node(vars(nodes)["live_nodes"])

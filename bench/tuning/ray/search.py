@@ -1,0 +1,333 @@
+"""Jobs on Ray Tune: the searcher hands them to trials, its callback takes what trials report.
+
+Tune executes functions with suggested configurations; here a suggestion is a job, and what comes
+back are reports of its rounds and its end. Limits, retries, busy jobs and events are ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from fedbench.bench.results.trackers import Tracking
+from fedbench.bench.tuning.cell import CellJob, Jobs, Outcome, store_outcome
+from fedbench.bench.tuning.events import (
+    CellDone,
+    CellProgress,
+    CellStarted,
+    Event,
+    OnProgress,
+    Pace,
+)
+from fedbench.bench.tuning.ray.nodes import Pool
+from fedbench.bench.tuning.ray.trial import train
+
+JOBS_PER_TUNER = 500
+"""Jobs per Tuner, as Tune's bookkeeping per trial grows with their number."""
+LOST_SECONDS = 120.0
+"""Time without any running trial after which the nodes are checked."""
+_LOCK_SECONDS = 5.0
+"""Wait for the lock of a job that was busy before."""
+_COUNT_SECONDS = 10.0
+"""Time between two counts of a cluster's slots."""
+_NODE = "ray.io/node-id"
+"""Label that Ray gives to each node."""
+
+
+class _Stop(BaseException):
+    """Ends Tune's loop at once."""
+
+
+class JobSearcher(Searcher):  # type: ignore[misc]
+    """Searcher whose suggestions are jobs; one serves all Tuners of a command.
+
+    Args:
+        jobs: the jobs.
+        pool: nodes that get trials.
+        limit: jobs at a time.
+        ending: returns True after a signal, or if Ray has died.
+        check: raises ResourceError if Ray has died or no node can hold a trial any more.
+        slots: maps the limit so far to the present one, as nodes come and go; None = constant.
+        attempts: starts of a job whose process dies. Tune's own retries miss a process that dies
+            between two jobs. Only deaths without a new round in between count.
+        patience: seconds without a running trial after which the nodes are checked.
+        token: of the driver, for trials in a cluster; None without one.
+        on_progress: called with every event.
+        tracking: viewers of the runs.
+
+    Attributes:
+        failure: the first error of the jobs or of `on_progress`; it ends everything.
+        tuners: number of Tuners so far.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        pool: Pool,
+        limit: int,
+        ending: Callable[[], bool],
+        check: Callable[[], None],
+        *,
+        slots: Callable[[int], int] | None = None,
+        attempts: int = 1,
+        patience: float = LOST_SECONDS,
+        token: str | None = None,
+        on_progress: OnProgress | None = None,
+        tracking: Tracking,
+    ) -> None:
+        super().__init__()
+        self._jobs, self._pool, self._limit, self._slots = jobs, pool, limit, slots
+        self._ending, self._check = ending, check
+        self._attempts, self._patience = attempts, patience
+        self._common = {} if token is None else {"token": token}
+        self._on_progress, self._tracking = on_progress, tracking
+        self._pace = Pace(jobs.total, jobs.ended)
+        self._live: dict[str, CellJob] = {}  # trial -> its job
+        self._processes: set[str] = set()  # trials whose process is at work
+        self._again: deque[CellJob] = deque()
+        self._deaths: Counter[str] = Counter()
+        self._rounds: dict[str, int] = {}
+        self._faulty: set[str] = set()  # trials that reported a fault of their node
+        self._started: set[str] = set()
+        self._handed_out = 0
+        self._counted_at, self._lost_since = time.monotonic(), 0.0
+        self.failure: Exception | None = None
+        self.tuners = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle nothing: the store holds everything."""
+        return {}
+
+    @property
+    def stopping(self) -> bool:
+        """True after a signal or an error: no further job is started."""
+        return self.failure is not None or self._ending()
+
+    @property
+    def exhausted(self) -> bool:
+        """True once every job has ended."""
+        return self._jobs.finished and not self._live and not self._again
+
+    def begin_tuner(self) -> None:
+        """Count a new Tuner, which has no processes yet."""
+        self._handed_out = 0
+        self._processes.clear()
+        self.tuners += 1
+
+    def end_tuner(self) -> None:
+        """Treat the jobs that the Tuner left unfinished as died."""
+        for trial_id in list(self._live):
+            self.died(trial_id, "Ray Tune gave it up")
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the job of a trial, None for later, or FINISHED to end this Tuner."""
+        if self.stopping or self._handed_out >= JOBS_PER_TUNER:
+            return Searcher.FINISHED
+        if len(self._processes) >= self._limit:
+            return None
+        try:
+            job = self._jobs.next()
+        except Exception as err:
+            self.failure = err
+            return Searcher.FINISHED
+        if job is None and self._again:
+            job = replace(self._again.popleft(), wait_seconds=_LOCK_SECONDS)
+        if job is None:
+            return Searcher.FINISHED if self.exhausted else None
+        self._handed_out += 1
+        self._live[trial_id] = job = replace(job, track=self._tracking.names)
+        self._processes.add(trial_id)
+        return {"job": job.dumps(), "avoid": self._pool.left_out, **self._common}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Note that a process is idle; a job before that would start another process."""
+        self._processes.discard(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing: the store holds everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+    def started(self, trial_id: str) -> None:
+        """Note that a trial process has started its job."""
+        job = self._live.get(trial_id)
+        if job is not None and job.cell not in self._started:
+            self._started.add(job.cell)
+            self._emit(CellStarted(job.cell, job.label, self._pace.done, self._pace.total))
+
+    def reported(self, trial_id: str, message: dict[str, Any]) -> None:
+        """Handle a report of a trial process (see `cell.work` and `trial.train`)."""
+        job = self._live.get(trial_id)
+        if job is None:
+            return
+        status = message["status"]
+        if status == "running":
+            if message["round"] > self._rounds.get(job.cell, 0):
+                self._rounds[job.cell] = message["round"]
+                del self._deaths[job.cell]  # a Counter takes a missing key
+            progress = (message[key] for key in ("round", "total", "loss", "collapsed"))
+            self._emit(CellProgress(job.cell, job.label, *progress))
+        elif status in ("gpu-fault", "unfit"):
+            self._faulty.add(trial_id)
+            self._pool.fault(message)
+        elif status == "busy":
+            self._again.append(self._live.pop(trial_id))
+        else:
+            self._end(trial_id, Outcome.of(job, message))
+
+    def died(self, trial_id: str, reason: str) -> None:
+        """Repeat the job of a process that ended without a last report, or record its failure."""
+        job = self._live.get(trial_id)
+        if job is None or self.stopping:
+            return
+        faulty = trial_id in self._faulty  # the node's failure, not the job's
+        self._deaths[job.cell] += not faulty
+        if faulty or self._deaths[job.cell] < self._attempts:
+            self._again.append(self._live.pop(trial_id))
+            return
+        self._check()  # the death of Ray itself is no failure of the job
+        text = f"the trial process died: {reason or 'perhaps the memory is full'}"
+        self._end(trial_id, Outcome(job, "error", error=text))
+
+    def check_progress(self, statuses: Sequence[str]) -> None:
+        """Update the limit, and check the nodes while trials wait and none runs.
+
+        Args:
+            statuses: of Tune's trials.
+
+        Raises:
+            ResourceError: after `patience` in which no node could hold a trial.
+        """
+        now = time.monotonic()
+        if self._slots is not None and now - self._counted_at > _COUNT_SECONDS:
+            self._counted_at, self._limit = now, self._slots(self._limit)
+        if "RUNNING" in statuses or "PENDING" not in statuses:
+            self._lost_since = 0.0
+            return
+        self._lost_since = self._lost_since or now
+        if now - self._lost_since > self._patience:
+            self._lost_since = now
+            self._check()
+
+    def _end(self, trial_id: str, outcome: Outcome) -> None:
+        store_outcome(self._jobs, outcome, self._tracking)
+        del self._live[trial_id]
+        job, pace = outcome.job, self._pace
+        self._started.discard(job.cell)  # a paused run may start again
+        pace.step(self._jobs.total)
+        counts = (pace.done, pace.total, pace.eta_seconds)
+        result = (outcome.status, outcome.objective, outcome.seconds)
+        self._emit(CellDone(job.cell, job.label, *result, *counts, outcome.error))
+
+    def _emit(self, event: Event) -> None:
+        if self._on_progress is not None:
+            self._on_progress(event)
+
+
+class _Reports(tune.Callback):  # type: ignore[misc]
+    """Callback that passes reports to the searcher; an error there ends the whole command."""
+
+    def __init__(self, searcher: JobSearcher) -> None:
+        super().__init__()
+        self._searcher = searcher
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Pass on that a trial process has started a job."""
+        self._call(self._searcher.started, trial.trial_id)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Pass a report on; Tune keeps last results, so its large parts are taken out."""
+        message = dict(result)
+        for name in ("row", "history"):
+            result.pop(name, None)
+        self._call(self._searcher.reported, trial.trial_id, message)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Pass on that a trial process died."""
+        self._call(self._searcher.died, trial.trial_id, _last_line(trial.error_file))
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Check the nodes; stop after a signal or an error.
+
+        Raises:
+            _Stop: past Tune, which would wait many seconds for busy processes. Nothing is lost:
+                jobs continue from their checkpoints.
+        """
+        self._call(self._searcher.check_progress, [trial.status for trial in trials])
+        if self._searcher.stopping:
+            raise _Stop
+
+    def _call(self, function: Any, *args: Any) -> None:
+        try:
+            if self._searcher.failure is None:
+                function(*args)
+        except Exception as err:
+            self._searcher.failure = err
+
+
+def run_tuner(searcher: JobSearcher, pool: Pool, folder: Path) -> None:
+    """Run one Tuner until the searcher ends it.
+
+    Args:
+        searcher: hands out jobs and takes reports.
+        pool: nodes that get trials.
+        folder: for Tune's files.
+    """
+    searcher.begin_tuner()
+    tuner = tune.Tuner(
+        tune.with_resources(train, partial(_request, pool.need.resources)),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            num_samples=-1,
+            reuse_actors=True,
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name=f"run-{searcher.tuners}",
+            storage_path=str(folder),
+            verbose=0,
+            progress_reporter=tune.CLIReporter(),  # silent; in a notebook another would not be
+            callbacks=[_Reports(searcher)],
+            failure_config=tune.FailureConfig(max_failures=0),  # the searcher repeats jobs
+        ),
+    )
+    with suppress(_Stop):
+        tuner.fit()
+        searcher.end_tuner()
+
+
+def _request(resources: dict[str, float], config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """Return the request of one trial, which keeps away from the nodes under `avoid`."""
+    avoid = config.get("avoid")
+    where = {"bundle_label_selector": [{_NODE: f"!in({','.join(avoid)})"}]} if avoid else {}
+    return tune.PlacementGroupFactory([resources], **where)
+
+
+def _trial_name(trial: Any) -> str:
+    return str(trial.trial_id)
+
+
+def _last_line(file: str | None) -> str:
+    """Return the last line of a trial's error file, the only reason that Tune gives."""
+    if file is None or not Path(file).is_file():
+        return ""
+    lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,146 @@
+"""A trial process of Ray Tune, which runs jobs on any node.
+
+Nodes need no shared disk, but the data set at the driver's path. Checkpoints lie in the store, or
+in `--checkpoint-dir`, if the node sees it; else in a folder of the node, where a later attempt on
+the same node finds them, and the rounds travel with the last report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedbench.bench.data.datasets import reopen
+from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError
+from fedbench.bench.system.regime import reproducible
+from fedbench.bench.system.scratch import temporary_place
+from fedbench.bench.tuning.cell import CellJob, is_gpu_fault, one_line, work
+
+TOKEN_FILE = "driver-token"
+"""File in `cells/` of the driver's folder for checkpoints; who reads the token sees the folder."""
+_OF_SHARE = 0.9
+"""Part of a process's share of a GPU's memory that torch may allocate."""
+
+
+def settle(job: CellJob, token: str) -> tuple[CellJob, bool]:
+    """Give a job a folder for checkpoints that this node sees.
+
+    Args:
+        job: the job.
+        token: content of the driver's `TOKEN_FILE`.
+
+    Returns:
+        The job, and True if its checkpoints lie on this node alone, so that its history must be
+        sent and its folder deleted when it has ended.
+
+    Raises:
+        ResourceError: if the data set, or `--checkpoint-dir`, is not on this node.
+    """
+    try:
+        reopen(job.dataset, job.revision)
+    except DataError as err:
+        raise ResourceError(
+            f"it does not have the data set of the driver ({err}); mount the driver's folder of"
+            " data sets there under the same path, or run `fedbench data prepare"
+            f" {job.config.data.name}` there"
+        ) from err
+    root = job.checkpoints or job.store
+    file = root / "cells" / TOKEN_FILE
+    if file.is_file() and file.read_text(encoding="utf-8") == token:
+        return job, False
+    if job.checkpoints is not None:
+        raise ResourceError(
+            f"it does not see the driver's --checkpoint-dir {str(root)!r}; mount it there under the"
+            " same path, or leave the option out"
+        )
+    name = hashlib.sha256(str(job.store).encode()).hexdigest()[:16]
+    return replace(job, checkpoints=_scratch() / name), True
+
+
+def _scratch() -> Path:
+    """Return the user's folder on this node.
+
+    Raises:
+        ResourceError: if it belongs to another user, who could then change its content.
+    """
+    folder = temporary_place() / f"fedbench-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ResourceError(
+            f"node {socket.gethostname()}: {str(folder)!r} is another user's; set TMPDIR there"
+        )
+    return folder
+
+
+def limit_memory(gpus: float) -> None:
+    """Keep a process that shares a GPU within its part of the memory.
+
+    Ray only counts fractions; without this, one trial that grows ends all its neighbours. A tenth
+    is left for what torch does not count: the context of CUDA and its libraries.
+
+    Args:
+        gpus: number or fraction of GPUs that the process was granted.
+    """
+    if 0 < gpus < 1:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(_OF_SHARE * gpus)
+
+
+class _UnfitError(FedbenchError):
+    """This node cannot run a job."""
+
+
+def train(config: dict[str, Any]) -> None:
+    """Run one job; the function of Ray Tune's trials.
+
+    A GPU fault is reported and raised, so that Tune ends the process and no other job meets it. So
+    is a node of a cluster that cannot run the job.
+
+    Args:
+        config: a `CellJob` as JSON under `job`; in a cluster, the driver's token under `token`.
+    """
+    import ray
+    from ray import tune
+
+    try:
+        _train(CellJob.loads(config["job"]), config.get("token"))
+    except Exception as err:
+        if isinstance(err, _UnfitError) or is_gpu_fault(err):
+            status = "unfit" if isinstance(err, _UnfitError) else "gpu-fault"
+            node = ray.get_runtime_context().get_node_id()
+            gpus = ", ".join(map(str, ray.get_gpu_ids()))
+            tune.report({"status": status, "node": node, "gpus": gpus, "error": one_line(err)})
+        raise
+
+
+def _train(job: CellJob, token: str | None) -> None:
+    import ray
+    import torch
+    from ray import tune
+
+    gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0.0)
+    job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
+    if job.device == "cuda" and token is not None and not torch.cuda.is_available():
+        raise _UnfitError(f"Ray offers {gpus:g} GPU, torch sees none")
+    with reproducible(job.device):
+        limit_memory(gpus)
+        # The last report is made inside the lock: Tune lets it return only after the driver has
+        # written the row, so nobody can find the job free and its row missing.
+        if token is None:
+            work(job, tune.report)
+            return
+        try:
+            job, local = settle(job, token)
+        except FedbenchError as err:
+            raise _UnfitError(str(err)) from err
+        if local:  # the viewers' folders are not seen from here; the driver passes the row
+            job = replace(job, track=())
+        if work(job, tune.report, history=local) not in ("busy", "paused") and local:
+            shutil.rmtree(job.folder, ignore_errors=True)

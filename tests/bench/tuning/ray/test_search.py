@@ -1,0 +1,245 @@
+"""Jobs that are handed to trial processes, without any process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.search import Searcher
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.trackers import Tracking
+from fedbench.bench.runs.execute import Origin
+from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.cluster import Cluster, Share
+from fedbench.bench.tuning.events import CellDone, CellProgress, CellStarted, Event
+from fedbench.bench.tuning.ray import search as module
+from fedbench.bench.tuning.ray.nodes import Pool
+from fedbench.bench.tuning.ray.search import JobSearcher
+
+ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
+
+
+class Fixed:
+    """A fixed list of jobs."""
+
+    def __init__(self, jobs: Sequence[CellJob]) -> None:
+        self._waiting = deque(jobs)
+        self.total, self.ended = len(jobs), 0
+        self.outcomes: list[Outcome] = []
+
+    @property
+    def finished(self) -> bool:
+        return not self._waiting
+
+    def next(self) -> CellJob | None:
+        return self._waiting.popleft() if self._waiting else None
+
+    def done(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def jobs(count: int) -> list[CellJob]:
+    names = [f"cell-{index}" for index in range(count)]
+    return [
+        CellJob(name, "0" * 20, name, RunConfig(), Origin(), Path("store"), Path("data"))
+        for name in names
+    ]
+
+
+def make(source: Fixed, **changes: Any) -> JobSearcher:
+    settings: dict[str, Any] = {
+        "limit": 2,
+        "ending": lambda: False,
+        "check": lambda: None,
+        "pool": Pool(Share()),
+        "tracking": Tracking((), Store("store")),
+        **changes,
+    }
+    searcher = JobSearcher(source, **settings)
+    searcher.begin_tuner()
+    return searcher
+
+
+def name(suggestion: Any) -> Any:
+    """Return the name of a suggested job, None for later, False for the end of the Tuner."""
+    if suggestion == Searcher.FINISHED:
+        return False
+    return None if suggestion is None else CellJob.loads(suggestion["job"]).cell
+
+
+def test_a_job_is_handed_out_only_when_a_process_is_idle() -> None:
+    source = Fixed(jobs(3))
+    searcher = make(source)
+    assert [name(searcher.suggest(trial)) for trial in "abc"] == ["cell-0", "cell-1", None]
+    searcher.reported("a", ERROR)  # its process is still busy with the end of the trial
+    assert searcher.suggest("c") is None
+    searcher.on_trial_complete("a")
+    assert name(searcher.suggest("c")) == "cell-2"
+    for trial in "bc":
+        assert not searcher.exhausted
+        searcher.reported(trial, ERROR)
+        searcher.on_trial_complete(trial)
+    assert searcher.exhausted
+    assert name(searcher.suggest("d")) is False
+    assert [outcome.job.cell for outcome in source.outcomes] == ["cell-0", "cell-1", "cell-2"]
+
+
+def test_a_busy_cell_comes_last_and_waits() -> None:
+    searcher = make(Fixed(jobs(2)), limit=1)
+    searcher.suggest("a")
+    searcher.reported("a", {"status": "busy"})
+    searcher.on_trial_complete("a")
+    assert name(searcher.suggest("b")) == "cell-1"
+    searcher.reported("b", ERROR)
+    searcher.on_trial_complete("b")
+    again = CellJob.loads(searcher.suggest("c")["job"])
+    assert (again.cell, again.wait_seconds > 0) == ("cell-0", True)
+
+
+def test_many_cells_go_to_more_than_one_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JOBS_PER_TUNER", 2)
+    searcher = make(Fixed(jobs(3)), limit=9)
+    assert [name(searcher.suggest(trial)) for trial in "abc"] == ["cell-0", "cell-1", False]
+    searcher.begin_tuner()
+    assert name(searcher.suggest("c")) == "cell-2"
+
+
+def test_events_tell_the_story() -> None:
+    seen: list[Event] = []
+    searcher = make(Fixed(jobs(1)), on_progress=seen.append)
+    searcher.suggest("a")
+    searcher.started("a")
+    searcher.started("a")  # the same cell after its process died
+    running = {"status": "running", "round": 1, "total": 2, "loss": None, "collapsed": True}
+    searcher.reported("a", running)
+    searcher.reported("a", ERROR)
+    searcher.reported("a", running)  # the result is no longer needed
+    assert seen == [
+        CellStarted("cell-0", "cell-0", 0, 1),
+        CellProgress("cell-0", "cell-0", 1, 2, None, True),
+        CellDone("cell-0", "cell-0", "error", None, 1.0, 1, 1, 0.0, "no luck"),
+    ]
+
+
+def test_dead_and_forgotten_processes_are_failed_cells() -> None:
+    source = Fixed(jobs(2))
+    searcher = make(source)
+    searcher.suggest("a")
+    searcher.suggest("b")
+    searcher.died("a", "")
+    searcher.end_tuner()
+    errors = [outcome.error for outcome in source.outcomes]
+    assert errors == [
+        "the trial process died: perhaps the memory is full",
+        "the trial process died: Ray Tune gave it up",
+    ]
+
+
+def test_the_death_of_ray_itself_is_no_failure_of_a_cell() -> None:
+    def ray_is_dead() -> None:
+        raise ResourceError("Ray's raylet has died")
+
+    source = Fixed(jobs(1))
+    searcher = make(source, check=ray_is_dead)
+    searcher.suggest("a")
+    with pytest.raises(ResourceError, match="raylet has died"):
+        searcher.died("a", "killed with the raylet")
+    assert source.outcomes == []
+
+
+def test_a_cell_whose_process_died_is_begun_again_before_it_has_failed() -> None:
+    source = Fixed(jobs(1))
+    searcher = make(source, attempts=3)
+    for trial in "abc":
+        assert not source.outcomes
+        assert name(searcher.suggest(trial)) == "cell-0"
+        searcher.on_trial_complete(trial)
+        searcher.died(trial, "killed")
+    assert [outcome.error for outcome in source.outcomes] == ["the trial process died: killed"]
+    assert searcher.exhausted
+
+
+def test_a_cell_that_a_tuner_forgot_goes_to_the_next() -> None:
+    searcher = make(Fixed(jobs(1)), attempts=2)
+    searcher.suggest("a")
+    searcher.end_tuner()
+    assert not searcher.exhausted
+    searcher.begin_tuner()
+    assert name(searcher.suggest("b")) == "cell-0"
+
+
+def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
+    source = Fixed(jobs(2))
+    searcher = make(source)
+    searcher.suggest("a")
+    stopped = make(source, ending=lambda: True)
+    assert name(stopped.suggest("b")) is False
+    stopped.died("a", "killed with the driver")
+    assert source.outcomes == []
+
+
+def test_a_store_error_in_a_trial_ends_everything() -> None:
+    searcher = make(Fixed(jobs(1)))
+    searcher.suggest("a")
+    with pytest.raises(ResourceError, match="no GPU"):
+        searcher.reported("a", {"status": "abort", "kind": "ResourceError", "error": "no GPU"})
+
+
+def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise ResourceError("no node")
+
+    now = [0.0]
+    monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
+    searcher = make(Fixed(jobs(1)), check=check)
+    for now[0], statuses in ((1, ["PENDING"]), (100, ["PENDING", "RUNNING"]), (101, ["PENDING"])):
+        searcher.check_progress(statuses)
+    now[0] = 300
+    with pytest.raises(ResourceError, match="no node"):
+        searcher.check_progress(["PENDING", "TERMINATED"])
+
+
+def test_more_jobs_are_handed_out_when_nodes_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
+    searcher = make(Fixed(jobs(3)), limit=1, slots=lambda before: before + 1)
+    assert [name(searcher.suggest(trial)) for trial in "ab"] == ["cell-0", None]
+    for now[0] in (1.0, 30.0):
+        searcher.check_progress(["RUNNING"])
+    assert [name(searcher.suggest(trial)) for trial in "bc"] == ["cell-1", None]
+
+
+def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("fedbench.bench.tuning.cluster.physical_cores", lambda: 6)
+    there = Cluster(address="host:1")
+    assert Cluster().share("auto") == Share(1, 1)
+    assert Cluster(gpus_per_trial=0).share("auto") == Share(1, 0)
+    assert Cluster(cpus_per_trial=2).share("cpu") == Share(2, 0)
+    assert there.share("cuda") == Share(1, 1)
+    assert there.share("auto") == Share(1, 0)
+    assert there.share("auto").automatic
+    assert not Cluster(address="host:1", gpus_per_trial=0).share("auto").automatic
+    assert Cluster().at_a_time(Share(1, 0.5)) == 4
+    assert Cluster().at_a_time(Share(1, 0.25)) == 6  # 8 would fit on the GPUs
+    assert Cluster().at_a_time(Share(4)) == 1
+    assert Cluster().at_a_time(Share(2)) == 3
+    assert there.at_a_time(Share(1)) is None
+    assert Cluster(concurrency=3).at_a_time(Share(1, 1)) == 3
+    with pytest.raises(ConfigError, match="--gpus-per-trial"):
+        Cluster(gpus_per_trial=0).share("cuda")
+    with pytest.raises(ConfigError, match="--gpus-per-trial"):
+        Cluster(gpus_per_trial=2).share("auto")
+    with pytest.raises(ResourceError, match=r"7 CPU.*--cpus-per-trial"):
+        Cluster(cpus_per_trial=7).share("cpu")
+    with pytest.raises(ConfigError, match="--cpus-per-trial"):
+        Cluster(cpus_per_trial=0).share("cpu")
+    with pytest.raises(ConfigError, match="--concurrency"):
+        Cluster(concurrency=0).at_a_time(Share())
