@@ -386,13 +386,14 @@ def reproduce(
     keep: opt.NewStore = None,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
-    sign: opt.SigningKey = None,
     workers: opt.Workers = None,
     places: groups.Places,
     output: groups.Output,
 ) -> None:
     """Repeat a stored run and compare every bit of its result."""
-    who = opt.parse_person(by, orcid, sign)
+    from fedbench.bench.board.people import person
+
+    who = person(by, orcid)
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
         result = fedbench.reproduce(
             run_id,
@@ -406,10 +407,10 @@ def reproduce(
     if result.verdict == "different":
         raise typer.Exit(DIFFERENT)
     if who is not None:
-        from fedbench.bench.board.tiers import record_reproduction
+        from fedbench.bench.board.reproductions import record_reproduction
 
         store = fedbench.open_store(places.store)
-        note(f"recorded in {record_reproduction(store, result, who, sign)}")
+        note(f"recorded in {record_reproduction(store, result, who)}")
 
 
 @command("fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
@@ -437,7 +438,6 @@ def submit(
     out: opt.BundleFile = None,
     by: opt.By = None,
     orcid: opt.Orcid = None,
-    sign: opt.SigningKey = None,
     store: opt.StoreDir = None,
     data_dir: opt.DataDir = None,
     output: groups.Output,
@@ -450,7 +450,6 @@ def submit(
         file=out,
         by=by,
         orcid=orcid,
-        key=sign,
         data_dir=data_dir,
     )
     output.show(result, show_board.show_submission)
@@ -480,7 +479,6 @@ def verify(
     claims: opt.Claims = False,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
-    sign: opt.SigningKey = None,
     data: opt.DataName = None,
     workers: opt.Workers = None,
     places: groups.Places,
@@ -503,7 +501,6 @@ def verify(
                 workers=workers,
                 by=by,
                 orcid=orcid,
-                key=sign,
                 on_rerun=watch,
                 **places.values(),
             )

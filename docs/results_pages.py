@@ -40,13 +40,13 @@ def write(folder: Path, store: Store) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ranking = fedbench.leaderboard(store)
     groups = ranking.board.groups
-    tiers = {tier["row_id"]: tier for tier in ranking.reproductions}
+    reproduced = {each["row_id"]: each for each in ranking.reproductions}
     rows = {row.row_id: row for row in reversed(store.rows())}  # of replicas the first
     methods = sorted({row.method for row in rows.values()})
     (folder / "board.md").write_text(board_page(ranking.board), encoding="utf-8")
     (folder / "methods.md").write_text(index_page(methods, groups), encoding="utf-8")
     for method in methods:
-        text = method_page(method, groups, rows, store, tiers)
+        text = method_page(method, groups, rows, store, reproduced)
         (folder / f"{_file(method)}.md").write_text(text, encoding="utf-8")
 
 
@@ -63,7 +63,7 @@ def board_page(board: Leaderboard) -> str:
     ]
     header = ["rank", "method", "linear %", "best", "seeds", "gain", "k-NN %", "objective"]
     header += ["MB", "minutes"]
-    known = any(line.tier for line in board.lines)
+    known = any(line.reproduced for line in board.lines)
     header += ["reproduced"] * known
     for group in board.groups:
         lines = [
@@ -81,7 +81,7 @@ def board_page(board: Leaderboard) -> str:
                         _number(line.objective_mean),
                         _number(line.mb_up_down, 1),
                         _number(line.minutes, 1),
-                        *([line.tier or ""] * known),
+                        *([str(line.reproduced or "")] * known),
                     )
                 ),
             ]
@@ -118,7 +118,7 @@ def method_page(
     groups: Sequence[Group],
     rows: Mapping[str, Row],
     store: Store,
-    tiers: Mapping[str, Mapping[str, Any]],
+    reproduced: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Return what a method is, what it costs, and each of its runs with its curve and command."""
     parts = [f"# {method}", _summary(method)]
@@ -142,7 +142,7 @@ def method_page(
         parts.append(f"### {group.title}{variant}")
         parts.append(f'<a id="line-{_anchor(line)}"></a>')
         parts.append(_runs([rows[i] for i in line.row_ids], store))
-        parts += [_reproduced(tiers[i]) for i in line.row_ids if i in tiers]
+        parts += [_reproduced(reproduced[i]) for i in line.row_ids if i in reproduced]
     shown = {row_id for _, line in mine for row_id in line.row_ids}
     others = [row for row in rows.values() if row.method == method and row.row_id not in shown]
     if others:
@@ -172,15 +172,14 @@ def _runs(rows: Sequence[Row], store: Store) -> str:
     return _table(header, lines)
 
 
-def _reproduced(tier: Mapping[str, Any]) -> str:
+def _reproduced(row: Mapping[str, Any]) -> str:
     """Say who reproduced a run, and where."""
     people = [
         f"{html.escape(record['by']['name'])} on {html.escape(record['platform'])}"
-        for record in tier["records"]
+        for record in row["records"]
         if not record["reason"]
     ]
-    by = f", by {'; by '.join(people)}" if people else ""
-    return f"Run {tier['row_id'][:8]} is {tier['tier']}{by}."
+    return f"Run {row['row_id'][:8]} is reproduced by {'; by '.join(people) or 'nobody'}."
 
 
 def link_rows(text: str, store: Store, to: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     from fedbench.bench.board.release import Released
     from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
+    from fedbench.bench.results.leaderboard.lines import Line
 
 
 def leaderboard(
@@ -75,7 +76,7 @@ def leaderboard(
     )
     board = ranked(min_seeds=min_seeds)
     problems = (*store.problems(), *unreadable)
-    board, reproductions = _with_tiers(board, store)
+    board, reproductions = _with_reproductions(board, store)
     if board.groups:
         ids = short_ids([row.row_id for row in rows])
         return Ranking(board, problems, short_ids=ids, reproductions=reproductions)
@@ -91,35 +92,27 @@ def leaderboard(
     return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
 
 
-def _with_tiers(
+def _with_reproductions(
     board: Leaderboard, store: Store
 ) -> tuple[Leaderboard, tuple[Mapping[str, Any], ...]]:
-    """Return the board with the tier of each line, and the tiers of the rows that have records.
+    """Return the board with the people who reproduced each line, and the records of its rows.
 
     A store without reproductions stays as it is; only they need torch.
     """
     if not (store.root / REPRODUCTIONS).is_dir():
         return board, ()
-    from fedbench.bench.board.tiers import tier_name, tiers
+    from fedbench.bench.board.reproductions import reproductions
 
-    of_rows = tiers(store)
-    counts = {row_id: tier.count for row_id, tier in of_rows.items()}
-    groups = tuple(
-        replace(
-            group,
-            lines=tuple(
-                replace(
-                    line, tier=tier_name(min((counts.get(i, 0) for i in line.row_ids), default=0))
-                )
-                for line in group.lines
-            ),
-        )
-        for group in board.groups
-    )
+    found = reproductions(store)
+
+    def counted(line: Line) -> Line:
+        counts = [found[i].count if i in found else 0 for i in line.row_ids]
+        return replace(line, reproduced=min(counts, default=0))
+
+    groups = [replace(group, lines=tuple(map(counted, group.lines))) for group in board.groups]
     shown = {row_id for line in board.lines for row_id in line.row_ids}
-    return replace(board, groups=groups), tuple(
-        tier.as_dict() for row_id, tier in of_rows.items() if row_id in shown
-    )
+    records = tuple(asdict(found[row_id]) for row_id in found if row_id in shown)
+    return replace(board, groups=tuple(groups)), records
 
 
 def report(

@@ -1,1 +1,1 @@
-"""Results for others: bundles of rows, checks of a stranger's rows, tiers by reproductions."""
+"""Results for others: bundles of rows, checks of a stranger's rows, who reproduced them."""

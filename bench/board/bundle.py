@@ -1,11 +1,9 @@
-"""Bundles: rows with curves, cards and hashes in one folder or .zip, to hand to others.
+"""Bundles: rows with curves, studies and hashes in one folder or .zip, to hand to others.
 
 ```
-manifest.json               who, rows, and SHA-256 and size of every other file; sealed
-manifest.json.sig           signature of the manifest by ssh-keygen -Y, if it was signed
+manifest.json               who, rows, and SHA-256 and size of every other file; with its checksum
 rows/<row_id>.parquet       as in the store
 cells/<row_id>/curve.parquet
-cards/<row_id>.json         the row for a reader: task, metrics, cost, environment, commands
 trials/<study_id>/          the studies that rows took their settings from, as in the store
 ```
 
@@ -16,45 +14,39 @@ names give equal bytes; the id of a bundle is the SHA-256 of its manifest.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedbench.bench.board.people import Person, person_from
 from fedbench.bench.config import BENCHMARK_VERSION
-from fedbench.bench.config.dotted import flatten
-from fedbench.bench.results.metrics import METRICS
 from fedbench.bench.results.store.reader import parse_record
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import UNPACKED, has_checksum, read_table, to_records
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import read_regular
+from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, read_regular
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.sealed_json import seal, unseal
 
-FORMAT = 1
 LICENCE = "CC0-1.0"
 MANIFEST = "manifest.json"
-_SIGNATURE = f"{MANIFEST}.sig"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """First time that a .zip can hold; that of every entry."""
-STUDY_FILE = (
+_ID = r"[0-9a-f]{20}"
+_STUDY = (
     r"trials/\w[\w.+=@-]{0,127}/(study\.json|best\.yaml|\d+\.parquet|bracket-\d+/rung-\d+\.json)"
 )
-_FILE = re.compile(
-    r"manifest\.json(\.sig)?|rows/[0-9a-f]{20}\.parquet|cards/[0-9a-f]{20}\.json"
-    r"|cells/[0-9a-f]{20}/curve\.parquet|" + STUDY_FILE
-)
-_ID = re.compile(r"[0-9a-f]{20}")
-_LARGEST = 64 * 2**20
-"""Bytes of a file; rows have some 20 kB, curves of 50,000 rounds some 10 MB."""
-_MOST = 4 * 2**30
-"""Bytes of a whole .zip when unpacked."""
+_FURTHER = rf"{_STUDY}|cards/{_ID}\.json"  # earlier versions wrote cards
+_FILE = rf"rows/{_ID}\.parquet|cells/{_ID}/curve\.parquet|{_FURTHER}"
+_LARGEST, _MOST = 64 * 2**20, 4 * 2**30
+"""Bytes of a file, and of a whole .zip when unpacked; a curve of 50,000 rounds has some 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -84,64 +76,62 @@ class Bundle:
     problems: tuple[tuple[str, str], ...]
 
 
-def card(row: Row, points: int) -> dict[str, Any]:
-    """Return a row for a reader, as JSON values that follow from the row alone.
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    sha256: str
+    bytes: int
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(strict=True)
+    format: Literal[1]
+    rows: list[Annotated[str, Field(pattern=rf"^{_ID}$")]] = Field(min_length=1)
+    files: dict[Annotated[str, Field(pattern=rf"^({_FILE})$")], _File]
+    by: Any = None
+
+
+def pack(
+    entries: Sequence[Entry], who: Person | None, folder: Path, studies: Store | None = None
+) -> str:
+    """Write the files of a bundle, unchecked, to an empty folder, and return the bundle's id.
 
     Args:
-        row: the row.
-        points: number of rounds in its curve.
+        entries: its rows.
+        who: submits them.
+        folder: takes the files.
+        studies: store of the studies that the rows name; None = they stay behind.
     """
-    columns = row.model_dump(mode="json")
-    measured = {name: columns[name] for name in METRICS if columns[name] is not None}
-    further = json.loads(row.metrics_json or "{}")
-    settings = flatten(json.loads(row.config_json))
-    environment = ("git_sha", "package_version", "hardware", "device", "platform")
-    cost = ("wall_seconds", "train_seconds", "bytes_up", "bytes_down", "num_parameters")
-    task = ("dataset", "dataset_revision", "partition", "alpha", "num_clients", "participation")
-    return {
-        "row_id": row.row_id,
-        "benchmark_version": row.benchmark_version,
-        "status": row.status,
-        "method": row.method,
-        "preset": row.preset,
-        "seed": row.seed,
-        "task": {name: columns[name] for name in (*task, "num_rounds", "local_epochs")},
-        "metrics": {**measured, **further},
-        "cost": {name: columns[name] for name in (*cost, "rounds_done")},
-        "privacy": {
-            name: columns[name]
-            for name in ("secure_sum", "revealing_messages", "epsilon", "delta", "epsilon_of")
-        },
-        "environment": {name: columns[name] for name in environment}
-        | json.loads(row.env_json or "{}"),
-        "rounds": points,
-        "settings": settings,
-        "commands": [f"fedbench reproduce {row.row_id}"],
-        "licence": LICENCE,
-    }
+    store = Store(folder)
+    for entry in entries:
+        store.write_row(entry.row)
+        store.write_curve(entry.row.row_id, entry.points)
+    if studies is not None:
+        for study_id in {entry.row.study_id for entry in entries} & {*studies.studies()}:
+            for path in (studies.root / "trials" / str(study_id)).rglob("*"):
+                name = path.relative_to(studies.root).as_posix()
+                if re.fullmatch(_STUDY, name):
+                    atomic_write_bytes(folder / name, path.read_bytes())
+    return write_manifest(folder, who)
 
 
-def card_text(row: Row, points: int) -> str:
-    """Return the text of a row's card."""
-    return json.dumps(card(row, points), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def manifest_text(files: Mapping[str, bytes], by: Person | None) -> str:
-    """Return the text of the manifest of files, by path."""
-    rows = sorted(Path(name).stem for name in files if name.startswith("rows/"))
-    hashes = {
-        name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        for name, data in sorted(files.items())
-    }
+def write_manifest(folder: Path, who: Person | None) -> str:
+    """Write the manifest of the files in a folder, and return the bundle's id."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = {name: (folder / name).read_bytes() for name in names if re.fullmatch(_FILE, name)}
     manifest = {
-        "format": FORMAT,
+        "format": 1,
         "benchmark_version": BENCHMARK_VERSION,
-        "by": None if by is None else by.as_dict(),
+        "by": None if who is None else who.as_dict(),
         "licence": LICENCE,
-        "rows": rows,
-        "files": hashes,
+        "rows": sorted(Path(name).stem for name in files if name.startswith("rows/")),
+        "files": {
+            name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+            for name, data in files.items()
+        },
     }
-    return seal(manifest, indent=2) + "\n"
+    text = seal(manifest, indent=2) + "\n"
+    atomic_write_text(folder / MANIFEST, text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def zipped(files: Mapping[str, bytes], path: Path) -> None:
@@ -169,37 +159,29 @@ def open_bundle(path: Path | str) -> Iterator[Bundle]:
         yield _read(path, path)
     elif is_file:
         with temporary_folder() as folder:
-            yield _read(_unpacked(path, folder / "bundle"), path)
+            _unpack(path, folder / "bundle")
+            yield _read(folder / "bundle", path)
     else:
         raise StoreError(f"there is no bundle at {str(path)!r}; `fedbench submit` writes one")
 
 
-def _unpacked(path: Path, folder: Path) -> Path:
+def _unpack(path: Path, folder: Path) -> None:
     """Unpack a .zip whose names and sizes are those of a bundle."""
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            names = [entry.filename for entry in entries]
-            for entry in entries:
-                if not _FILE.fullmatch(entry.filename):
-                    raise StoreError(
-                        f"{str(path)!r} holds {entry.filename[:80]!r}, which is no file of a bundle"
-                    )
+            entries = {entry.filename: entry for entry in archive.infolist() if not entry.is_dir()}
+            for name, entry in entries.items():
+                if name != MANIFEST and not re.fullmatch(_FILE, name):
+                    raise StoreError(f"{str(path)!r} holds {name[:80]!r}, no file of a bundle")
                 if entry.file_size > _LARGEST:
-                    raise StoreError(
-                        f"{str(path)!r}: {entry.filename} has {entry.file_size:,} bytes; a file of"
-                        f" a bundle has at most {_LARGEST:,}"
-                    )
-            if len(set(names)) < len(names):
-                raise StoreError(f"{str(path)!r} holds two files of one name")
-            if sum(entry.file_size for entry in entries) > _MOST:
+                    raise StoreError(f"{str(path)!r}: {name} has {entry.file_size:,} bytes")
+            if sum(entry.file_size for entry in entries.values()) > _MOST:
                 raise StoreError(f"{str(path)!r} unpacks to more than {_MOST:,} bytes")
-            archive.extractall(folder, names)
+            archive.extractall(folder, [*entries])
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError) as cause:
         raise StoreError(f"{str(path)!r} is no .zip that can be read: {cause}") from cause
     except OSError as cause:
         raise StoreError(f"cannot unpack {str(path)!r}: {cause.strerror or cause}") from cause
-    return folder
 
 
 def _read(root: Path, path: Path) -> Bundle:
@@ -214,14 +196,14 @@ def _read(root: Path, path: Path) -> Bundle:
         raise StoreError(f"cannot read {str(root / MANIFEST)!r}: {cause.strerror}") from cause
     identity = hashlib.sha256(data).hexdigest()
     try:
-        rows, hashes, by = _manifest(data)
+        manifest, by = read_manifest(data)
     except (ValueError, ConfigError) as err:
         return Bundle(root, identity, None, {}, (("", f"{MANIFEST}: {err}"),))
-    problems = list(_file_problems(root, rows, hashes))
+    problems = list(_file_problems(root, manifest))
     bad = {row_id for row_id, _ in problems}
     entries: dict[str, Entry] = {}
     left = UNPACKED
-    for row_id in rows:
+    for row_id in manifest.rows:
         if row_id not in bad:
             try:
                 entries[row_id], size = _entry(root, row_id, left)
@@ -231,65 +213,53 @@ def _read(root: Path, path: Path) -> Bundle:
     return Bundle(root, identity, by, entries, tuple(problems))
 
 
-def _manifest(data: bytes) -> tuple[list[str], dict[str, tuple[str, int]], Person | None]:
-    """Return rows, hash and size by file, and who; raise a ValueError for any other content."""
-    manifest = unseal(data, required=True)
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"its format is {manifest.get('format')!r}, this fedbench reads {FORMAT}")
-    rows, files = manifest.get("rows"), manifest.get("files")
-    if not isinstance(rows, list) or not isinstance(files, dict) or not rows:
-        raise ValueError("it lists no rows")
-    if not all(isinstance(row_id, str) and _ID.fullmatch(row_id) for row_id in rows):
-        raise ValueError("one of its rows is no row id")
-    if len(set(rows)) < len(rows):
-        raise ValueError("it lists a row twice")
-    hashes = {}
-    for name, entry in files.items():
-        if not _FILE.fullmatch(name) or name in (MANIFEST, _SIGNATURE):
-            raise ValueError(f"{name[:80]!r} is no file of a bundle")
-        if not isinstance(entry, dict) or set(entry) != {"sha256", "bytes"}:
-            raise ValueError(f"{name} has no hash and size")
-        hashes[name] = (str(entry["sha256"]), entry["bytes"])
-    expected = {name for row_id in rows for name in files_of(row_id)}
-    if unlike := {name for name in set(hashes) ^ expected if not re.fullmatch(STUDY_FILE, name)}:
-        other = min(unlike)
-        raise ValueError(f"{other} is {'missing from its files' if other in expected else 'extra'}")
-    return rows, hashes, person_from(manifest.get("by"))
+def read_manifest(data: bytes) -> tuple[_Manifest, Person | None]:
+    """Return a manifest, and who submits its rows.
+
+    Raises:
+        ValueError, ConfigError: for any other content, on one line.
+    """
+    content = unseal(data, required=True)
+    try:
+        manifest = _Manifest.model_validate(content)
+    except ValidationError as err:
+        first = err.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}") from err
+    expected = {name for row_id in manifest.rows for name in files_of(row_id)}
+    listed = {name for name in manifest.files if not re.fullmatch(_FURTHER, name)}
+    if listed != expected:
+        raise ValueError(f"{min(listed ^ expected)} is of no row that it lists, or missing")
+    return manifest, person_from(manifest.by)
 
 
-def files_of(row_id: str) -> tuple[str, str, str]:
-    """Return the paths of row, curve and card in a bundle."""
-    return f"rows/{row_id}.parquet", f"cells/{row_id}/curve.parquet", f"cards/{row_id}.json"
+def files_of(row_id: str) -> tuple[str, str]:
+    """Return the paths of row and curve in a bundle."""
+    return f"rows/{row_id}.parquet", f"cells/{row_id}/curve.parquet"
 
 
-def _file_problems(
-    root: Path, rows: list[str], hashes: Mapping[str, tuple[str, int]]
-) -> Iterator[tuple[str, str]]:
-    owners = {name: row_id for row_id in rows for name in files_of(row_id)}
-    for name, hashed in hashes.items():
-        row_id = owners.get(name, "")
+def _file_problems(root: Path, manifest: _Manifest) -> Iterator[tuple[str, str]]:
+    owners = {name: row_id for row_id in manifest.rows for name in files_of(row_id)}
+    for name, hashed in manifest.files.items():
         try:
             data = read_regular(root / name, _LARGEST)
         except OSError as err:
-            yield row_id, f"{name} cannot be read ({err.strerror})"
+            yield owners.get(name, ""), f"{name} cannot be read ({err.strerror})"
             continue
-        if (hashlib.sha256(data).hexdigest(), len(data)) != hashed:
-            yield row_id, f"{name} is not the file whose SHA-256 the manifest has"
-    listed = {MANIFEST, _SIGNATURE, *hashes}
+        if hashlib.sha256(data).hexdigest() != hashed.sha256:
+            yield owners.get(name, ""), f"{name} is not the file whose SHA-256 the manifest has"
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if name not in listed and (path.is_symlink() or not path.is_dir()):
+        if name not in {MANIFEST, *manifest.files} and (path.is_symlink() or not path.is_dir()):
             yield "", f"{name} is not in the manifest"
 
 
 def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
     """Return a row with its curve, which may unpack to `most` bytes, and the bytes that it has."""
-    row_name, curve_name, card_name = files_of(row_id)
-    data = (root / row_name).read_bytes()
+    row_name, curve_name = files_of(row_id)
+    data, curve = ((root / name).read_bytes() for name in (row_name, curve_name))
     row = parse_record(root / row_name, data, Row)
     if not isinstance(row, Row):
         raise StoreError(str(row).replace(repr(str(root / row_name)), row_name))
-    curve = (root / curve_name).read_bytes()
     for name, content in ((row_name, data), (curve_name, curve)):
         if not has_checksum(content):
             raise StoreError(f"{name} has no checksum; it was not written by fedbench")
@@ -298,6 +268,4 @@ def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
         points = to_records(table)
     except StoreError as err:
         raise StoreError(f"{curve_name}: {err}") from err
-    if (root / card_name).read_text("utf-8", "replace") != card_text(row, len(points)):
-        raise StoreError(f"{card_name} does not say what the row says")
     return Entry(row, tuple(points)), table.nbytes

@@ -1,24 +1,60 @@
-"""Consequences of a configuration that need no image: parameters, messages, rounds."""
+"""Facts about the data of a revision, and what follows from a configuration on data of its shape.
+
+No image is needed: parameters, messages and rounds follow from shapes, which a net without weights
+has too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedbench.bench.board.data_facts import DataFacts
 from fedbench.bench.config import RunConfig
-from fedbench.bench.data.datasets import Dataset
+from fedbench.bench.data.datasets import Dataset, cached_dataset, dataset_records
+from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.data.partition import Partition
-from fedbench.bench.method import Extra, RoundPlan
-from fedbench.bench.runs.guarantees import needed_one_by_one
+from fedbench.bench.method import Needs, RoundPlan
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Name and shapes of the data of a revision, and the data if a cache here has them.
+
+    `image_shape` is (C, H, W); `num_train` and `num_test` are those of the revision, after subsets.
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    num_train: int
+    num_test: int
+    dataset: Dataset | None = field(repr=False)
+
+
+def facts_of(revision: str, data_dir: Path | None) -> DataFacts | None:
+    """Return what is known about a revision; None if it is neither in a table nor in a cache.
+
+    Args:
+        revision: `dataset_revision` of a row.
+        data_dir: see `load_dataset`; no cache is built.
+    """
+    if (found := cached_dataset(revision, data_dir)) is not None:
+        sizes = len(found.train_labels), len(found.test_labels)
+        return DataFacts(found.name, found.image_shape, found.num_classes, *sizes, found)
+    name, part = SUBSETS.get(revision, (REVISIONS.get(revision), None))
+    for known in dataset_records(data_dir):
+        if known["name"] == name:
+            channels, height, width = known["image_shape"]
+            shape, sizes = (channels, height, width), (known["num_train"], known["num_test"])
+            return DataFacts(known["name"], shape, known["num_classes"], *(part or sizes), None)
+    return None
 
 
 @dataclass(frozen=True)
@@ -26,44 +62,41 @@ class Expected:
     """Facts that every honest run of a configuration has.
 
     Attributes:
-        num_parameters: of the net.
-        dim: numbers of a feature vector or a projection, the larger of the two.
-        down: messages that one client receives in a round.
-        up: messages that one client sends in a round in which it makes a step.
-        extras: further messages that the method declares, by name.
+        setup: the run on one blank image a client.
+        needs: of its method.
+        num_parameters: of its net.
         activations: True if activations cross between clients and server.
-        surveyed: True if clients answer a survey in each round.
-        secure_sum: True if the server needs sums over clients only.
-        on_clients: True if metrics are means over the encoders of several clients.
-        pooled: True if one client holds all images.
-        budgets: True if some extra has a privacy budget.
-        num_rounds: rounds of a whole run, preparatory ones included.
-        plan: plan of a round, by its index.
+        dim: length of a feature vector or a projection, the larger of the two.
+        flows: messages of one client in a round in which it makes a step.
     """
 
+    setup: Setup
+    needs: Needs
     num_parameters: int
-    dim: int
-    down: Ledger
-    up: Ledger
-    extras: Mapping[str, Extra]
     activations: bool
-    surveyed: bool
-    secure_sum: bool
-    on_clients: bool
-    pooled: bool
-    budgets: bool
-    num_rounds: int
-    plan: Callable[[int], RoundPlan]
+    dim: int
+    flows: Ledger
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of a whole run, preparatory ones included."""
+        return self.setup.config.federation.num_rounds + self.needs.preparatory_rounds
+
+    def plan(self, round_index: int) -> RoundPlan:
+        """Return the plan of a round."""
+        default = RoundPlan(self.setup.config.client.local_epochs)
+        return self.setup.method.plan_round(round_index, default)
 
 
 def expected(config: RunConfig, facts: DataFacts) -> Expected:
     """Derive what follows from a configuration on data of these shapes.
 
     Raises:
-        FedbenchError: for a method that is not installed here, or settings it cannot be built with.
+        FedbenchError: for more clients than images, a method that is not installed here, or
+            settings it cannot be built with.
     """
     if config.data.num_clients > facts.num_train:
-        raise ConfigError(f"more clients than the {facts.num_train:,} training images")
+        raise ConfigError(f"data.num_clients is above the {facts.num_train:,} training images")
     plain = config.model_copy(update={"seed": 0}).model_dump_json(exclude={"evaluation", "privacy"})
     return _expected(plain, facts.image_shape, facts.num_classes)
 
@@ -71,43 +104,26 @@ def expected(config: RunConfig, facts: DataFacts) -> Expected:
 @lru_cache(maxsize=64)
 def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -> Expected:
     config = RunConfig.model_validate_json(plain)
-    setup = _setup(config, image_shape, num_classes)
-    try:
-        with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
-            net = setup.make_net().eval()
-            images = torch.empty(2, *image_shape)
-            outputs = (setup.method.embed(net, images), setup.method.encode(net, images))
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as err:
-        raise PluginError(f"method {config.spec!r} cannot be built without weights: {err}") from err
-    layout, needs = setup.layout(net), setup.method.needs()
-    client = Ledger.of_client(layout, needs.extras)
-    down = client.one_way("down")
-    down.merge(Ledger.resent(layout, needs.survey))
-    default = RoundPlan(config.client.local_epochs)
-    return Expected(
-        num_parameters=sum(p.numel() for p in net.parameters()),
-        dim=max(output.shape[1] for output in outputs),
-        down=down,
-        up=client.one_way("up"),
-        extras=needs.extras,
-        activations=bool(net.remote),
-        surveyed=bool(needs.survey),
-        secure_sum=not needed_one_by_one(setup.method),
-        on_clients=setup.evaluate_on_clients,
-        pooled=needs.pooled,
-        budgets=any(extra.budget is not None for extra in needs.extras.values()),
-        num_rounds=config.federation.num_rounds + needs.preparatory_rounds,
-        plan=lambda index: setup.method.plan_round(index, default),
-    )
-
-
-def _setup(config: RunConfig, image_shape: tuple[int, int, int], num_classes: int) -> Setup:
-    """Return a run whose clients hold one blank image each."""
     count = config.data.num_clients
     images = np.broadcast_to(np.zeros(1, np.uint8), (count, *image_shape))
     labels = np.arange(count, dtype=np.int64) % num_classes
     names = tuple(map(str, range(num_classes)))
-    dataset = Dataset("blank", "", "", images, labels, images, labels, names, Path())
     offsets = np.arange(count + 1, dtype=np.int64)
-    shares = Partition("iid", 1.0, 0, count, num_classes, offsets[:-1], offsets)
-    return Setup.of(config, dataset, shares)
+    setup = Setup.of(
+        config,
+        Dataset("blank", "", "", images, labels, images, labels, names, Path()),
+        Partition("iid", 1.0, 0, count, num_classes, offsets[:-1], offsets),
+    )
+    method = setup.method
+    try:
+        with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
+            net = setup.make_net().eval()
+            batch = torch.empty(2, *image_shape)
+            dim = max(method.embed(net, batch).shape[1], method.encode(net, batch).shape[1])
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as err:
+        raise PluginError(f"method {config.spec!r} cannot be built without weights: {err}") from err
+    layout, needs = setup.layout(net), method.needs()
+    flows = Ledger.of_client(layout, needs.extras)
+    flows.merge(Ledger.resent(layout, needs.survey))
+    parameters = sum(p.numel() for p in net.parameters())
+    return Expected(setup, needs, parameters, bool(net.remote), dim, flows)

@@ -1,27 +1,26 @@
-"""`verify BUNDLE`: all that can be said about others' rows, with and without running them."""
+"""`verify BUNDLE`: checks of others' rows, some of which are run again."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.board.bundle import MANIFEST, Bundle, open_bundle
+from fedbench.bench.board.bundle import MANIFEST, open_bundle
+from fedbench.bench.board.checks import FILES, CheckCount, Checker, Problem
 from fedbench.bench.board.copies import known_entries
-from fedbench.bench.board.people import Person, person, signature_of, signing_key
-from fedbench.bench.board.static import CheckCount, Checker, Problem
-from fedbench.bench.board.tiers import record_reproduction
+from fedbench.bench.board.people import Person, person
+from fedbench.bench.board.reproductions import record_reproduction
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.execute import OnRound
 from fedbench.bench.runs.reproduce import REPRODUCED, Reproduction, reproduce
-from fedbench.bench.system.errors import ConfigError, ResourceError
-from fedbench.bench.system.files import atomic_write_bytes, write_error
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.files import atomic_write_bytes
 
 _SLOWER = 5
 """Times the seconds of a row that its repetition may take on a busy machine, unnoted."""
@@ -35,7 +34,6 @@ class BundleVerification:
         bundle: its path.
         id: SHA-256 of its manifest; empty for a store.
         by: who submits it; None if it does not say.
-        key: fingerprint of the SSH key that signed it; None without a signature.
         rows: row ids, readable or not.
         board: store whose rows it was compared with; None if there is none.
         checks: counts by check.
@@ -49,7 +47,6 @@ class BundleVerification:
     bundle: str
     id: str
     by: Person | None
-    key: str | None
     rows: tuple[str, ...]
     board: str | None
     checks: tuple[CheckCount, ...]
@@ -61,26 +58,16 @@ class BundleVerification:
 
     @property
     def ok(self) -> bool:
-        """True without a contradiction, and if each row that was run again was reproduced."""
+        """True without a contradiction, and if no repetition differs."""
         return not self.problems and not any(r.verdict == "different" for r in self.reruns)
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench verify BUNDLE --json`."""
-        return {
-            "ok": self.ok,
-            "bundle": self.bundle,
-            "id": self.id,
-            "by": None if self.by is None else self.by.as_dict(),
-            "key": self.key,
-            "rows": list(self.rows),
-            "board": self.board,
-            "checks": [asdict(check) for check in self.checks],
-            "problems": [asdict(problem) for problem in self.problems],
-            "notes": list(self.notes),
-            "reruns": [rerun.as_dict() for rerun in self.reruns],
-            "added_to": self.added_to,
-            "seconds": self.seconds,
-        }
+        values = {name: value for name, value in vars(self).items() if name != "reruns"}
+        lists = {name: [asdict(v) for v in values[name]] for name in ("checks", "problems")}
+        by = None if self.by is None else self.by.as_dict()
+        reruns = [rerun.as_dict() for rerun in self.reruns]
+        return {"ok": self.ok, **values, **lists, "by": by, "reruns": reruns}
 
 
 def verify_bundle(
@@ -91,12 +78,10 @@ def verify_bundle(
     add_to: Store | Path | str | None = None,
     data_name: str | None = None,
     data_dir: Path | str | None = None,
-    checkout: Path | None = None,
     workers: int | None = None,
     device: str = "auto",
     by: str | None = None,
     orcid: str | None = None,
-    key: Path | str | None = None,
     on_rerun: Callable[[str], OnRound] | None = None,
 ) -> BundleVerification:
     """Check a bundle: files, schema, and that its rows contradict neither themselves nor others.
@@ -109,12 +94,10 @@ def verify_bundle(
         add_to: store that takes the rows if nothing contradicts them.
         data_name: as in `reproduce`.
         data_dir: cache of data sets; None = the default one.
-        checkout: clone of the project whose commits are known; None = that of this fedbench.
         workers: as in `reproduce`.
         device: as in `reproduce`.
         by: name of who runs rows again; they are then recorded in `add_to`.
         orcid: ORCID iD of the same.
-        key: SSH key to sign the records with.
         on_rerun: called with the id of each row before it is run again; returns what is called
             after each of its rounds.
 
@@ -126,89 +109,82 @@ def verify_bundle(
     if rerun < 0:
         raise ConfigError(f"--rerun must be 0 or more (got {rerun})")
     began, who = time.monotonic(), person(by, orcid)
-    board = open_store(add_to if store is None and add_to is not None else store)
+    target = None if add_to is None else open_store(add_to)
+    board = target if store is None and target is not None else open_store(store)
+    known = known_entries(board, board.rows()) if board.root.is_dir() else []
+    reruns: list[Reproduction] = []
     with open_bundle(bundle) as opened:
-        known = known_entries(board, board.rows()) if board.root.is_dir() else []
-        checker = Checker(known, as_path(data_dir), checkout, Store(opened.root))
+        checker = Checker(known, as_path(data_dir), Store(opened.root))
         for row_id, problem in opened.problems:
-            checker.file_problem(row_id, problem)
-        signer = _signature(opened, checker)
+            checker.add(row_id, FILES, [problem])
         for entry in opened.entries.values():
             checker(entry)
-        checked = checker.result()
-        reruns: list[Reproduction] = []
-        for row_id in chosen(opened.id, tuple(opened.entries), 0 if checked.problems else rerun):
-            reruns.append(
-                reproduce(
-                    row_id,
-                    opened.root,
-                    data_name=data_name,
-                    data_dir=data_dir,
-                    workers=workers,
-                    device=device,
-                    on_round=None if on_rerun is None else on_rerun(row_id),
-                )
+        for row_id in chosen(opened.id, tuple(opened.entries), 0 if checker.problems else rerun):
+            again = reproduce(
+                row_id,
+                opened.root,
+                data_name=data_name,
+                data_dir=data_dir,
+                workers=workers,
+                device=device,
+                on_round=None if on_rerun is None else on_rerun(row_id),
             )
-        notes = (*checked.notes, *filter(None, map(_slower, reruns)))
-        bad = any(rerun.verdict == "different" for rerun in reruns)
-        added = add_to is not None and not checked.problems and not bad
-        if add_to is not None and added:
-            _add(opened, open_store(add_to))
-            if who is not None:
-                for again in reruns:
-                    if again.verdict in REPRODUCED:
-                        record_reproduction(open_store(add_to), again, who, as_path(key))
+            reruns.append(again)
+            checker.notes += _slower(again)
+        bad = checker.problems or any(again.verdict == "different" for again in reruns)
+        if bad:
+            target = None
+        if target is not None:
+            merge([opened.root], target)
+            manifest = target.root / SUBMISSIONS / f"{opened.id}.json"
+            atomic_write_bytes(manifest, (opened.root / MANIFEST).read_bytes())
+            for again in reruns:
+                if who is not None and again.verdict in REPRODUCED:
+                    record_reproduction(target, again, who)
     rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
     return BundleVerification(
         bundle=str(bundle),
         id=opened.id,
         by=opened.by,
-        key=signer,
         rows=tuple(dict.fromkeys(rows)),
         board=str(board.root) if known else None,
-        checks=checked.checks,
-        problems=checked.problems,
-        notes=notes,
+        checks=checker.counts,
+        problems=tuple(checker.problems),
+        notes=tuple(checker.notes),
         reruns=tuple(reruns),
-        added_to=str(open_store(add_to).root) if added else None,
+        added_to=None if target is None else str(target.root),
         seconds=time.monotonic() - began,
     )
 
 
 def verify_claims(
-    store: Store | Path | str | None = None,
-    *,
-    data_dir: Path | str | None = None,
-    checkout: Path | None = None,
+    store: Store | Path | str | None = None, *, data_dir: Path | str | None = None
 ) -> BundleVerification:
     """Check the rows of a store as those of a bundle; `verify` checks its files.
 
     Args:
         store: see `open_store`.
         data_dir: cache of data sets; None = the default one.
-        checkout: clone of the project whose commits are known; None = that of this fedbench.
 
     Raises:
         StoreError: for a store that is not there.
     """
     began, store = time.monotonic(), open_store(store).require()
-    checker = Checker((), as_path(data_dir), checkout, store)
+    checker = Checker((), as_path(data_dir), store)
     entries = known_entries(store, [row for row in store.rows() if row.status != "error"])
     for problem in store.problems():
-        checker.file_problem("", problem)
+        checker.add("", FILES, [problem])
     for entry in entries:
         checker(entry)
-    checked = checker.result()
     return BundleVerification(
         bundle=str(store.root),
         id="",
         by=None,
-        key=None,
         rows=tuple(dict.fromkeys(entry.row.row_id for entry in entries)),
         board=None,
-        checks=checked.checks,
-        problems=checked.problems,
-        notes=checked.notes,
+        checks=checker.counts,
+        problems=tuple(checker.problems),
+        notes=tuple(checker.notes),
         reruns=(),
         added_to=None,
         seconds=time.monotonic() - began,
@@ -224,38 +200,15 @@ def chosen(bundle_id: str, row_ids: Sequence[str], number: int) -> list[str]:
     return sorted(row_ids, key=place)[:number]
 
 
-def _slower(rerun: Reproduction) -> str:
-    """Say that a run took much longer on hardware of the same name; empty if it did not."""
-    then, now = rerun.claimed.train_seconds, rerun.row.train_seconds
-    alike = all(
-        getattr(rerun.claimed, name) == getattr(rerun.row, name) for name in ("hardware", "device")
-    )
-    if not alike or not then or not now or now < _SLOWER * then:
-        return ""
-    return (
-        f"run {rerun.row_id} trained for {now:.0f} s here and {then:.0f} s as it says, on the same"
-        " hardware"
-    )
-
-
-def _signature(bundle: Bundle, checker: Checker) -> str | None:
-    try:
-        return signing_key(bundle.root / MANIFEST)
-    except ResourceError as err:
-        checker.note(str(err))
-    except ConfigError as err:
-        checker.file_problem("", str(err))
-    return None
-
-
-def _add(bundle: Bundle, board: Store) -> None:
-    """Merge the rows of a bundle into a board, and keep the manifest that names who sent them."""
-    merge([bundle.root], board)
-    manifest = bundle.root / MANIFEST
-    target = board.root / SUBMISSIONS / f"{bundle.id}.json"
-    atomic_write_bytes(target, manifest.read_bytes())
-    if signature_of(manifest).exists():
-        try:
-            shutil.copyfile(signature_of(manifest), signature_of(target))
-        except OSError as cause:
-            raise write_error(target, cause) from cause
+def _slower(again: Reproduction) -> list[str]:
+    """Note a run that took much longer here, on hardware of the same name."""
+    (then, now), same = (again.claimed, again.row), ("hardware", "device")
+    before, after = then.train_seconds or 0.0, now.train_seconds or 0.0
+    if (
+        not before
+        or after < _SLOWER * before
+        or any(getattr(then, n) != getattr(now, n) for n in same)
+    ):
+        return []
+    seconds = f"{after:.0f} s here and {before:.0f} s as it says"
+    return [f"run {again.row_id} trained for {seconds}, on hardware of the same name"]

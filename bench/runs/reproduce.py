@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
-from fedbench.bench.results.metrics import METRICS, is_accuracy
+from fedbench.bench.results.metrics import METRICS
 from fedbench.bench.results.store.replicas import (
     Difference,
     differences,
@@ -26,7 +26,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
 from fedbench.bench.runs.run import run
-from fedbench.bench.runs.spread import Spread, spreads
+from fedbench.bench.runs.spread import Spread, spreads, widest
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.instruction_sets import caps_for
 from fedbench.bench.system.scratch import temporary_folder
@@ -88,8 +88,7 @@ class Reproduction:
     @property
     def limit(self) -> float | None:
         """Return the largest difference of an accuracy that is within the spread of seeds."""
-        limits = [part.limit for part in self.spread if is_accuracy(part.metric)]
-        return max(limits, default=None)
+        return widest(self.spread)
 
     @property
     def same(self) -> bool:

@@ -69,6 +69,11 @@ class Spread:
         return asdict(self) | {"within": self.within}
 
 
+def widest(spread: Sequence[Spread]) -> float | None:
+    """Return the largest difference of an accuracy that is within the spread; None without any."""
+    return max((part.limit for part in spread if is_accuracy(part.metric)), default=None)
+
+
 def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[Spread, ...]:
     """Compare accuracies on the test split and the objective of a run and its repetition.
 

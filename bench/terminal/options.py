@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.terminal import completion
-
-if TYPE_CHECKING:
-    from fedbench.bench.board.people import Person
 
 
 class Format(StrEnum):
@@ -403,9 +400,6 @@ Orcid = Annotated[str | None, option("ID", "Your ORCID iD beside it.", "--orcid"
 ReproducedBy = Annotated[
     str | None, option("NAME", "Your name: record in the store that you repeated the run.", "--by")
 ]
-SigningKey = Annotated[
-    Path | None, option("KEY", "SSH key to sign with, by ssh-keygen -Y.", "--sign")
-]
 CheckedBundle = Annotated[
     Path | None,
     argument("BUNDLE", "A .zip or folder of `fedbench submit`; default: check the store."),
@@ -476,23 +470,6 @@ def check_verify(
         raise ConfigError(f"{option} needs a bundle: fedbench verify BUNDLE {option} …")
     if by is not None and (not rerun or add_to is None):
         raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
-
-
-def parse_person(by: str | None, orcid: str | None, key: Path | None) -> Person | None:
-    """Return who `--by` and `--orcid` name; None without either.
-
-    Raises:
-        ConfigError: for `--orcid` or `--sign` without `--by`, and for names that are none.
-    """
-    from fedbench.bench.board.people import person
-
-    if by is None and key is not None:
-        raise ConfigError("--sign needs --by NAME beside it")
-    if key is not None and not key.expanduser().is_file():
-        raise ConfigError(
-            f"--sign: there is no key {str(key)!r}; `ssh-keygen -t ed25519` makes one"
-        )
-    return person(by, orcid)
 
 
 def parse_names(text: str | None) -> list[str] | None:

@@ -11,8 +11,8 @@ from fedbench.bench.terminal.units import count, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fedbench.bench.board.checks import CheckCount
     from fedbench.bench.board.release import Released
-    from fedbench.bench.board.static import CheckCount
     from fedbench.bench.board.submit import Submission
     from fedbench.bench.board.verify import BundleVerification
     from fedbench.bench.runs.reproduce import Reproduction
@@ -26,7 +26,7 @@ def show_submission(result: Submission) -> None:
     by = f"submitted by {result.by}" if result.by else "by nobody named"
     emit(
         f"{result.file} · {count(len(result.rows), 'run')}, {files}, {size(result.num_bytes)}"
-        f" · {by}{', signed' if result.signed else ''}"
+        f" · {by}"
     )
     emit(f"id {result.id}")
     for reason in result.left_out:
@@ -78,8 +78,8 @@ def show_bundle(result: BundleVerification) -> None:
     for check in result.checks:
         if check.unchecked:
             emit(f"not made: {_why(check)}")
-    if result.by or result.key:
-        emit(f"submitted by {result.by or 'nobody named'}, {_signed(result)}")
+    if result.by:
+        emit(f"submitted by {result.by}")
     for note in result.notes[:_SHOWN]:
         emit(note)
     _show_problems(result)
@@ -110,10 +110,6 @@ def _show_reruns(reruns: Sequence[Reproduction]) -> None:
         reason = f", {differences}" + (f": {rerun.reason}" if rerun.reason else "")
         head = f"run {rerun.row_id[:8]} · {rerun.method} · seed {rerun.seed} run again"
         emit(f"{head}: {rerun.verdict}{limit_of(rerun)}{reason if rerun.differences else ''}")
-
-
-def _signed(result: BundleVerification) -> str:
-    return f"signed by the key {result.key}" if result.key else "not signed"
 
 
 def _why(check: CheckCount) -> str:

@@ -92,22 +92,17 @@ def _reproductions(ranking: Ranking) -> list[str]:
     """Name who reproduced which run, on what platform, and why a record does not count."""
     if not ranking.reproductions:
         return []
-    lines = ["claimed, reproduced once, three times: by other people; the least of a line's runs"]
-    for tier in ranking.reproductions:
-        run = ranking.short_ids.get(tier["row_id"], tier["row_id"][:8])
-        people = [
-            f"{_name(record['by'])} on {record['platform']}"
-            + (f" ({record['verdict']})" if record["verdict"] != "same bits" else "")
-            for record in tier["records"]
-            if not record["reason"]
-        ]
-        if people:
-            lines.append(f"run {run} {tier['tier']}, by {'; by '.join(people)}")
-        lines += [
-            f"run {run}: a record by {_name(record['by'])} does not count, {record['reason']}"
-            for record in tier["records"]
-            if record["reason"]
-        ]
+    lines = ["reproduced by: people other than who submitted the run; the fewest of a line's runs"]
+    for row in ranking.reproductions:
+        run = ranking.short_ids.get(row["row_id"], row["row_id"][:8])
+        for record in row["records"]:
+            by, limit = _name(record["by"]), record["limit"]
+            most = "" if limit is None else f", {limit * 100:.1f} points at most"
+            if record["reason"]:
+                lines.append(f"run {run}: a record by {by} does not count, {record['reason']}")
+            else:
+                where = f"{record['platform']} ({record['verdict']}{most})"
+                lines.append(f"run {run} reproduced by {by} on {where}")
     return lines
 
 

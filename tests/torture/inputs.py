@@ -44,9 +44,8 @@ import pyarrow.parquet as pq
 import typer
 from PIL import Image
 
-from fedbench.bench.board.bundle import card_text, files_of, manifest_text
+from fedbench.bench.board.bundle import files_of, pack, write_manifest
 from fedbench.bench.board.copies import known_entries
-from fedbench.bench.board.submit import pack
 from fedbench.bench.config.yaml_files import shipped
 from fedbench.bench.results.store import checked, schema
 from fedbench.bench.results.store.row import Row, Trial
@@ -607,15 +606,11 @@ def _special(path: Path, draw: random.Random) -> None:
 
 def _bomb(bundle: Path, row: Row, draw: random.Random) -> None:
     """Write a curve, or a row, of few bytes that unpacks to many; hashes are made anew."""
-    row_name, curve_name, card_name = files_of(row.row_id)
+    row_name, curve_name = files_of(row.row_id)
     (bundle / draw.choice([curve_name, curve_name, row_name])).write_bytes(
         _large(draw.randrange(4))
     )
-    (bundle / card_name).write_text(card_text(row, _MANY))
-    names = files_of(row.row_id)
-    (bundle / "manifest.json").write_text(
-        manifest_text({name: (bundle / name).read_bytes() for name in names}, None)
-    )
+    write_manifest(bundle, None)
 
 
 @cache

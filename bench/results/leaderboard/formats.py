@@ -277,8 +277,8 @@ def _notes(line: Line) -> list[str]:
         notes.append(f"{line.num_replicas} {runs}, spread {spread}")
     if 0 < line.n_seeds < 3:
         notes.append("descriptive")
-    if line.tier is not None:
-        notes.append(line.tier)
+    if line.reproduced:
+        notes.append(f"reproduced by {line.reproduced}")
     return notes
 
 
@@ -477,7 +477,7 @@ class Ranking:
         problems: one line per unreadable file; its rows are missing from the board.
         nothing: why the board is empty, in one line; empty if it is not.
         short_ids: for each run id of the store its shortest unambiguous beginning.
-        reproductions: of each run with any: its tier, who reproduced it, on which platforms.
+        reproductions: of each run with any: who reproduced it, on which platforms.
     """
 
     board: Leaderboard

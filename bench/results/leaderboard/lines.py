@@ -103,8 +103,8 @@ class Line:
         replica_spread: largest minus smallest value of one seed, the most of any seed; None
             without replicas.
         curve_ids: the runs of the seeds whose curves have the most evaluations.
-        tier: the lowest of its runs: claimed, reproduced once, reproduced three times; None where
-            the store has no reproductions.
+        reproduced: people who reproduced its runs, of the run with the fewest; None where the store
+            has no reproductions.
     """
 
     rank: int | None
@@ -159,7 +159,7 @@ class Line:
     num_replicas: int = 0
     replica_spread: float | None = None
     curve_ids: tuple[str, ...] = field(default=(), repr=False)
-    tier: str | None = None
+    reproduced: int | None = None
     label: str = ""
     joined_by: str = ""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -174,8 +174,8 @@ class Line:
         flat = asdict(self)
         for name in ("keys", "curve_ids", "joined_by", "hyperparameters"):
             del flat[name]
-        if self.tier is None:
-            del flat["tier"]
+        if self.reproduced is None:
+            del flat["reproduced"]
         flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
         return flat | {key: self.keys[key] for key in KEYS}
 

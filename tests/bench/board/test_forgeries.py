@@ -21,9 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedbench.bench.api.boards import leaderboard
-from fedbench.bench.board.bundle import Entry, card_text, files_of, manifest_text
-from fedbench.bench.board.static import Problem
-from fedbench.bench.board.submit import pack
+from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
+from fedbench.bench.board.checks import Problem
 from fedbench.bench.board.verify import verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.formats import tables
@@ -36,7 +35,7 @@ from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.steps import partition_of
 
-from .conftest import Honest, elsewhere
+from .conftest import elsewhere
 
 Forge = Callable[[Entry, Entry], Entry]
 """From the row of seed 0 and that of seed 1, which the board has, to a forged one."""
@@ -72,36 +71,6 @@ def with_metrics(entry: Entry, **numbers: float) -> Entry:
     return with_row(entry, metrics_json=canonical_json(further))
 
 
-def nearly(entry: Entry, seed: int) -> Entry:
-    """Change every long number by up to a millionth, as somebody would who hides a copy."""
-    rng = np.random.default_rng(seed)
-
-    def moved(value: Any) -> Any:
-        is_long = isinstance(value, float) and len(repr(value)) > 12
-        return value * (1 + 1e-6 * rng.uniform(-1, 1)) if is_long else value
-
-    entry = with_points(entry, lambda point: {name: moved(v) for name, v in point.items()})
-    last, row = entry.points[-1], entry.row
-    align, unif = moved(row.align), moved(row.unif)
-    metrics = {name: moved(v) for name, v in json.loads(row.metrics_json or "{}").items()}
-    metrics |= {"delta_views": 1 - align, "projection_std_ratio": last["projection_std_ratio"]}
-    metrics["sep"] = 1 - metrics["delta_views"] / metrics["rho"]
-    before = metrics["untrained_align"], metrics["untrained_unif"]
-    metrics["untrained_delta_views"] = 1 - before[0]
-    metrics["untrained_sep"] = 1 - (1 - before[0]) / metrics["untrained_rho"]
-    return with_row(
-        entry,
-        align=align,
-        unif=unif,
-        objective=align + 0.2 * unif,
-        untrained_objective=before[0] + 0.2 * before[1],
-        final_loss=last["loss"],
-        std_ratio=last["std_ratio"],
-        effective_rank=last["effective_rank"],
-        metrics_json=canonical_json(metrics),
-    )
-
-
 def tenth_of_the_time(entry: Entry) -> Entry:
     row = entry.row
     return with_row(
@@ -134,184 +103,118 @@ def half_of_all_traffic(entry: Entry) -> Entry:
 
 
 FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
-    "a higher accuracy": (
-        lambda a, _: with_row(a, linear_acc=0.51234),
-        "metrics",
-        "linear_acc is 0.51234, no share of 2,000 test images",
-    ),
-    "a higher objective": (
-        lambda a, _: with_row(a, objective=0.9),
-        "metrics",
-        "objective is 0.9, but align + 0.2 unif =",
-    ),
+    "a higher accuracy": (lambda a, _: with_row(a, linear_acc=0.51234), "metrics", "linear_acc"),
+    "a higher objective": (lambda a, _: with_row(a, objective=0.9), "metrics", "objective"),
     "a higher alignment, with its objective": (
         lambda a, _: with_row(a, align=0.99, objective=0.99 + 0.2 * (a.row.unif or 0)),
         "metrics",
-        "but 1 - align",
+        "delta_views",
     ),
     "a uniformity that cannot be": (
         lambda a, _: with_row(a, unif=7.5, objective=(a.row.align or 0) + 0.2 * 7.5),
         "metrics",
-        "unif is 7.5, beyond 1 / temperature = 5",
+        "unif",
     ),
-    "a lower loss": (
-        lambda a, _: with_row(a, final_loss=0.1),
-        "rounds",
-        "final_loss is 0.1, but its curve ends in",
-    ),
-    "a healthy spread": (
-        lambda a, _: with_row(a, std_ratio=0.99),
-        "rounds",
-        "std_ratio is 0.99, but its curve ends in",
-    ),
+    "a lower loss": (lambda a, _: with_row(a, final_loss=0.1), "rounds", "final_loss"),
+    "a healthy spread": (lambda a, _: with_row(a, std_ratio=0.99), "rounds", "std_ratio"),
     "idle clients hidden": (
         lambda a, _: with_points(a, lambda p: p | {"idle_clients": 1}),
         "ledger",
-        "its tensors give",
+        "encoder",
     ),
     "the numbers of seed 1 as those of seed 9": (
         lambda _, b: with_config(b, seed=9),
         "copies",
-        "seed 9 has the numbers of run",
+        "seed 9",
     ),
-    "the same, each number slightly moved": (
-        lambda _, b: nearly(with_config(b, seed=9), 7),
-        "copies",
-        "partition_hash of seed 9 is that of run",
-    ),
-    "another seed in one column only": (
-        lambda a, _: with_row(a, seed=7),
-        "configuration",
-        "seed is 7, but its configuration gives 0",
-    ),
-    "the curve of another seed": (
-        lambda a, b: replace(a, points=b.points),
-        "rounds",
-        "but its curve ends in",
-    ),
+    "another seed in one column only": (lambda a, _: with_row(a, seed=7), "configuration", "seed"),
+    "the curve of another seed": (lambda a, b: replace(a, points=b.points), "rounds", "final_loss"),
     "a curve without a bad round": (
         lambda a, _: replace(a, points=a.points[:3] + a.points[4:]),
         "rounds",
-        "the rounds of its curve are not 1, 2, 3",
+        "11 rounds",
     ),
     "ten times the rounds": (
         lambda a, _: with_config(a, federation={"num_rounds": 120, "participation": 0.5}),
         "rounds",
-        "its curve has 12 rounds, the row 12, its configuration 120",
+        "120",
     ),
     "fewer clients in a round than there were": (
         lambda a, _: with_config(a, federation={"num_rounds": 12, "participation": 0.2}),
         "rounds",
-        "a cohort of 5 clients, at most 2 can be",
+        "at most 2",
     ),
-    "fewer epochs than there were": (
-        lambda a, _: with_points(
-            with_config(a, client__local_epochs=1), lambda p: p | {"num_steps": 400}
-        ),
-        "rounds",
-        "400 local steps, more than its data have",
-    ),
-    "fewer bytes in the row": (
-        lambda a, _: with_row(a, bytes_up=1_000_000),
-        "ledger",
-        "bytes_up is 1000000, its messages have 24848640",
-    ),
-    "half of all traffic, everywhere": (
-        lambda a, _: half_of_all_traffic(a),
-        "ledger",
-        "its tensors give",
-    ),
-    "a smaller net": (
-        lambda a, _: with_config(a, model__width=8),
-        "ledger",
-        "num_parameters is 102352, its net has",
-    ),
+    "fewer bytes in the row": (lambda a, _: with_row(a, bytes_up=1_000_000), "ledger", "bytes_up"),
+    "half of all traffic, everywhere": (lambda a, _: half_of_all_traffic(a), "ledger", "numbers"),
+    "a smaller net": (lambda a, _: with_config(a, model__width=8), "ledger", "num_parameters"),
     "a net that no memory holds": (
         lambda a, _: with_config(a, model__width=2048),
         "ledger",
-        "num_parameters is 102352, its net has 1,251,109,248",
+        "num_parameters",
     ),
     "more clients than images": (
         lambda a, _: with_config(a, data__num_clients=1_000_000),
-        "data",
-        "1,000,000 clients share 10,000 training images",
+        "configuration",
+        "data.num_clients",
     ),
     "more rounds than time": (
         lambda a, _: with_config(a, federation={"num_rounds": 10**6, "participation": 0.5}),
         "rounds",
-        "its configuration 1000000",
+        "1000000",
     ),
     "the numbers of simclr as those of byol": (
         lambda a, _: with_config(
             a, spec="byol", method=tiny_config("byol").method | {"projection_dim": 128}
         ),
         "ledger",
-        "num_parameters is",
+        "num_parameters",
     ),
     "a privacy that nothing provides": (
         lambda a, _: with_row(a, epsilon=1.0, delta=1e-5, epsilon_of="a client, in all it sends"),
         "ledger",
-        "epsilon is 1.0, but nothing in its configuration is private",
+        "epsilon",
     ),
     "messages that reveal nothing": (
         lambda a, _: with_row(a, revealing_messages=3),
         "ledger",
-        "revealing_messages is 3, its messages have 0",
+        "revealing_messages",
     ),
     "a hyperparameter that the method refuses": (
         lambda a, _: with_config(a, method={**json.loads(a.row.config_json)["method"], "x": 1}),
         "configuration",
-        "method.x is not a field",
+        "method.x",
     ),
     "tuned without labels, but no study": (
         lambda a, _: with_row(a, selection="label-free"),
         "configuration",
-        "selection is label-free, but no study is named",
+        "selection",
     ),
     "another benchmark version": (
         lambda a, _: with_row(a, benchmark_version="4"),
         "configuration",
-        "benchmark version 4, this fedbench checks",
-    ),
-    "code that nobody has": (
-        lambda a, _: with_row(a, git_sha="0123456789ab"),
-        "code",
-        "commit 0123456789ab is not in the history of this project",
+        "benchmark_version",
     ),
     "changed code": (
         lambda a, _: with_row(a, git_sha=f"{a.row.git_sha}-dirty"),
         "code",
-        "with changes nobody has",
+        "git_sha",
     ),
-    "other data": (
-        lambda a, _: with_config(a, dataset_revision="0" * 64),
-        "data",
-        "data revision 000000000000 is none that is known",
-    ),
-    "the name of other data": (
-        lambda a, _: with_row(a, dataset="cifar100"),
-        "data",
-        "dataset is 'cifar100', but the revision is that of 'cifar10'",
-    ),
-    "a part of the data as the whole": (
-        lambda a, _: with_config(a, data__train_subset=None),
-        "data",
-        "data.train_subset is None, but the revision has 10,000 train images",
-    ),
+    "other data": (lambda a, _: with_config(a, dataset_revision="0" * 64), "data", "000000000000"),
+    "the name of other data": (lambda a, _: with_row(a, dataset="cifar100"), "data", "cifar100"),
     "another platform by name": (
         lambda a, _: with_row(a, platform="arm64 neon, onednn acl, torch 2.14.1, cpu, 01234567"),
         "environment",
-        "platform is 'arm64 neon",
+        "arm64 neon",
     ),
     "less time than the rounds took": (
         lambda a, _: with_row(a, wall_seconds=12.0),
         "environment",
-        "train_seconds is",
+        "wall_seconds",
     ),
     "an end before the start": (
         lambda a, _: with_row(a, finished_at=a.row.started_at - timedelta(hours=1)),
         "environment",
-        "before it started",
+        "it ran",
     ),
     "a start before there was a fedbench": (
         lambda a, _: with_row(a, started_at=datetime(1971, 1, 1, tzinfo=UTC), wall_seconds=1e9),
@@ -373,28 +276,28 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
     "better numbers for a run that the board has": (
         lambda _, b: with_row(b, linear_acc=0.5, knn_acc=0.45),
         "copies",
-        "the board has this run of the same platform with other bits: knn_acc",
+        "knn_acc",
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def board(honest: Honest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def board(honest: tuple[Entry, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Store with the row of seed 1."""
     folder = tmp_path_factory.mktemp("board")
-    pack(honest.entries[1:2], None, folder)
+    pack(honest[1:2], None, folder)
     return folder
 
 
-def found(folder: Path, board: Path, honest: Honest) -> tuple[Problem, ...]:
-    result = verify_bundle(folder, board, checkout=honest.checkout)
+def found(folder: Path, board: Path) -> tuple[Problem, ...]:
+    result = verify_bundle(folder, board)
     assert result.ok == (not result.problems)
     return result.problems
 
 
-def test_honest_rows_pass(honest: Honest, board: Path, tmp_path: Path) -> None:
-    pack(honest.entries, None, tmp_path)
-    result = verify_bundle(tmp_path, board, checkout=honest.checkout)
+def test_honest_rows_pass(honest: tuple[Entry, ...], board: Path, tmp_path: Path) -> None:
+    pack(honest, None, tmp_path)
+    result = verify_bundle(tmp_path, board)
     assert result.problems == ()
     assert {check.check: check.passed for check in result.checks} == {
         **dict.fromkeys(("files", "configuration", "code", "data", "rounds", "ledger"), 3),
@@ -404,21 +307,14 @@ def test_honest_rows_pass(honest: Honest, board: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_row(name: str, honest: Honest, board: Path, tmp_path: Path) -> None:
+def test_a_forged_row(name: str, honest: tuple[Entry, ...], board: Path, tmp_path: Path) -> None:
     forge, check, reason = FORGERIES[name]
-    pack([forge(honest.entries[0], honest.entries[1])], None, tmp_path)
-    problems = found(tmp_path, board, honest)
+    pack([forge(honest[0], honest[1])], None, tmp_path)
+    problems = found(tmp_path, board)
     assert [problem for problem in problems if problem.check == check], problems
     assert any(reason in problem.problem for problem in problems if problem.check == check), (
         problems
     )
-
-
-def again(folder: Path) -> None:
-    """Write the manifest again, for files that were changed."""
-    files = [p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json"]
-    hashed = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    (folder / "manifest.json").write_text(manifest_text(hashed, None))
 
 
 def accuracy_above_one(folder: Path, row_id: str) -> None:
@@ -427,7 +323,7 @@ def accuracy_above_one(folder: Path, row_id: str) -> None:
     position = table.schema.get_field_index("linear_acc")
     table = table.set_column(position, table.schema.field("linear_acc"), pa.array([1.2]))
     path.write_bytes(table_bytes(table, "none"))
-    again(folder)
+    write_manifest(folder, None)
 
 
 def flipped_bit(folder: Path, row_id: str) -> None:
@@ -439,14 +335,7 @@ def flipped_bit(folder: Path, row_id: str) -> None:
 
 def flipped_bit_and_hash(folder: Path, row_id: str) -> None:
     flipped_bit(folder, row_id)
-    again(folder)
-
-
-def better_card(folder: Path, row_id: str) -> None:
-    row = next(iter(Store(folder).rows()))
-    path = folder / files_of(row_id)[2]
-    path.write_text(card_text(row, 12).replace('"linear_acc": 0.4', '"linear_acc": 0.9'))
-    again(folder)
+    write_manifest(folder, None)
 
 
 def edited_manifest(folder: Path, row_id: str) -> None:
@@ -466,14 +355,14 @@ def bomb(folder: Path, row_id: str) -> None:
     """Some kilobytes that unpack to 320 MB."""
     table = pa.table({"loss": np.zeros(4 * 10**7)})
     (folder / files_of(row_id)[1]).write_bytes(table_bytes(table))
-    again(folder)
+    write_manifest(folder, None)
 
 
 def bomb_of_nulls(folder: Path, row_id: str) -> None:
     """Nulls have no bytes in a file."""
     table = pa.table({"loss": pa.nulls(4 * 10**7, pa.float64())})
     (folder / files_of(row_id)[0]).write_bytes(table_bytes(table))
-    again(folder)
+    write_manifest(folder, None)
 
 
 def dictionary(folder: Path, row_id: str) -> None:
@@ -487,11 +376,11 @@ def dictionary(folder: Path, row_id: str) -> None:
     start = data.rindex(b"0" * 64)
     data = data[:start] + hashlib.sha256(data).hexdigest().encode() + data[start + 64 :]
     (folder / files_of(row_id)[1]).write_bytes(data)
-    again(folder)
+    write_manifest(folder, None)
 
 
 def pipe(folder: Path, row_id: str) -> None:
-    path = folder / files_of(row_id)[2]
+    path = folder / files_of(row_id)[1]
     path.unlink()
     os.mkfifo(path)
 
@@ -502,10 +391,6 @@ def device(folder: Path, row_id: str) -> None:
     path.symlink_to("/dev/zero")
 
 
-def pipe_as_signature(folder: Path, row_id: str) -> None:
-    os.mkfifo(folder / "manifest.json.sig")
-
-
 @pytest.mark.parametrize(
     ("forge", "reason"),
     [
@@ -514,72 +399,40 @@ def pipe_as_signature(folder: Path, row_id: str) -> None:
         (dictionary, "it unpacks to more than"),
         (pipe, "it is no plain file"),
         (device, "it is no plain file"),
-        (pipe_as_signature, "is no plain file"),
         (accuracy_above_one, "linear_acc: Input should be less than or equal to 1"),
         (flipped_bit, "is not the file whose SHA-256 the manifest has"),
         (flipped_bit_and_hash, "torn or altered: its checksum does not fit its content"),
-        (better_card, "does not say what the row says"),
         (edited_manifest, "manifest.json: its checksum does not fit its content"),
         (another_file, "rows/notes.txt is not in the manifest"),
         (no_curve, "curve.parquet cannot be read"),
     ],
 )
 def test_forged_files(
-    forge: Callable[[Path, str], None], reason: str, honest: Honest, board: Path, tmp_path: Path
+    forge: Callable[[Path, str], None],
+    reason: str,
+    honest: tuple[Entry, ...],
+    board: Path,
+    tmp_path: Path,
 ) -> None:
-    pack(honest.entries[:1], None, tmp_path)
-    forge(tmp_path, honest.entries[0].row.row_id)
-    (problem,) = found(tmp_path, board, honest)
+    pack(honest[:1], None, tmp_path)
+    forge(tmp_path, honest[0].row.row_id)
+    (problem,) = found(tmp_path, board)
     assert problem.check == "files"
     assert reason in problem.problem
 
 
-def test_images_of_the_test_split_in_training(honest: Honest, tmp_path: Path) -> None:
-    """Every number is true, and the run can be reproduced: only the data show it."""
-    images = np.random.default_rng(0).integers(0, 255, (90, 8, 8), dtype=np.uint8)
-    labels = np.arange(90) % 10
-    np.savez(
-        tmp_path / "mine.npz",
-        x_train=images,
-        y_train=labels,
-        x_test=images[:30],
-        y_test=labels[:30],
-    )
-    store, data = Store(tmp_path / "store"), tmp_path / "data"
-    config = tiny_config("simclr", data__name=f"npz:{tmp_path / 'mine.npz'}")
-    config = config.model_copy(
-        update={"data": config.data.model_copy(update={"train_subset": None, "test_subset": None})}
-    )
-    row = run(config, store=store, data_dir=data, workers=1, device="cpu").row
-    known = row.model_copy(update={"git_sha": honest.entries[0].row.git_sha})
-    pack([Entry(known, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")
-
-    def refused(folder: Path) -> list[tuple[str, str]]:
-        result = verify_bundle(
-            tmp_path / "bundle", tmp_path, data_dir=folder, checkout=honest.checkout
-        )
-        return [(problem.check, problem.problem) for problem in result.problems]
-
-    assert refused(data) == [("data", "30 of 30 test images are among its training images")]
-    ((check, reason),) = refused(tmp_path / "nothing")
-    assert check == "data"
-    assert "is none that is known; get the data" in reason
-
-
-def test_the_partition_of_another_seed(honest: Honest, tmp_path: Path) -> None:
-    """Where the labels are here, the partition is made again."""
+def test_the_partition_of_another_seed(tmp_path: Path) -> None:
+    """Where the labels are here, the data are partitioned again."""
     store = Store(tmp_path / "store")
     row = run(tiny_config("simclr"), store=store, workers=1, device="cpu").row
     other = tiny_config("simclr", seed=1)
     made = partition_of(open_dataset(other, None), other).hash
     assert made != row.partition_hash
-    forged = row.model_copy(
-        update={"git_sha": honest.entries[0].row.git_sha, "partition_hash": made}
-    )
+    forged = row.model_copy(update={"git_sha": None, "partition_hash": made})
     pack([Entry(forged, tuple(store.curve(row.row_id)))], None, tmp_path / "bundle")
-    (problem,) = found(tmp_path / "bundle", tmp_path / "no board", honest)
+    (problem,) = found(tmp_path / "bundle", tmp_path / "no board")
     assert problem.check == "partition"
-    assert problem.problem.endswith(f"its configuration gives {row.partition_hash}")
+    assert row.partition_hash in problem.problem
 
 
 def nothing_reveals(entry: Entry) -> Entry:
@@ -601,17 +454,17 @@ def nothing_reveals(entry: Entry) -> Entry:
     )
 
 
-def test_activations_that_reveal_nothing(honest: Honest, tmp_path: Path) -> None:
+def test_activations_that_reveal_nothing(honest: tuple[Entry, ...], tmp_path: Path) -> None:
     """The method's table says that activations cross, and each is of a single image."""
     store = Store(tmp_path / "store")
     row = run(tiny_config("pfedae"), store=store, workers=1, device="cpu").row
     assert row.revealing_messages
-    known = row.model_copy(update={"git_sha": honest.entries[0].row.git_sha})
+    known = row.model_copy(update={"git_sha": None})
     entry = Entry(known, tuple(store.curve(row.row_id)))
     pack([entry], None, tmp_path / "true")
-    assert found(tmp_path / "true", tmp_path / "no board", honest) == ()
+    assert found(tmp_path / "true", tmp_path / "no board") == ()
     pack([nothing_reveals(entry)], None, tmp_path / "forged")
-    (problem,) = found(tmp_path / "forged", tmp_path / "no board", honest)
+    (problem,) = found(tmp_path / "forged", tmp_path / "no board")
     assert problem.check == "ledger"
     assert "activations" in problem.problem
 
@@ -625,25 +478,27 @@ def study_of(store: Store, lr: float) -> Store:
     return store
 
 
-def test_a_label_free_choice_carries_its_study(honest: Honest, board: Path, tmp_path: Path) -> None:
-    first = honest.entries[0]
+def test_a_label_free_choice_carries_its_study(
+    honest: tuple[Entry, ...], board: Path, tmp_path: Path
+) -> None:
+    first = honest[0]
     lr = json.loads(first.row.scaled_json or "{}")["client.lr"]  # before the grid's rule
     tuned = with_row(first, selection="label-free", tuned=True, study_id="mine")
     absent, true, other = (tmp_path / name for name in ("absent", "true", "other"))
     pack([tuned], None, absent)
-    result = verify_bundle(absent, board, checkout=honest.checkout)
+    result = verify_bundle(absent, board)
     assert result.problems == ()
     assert any("said to be tuned" in note and "mine" in note for note in result.notes)
     (line,) = [line for line in tables(leaderboard(absent).board)[0].rows]
     assert "said to be tuned" in line[-1]
 
     pack([tuned], None, true, study_of(Store(tmp_path / "a"), lr))
-    result = verify_bundle(true, board, checkout=honest.checkout)
+    result = verify_bundle(true, board)
     assert (result.problems, result.notes) == ((), ())
     (line,) = [line for line in tables(leaderboard(true).board)[0].rows]
     assert "tuned in 1 runs" in line[-1]
 
     pack([tuned], None, other, study_of(Store(tmp_path / "b"), 2 * lr))
-    (problem,) = found(other, board, honest)
+    (problem,) = found(other, board)
     assert problem.check == "configuration"
     assert "client.lr" in problem.problem

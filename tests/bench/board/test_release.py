@@ -19,6 +19,7 @@ import pytest
 
 import fedbench
 from fedbench.bench.board import submit
+from fedbench.bench.board.bundle import Entry
 from fedbench.bench.board.changes import Change, changes, changes_text
 from fedbench.bench.board.release import release
 from fedbench.bench.results.store.released import RELEASE, pack
@@ -26,8 +27,6 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import table_bytes
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
-
-from .conftest import Honest
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +36,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def board(honest: Honest, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def board(honest: tuple[Entry, ...], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Three runs with their curves, and a replica of the first."""
     store = Store(tmp_path_factory.mktemp("böard"))
-    for entry in honest.entries:
+    for entry in honest:
         store.write_row(entry.row)
         store.write_curve(entry.row.row_id, entry.points)
-    first, points = honest.entries[0].row, honest.entries[0].points
+    first, points = honest[0].row, honest[0].points
     other = first.model_copy(update={"linear_acc": 0.5, "platform": "another"})
     store.write_replica(other)
     store.write_curve(store.key(other), points[:2])
@@ -230,8 +229,8 @@ def of(rows: list[Row], method: str, accuracy: float, **more: object) -> list[Ro
     return made
 
 
-def test_ranks_that_change_have_a_cause(honest: Honest) -> None:
-    rows = [entry.row for entry in honest.entries]
+def test_ranks_that_change_have_a_cause(honest: tuple[Entry, ...]) -> None:
+    rows = [entry.row for entry in honest]
     a, b, c = (of(rows, name, acc) for name, acc in (("byol", 0.3), ("simclr", 0.5), ("ssd", 0.4)))
     assert changes(a + b, b + a) == ()
     grown = changes(a + b, a + b + c)
@@ -253,7 +252,7 @@ def test_ranks_that_change_have_a_cause(honest: Honest) -> None:
 
 
 def test_a_release_lists_changes_since_another(
-    released: Path, board: Store, tmp_path: Path, honest: Honest
+    released: Path, board: Store, tmp_path: Path, honest: tuple[Entry, ...]
 ) -> None:
     result = release(tmp_path / "same", board, version="2026.12", against=released / RELEASE)
     assert result.changes == ()

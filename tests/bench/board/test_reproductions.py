@@ -1,0 +1,231 @@
+"""What counts as a reproduction by another person, computed again from each record."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench.bench.api.boards import leaderboard
+from fedbench.bench.board.bundle import Entry, pack
+from fedbench.bench.board.people import Person
+from fedbench.bench.board.reproductions import record_reproduction, reproductions
+from fedbench.bench.board.verify import BundleVerification, chosen, verify_bundle
+from fedbench.bench.results.store.merge import merge
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.reproduce import Reproduction, reproduce
+from fedbench.bench.runs.run import run
+from fedbench.bench.runs.verify import verify
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.sealed_json import seal, unseal
+from fedbench.bench.testing import tiny_config
+
+from .conftest import elsewhere
+
+ADA, EVE, MIA = (Person(name) for name in ("Ada", "Eve", "Mia"))
+PLACE: dict[str, Any] = {"workers": 1, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Bundle of a run by Ada, and the board that took it after Ben had run it again."""
+    folder = tmp_path_factory.mktemp("reproductions")
+    store = Store(folder / "store")
+    row = run(tiny_config("simclr"), store=store, **PLACE).row
+    known = row.model_copy(update={"git_sha": None})
+    pack([Entry(known, tuple(store.curve(row.row_id)))], ADA, folder / "bundle")
+    board = folder / "board"
+    result = verify_bundle(folder / "bundle", board, rerun=1, add_to=board, by="Ben", **PLACE)
+    assert [again.verdict for again in result.reruns] == ["same bits"]
+    assert result.added_to == str(board)
+    return folder / "bundle", board
+
+
+@pytest.fixture
+def board(made: tuple[Path, Path], tmp_path: Path) -> Store:
+    return Store(shutil.copytree(made[1], tmp_path / "board"))
+
+
+@pytest.fixture(scope="module")
+def again(made: tuple[Path, Path]) -> Reproduction:
+    """Repetition of the run, once for all tests."""
+    store = Store(made[1])
+    return reproduce(store.rows()[0].row_id, store, **PLACE)
+
+
+def only(board: Store) -> tuple[int, list[str]]:
+    """Return the count and the reasons against records of the only row."""
+    (row,) = reproductions(board).values()
+    return row.count, sorted(record.reason for record in row.records if record.reason)
+
+
+def edit(board: Store, **content: Any) -> None:
+    """Change the only record, and give it a new checksum."""
+    (file,) = board.root.glob("reproductions/*/*.json")
+    file.write_text(seal(unseal(file.read_text()) | content))
+
+
+def row_of(board: Store, **columns: Any) -> dict[str, Any]:
+    (file,) = board.root.glob("reproductions/*/*.json")
+    row: dict[str, Any] = unseal(file.read_text())["row"]
+    return row | columns
+
+
+def test_a_store_without_records_shows_none(board: Store) -> None:
+    shutil.rmtree(board.root / "reproductions")
+    assert reproductions(board) == {}
+    assert "reproduced" not in leaderboard(board).as_dict()["rows"][0]
+
+
+def test_other_people_count(board: Store, again: Reproduction) -> None:
+    assert only(board) == (1, [])
+    for who in (EVE, MIA):
+        record_reproduction(board, again, who)
+    assert only(board) == (3, [])
+    ranking = leaderboard(board).as_dict()
+    assert [row["reproduced"] for row in ranking["rows"]] == [3]
+    (shown,) = ranking["reproductions"]
+    assert [person["name"] for person in shown["submitted_by"]] == ["Ada"]
+    assert {record["by"]["name"] for record in shown["records"]} == {"Ben", "Eve", "Mia"}
+    assert verify(board).ok
+
+
+def test_a_line_counts_as_its_least_reproduced_seed(board: Store) -> None:
+    other = run(tiny_config("simclr", seed=1), store=board, **PLACE)
+    assert [row["reproduced"] for row in leaderboard(board).as_dict()["rows"]] == [0]
+    assert other.run_id not in reproductions(board)
+
+
+def test_who_submitted_a_row_and_who_counts_already_add_nothing(
+    board: Store, again: Reproduction
+) -> None:
+    record_reproduction(board, again, ADA)
+    record_reproduction(board, again, Person("  ben "))
+    count, reasons = only(board)
+    assert (count, len(reasons)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"knn_acc": 0.99}, "platform"),
+        ({"seed": 5}, "seed"),
+        ({"platform": "arm64"}, "arm64"),
+        ({"knn_acc": 7.0}, "less than or equal to 1"),
+        ({"config_json": "{}"}, "client"),
+        ({"measured_from": "0" * 20}, "0" * 20),
+    ],
+)
+def test_a_record_is_compared_again(board: Store, columns: dict[str, Any], named: str) -> None:
+    edit(board, row=row_of(board, **columns))
+    count, (reason,) = only(board)
+    assert count == 0
+    assert named in reason
+
+
+def test_the_row_itself_is_no_repetition(board: Store) -> None:
+    (row,) = board.rows()
+    edit(board, row=row.model_dump(mode="json"))
+    assert only(board)[0] == 0
+
+
+@pytest.mark.parametrize("content", [{"by": None}, {"by": 3}, {"claimed": "01234567"}, {"row": 1}])
+def test_a_record_without_a_name_or_of_another_row(board: Store, content: dict[str, Any]) -> None:
+    edit(board, **content)
+    count, reasons = only(board)
+    assert (count, len(reasons)) == (0, 1)
+
+
+def test_altered_files_count_nothing(board: Store) -> None:
+    (file,) = board.root.glob("reproductions/*/*.json")
+    text = file.read_text()
+    file.write_text(text.replace('"Ben"', '"Mia"'))
+    assert only(board)[0] == 0
+    file.write_text(text)
+    (manifest,) = board.root.glob("submissions/*.json")
+    manifest.write_text(manifest.read_text().replace('"Ada"', '"Mia"'))
+    assert only(board)[0] == 0  # nobody knows who submitted what
+    assert {damage.kind for damage in verify(board).damaged} == {"submissions"}
+
+
+def test_merging_takes_records_along(board: Store, tmp_path: Path) -> None:
+    merge([board], tmp_path / "other")
+    assert only(Store(tmp_path / "other")) == only(board) == (1, [])
+
+
+def test_what_was_not_reproduced_is_not_recorded(board: Store, again: Reproduction) -> None:
+    for verdict in ("different", "cannot tell"):
+        with pytest.raises(StoreError):
+            record_reproduction(board, replace(again, verdict=verdict), EVE)
+
+
+def checked(made: tuple[Path, Path], folder: Path, entry: Entry, rerun: int) -> BundleVerification:
+    """Check a forged row by Eve, and add it to a new board if nothing speaks against it."""
+    if not (folder / "bundle").exists():
+        pack([entry], EVE, folder / "bundle")
+    board = folder / "board"
+    return verify_bundle(
+        folder / "bundle", board, rerun=rerun, add_to=board, by="Ben" if rerun else None, **PLACE
+    )
+
+
+def more_right(made: tuple[Path, Path], images: int) -> tuple[Entry, Row]:
+    """Return the row with so many more of its 40 test images right, and the true one."""
+    store = Store(made[0])
+    (row,) = store.rows()
+    right = round((row.knn_acc or 0) * 40) + images
+    better = row.model_copy(update={"knn_acc": right / 40})
+    return Entry(better, tuple(store.curve(row.row_id))), row
+
+
+def test_a_rerun_finds_numbers_that_agree_with_each_other(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """One more test image right: no check without a run can tell."""
+    forged, row = more_right(made, 1)
+    result = checked(made, tmp_path, forged, rerun=1)
+    assert (result.problems, result.ok, result.added_to) == ((), False, None)
+    (difference,) = result.reruns[0].differences
+    assert difference.name == "knn_acc"
+    assert (difference.first, difference.second) == (forged.row.knn_acc, row.knn_acc)
+    assert not (tmp_path / "board").exists()
+    assert checked(made, tmp_path, forged, rerun=0).ok
+
+
+def test_ten_points_more_under_the_record_of_another_platform(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """On 40 test images such a row may be true: it counts as no reproduction, and has its limit."""
+    forged, _ = more_right(made, 4)
+    result = checked(made, tmp_path, elsewhere(forged), rerun=1)
+    (again,) = result.reruns
+    assert (result.problems, again.verdict) == ((), "cannot tell")
+    assert again.limit is not None
+    assert again.limit > 0.1
+    assert reproductions(Store(tmp_path / "board")) == {}
+
+
+def test_a_tenth_of_all_times_is_noted_by_a_rerun(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Seconds that agree with each other: only a repetition on the same hardware tells."""
+    entry, row = more_right(made, 0)
+    span = (row.finished_at - row.started_at) / 10
+    names = ("wall_seconds", "train_seconds")
+    columns = {name: (getattr(row, name) or 0) / 10 for name in names}
+    fast = row.model_copy(update=columns | {"finished_at": row.started_at + span})
+    points = tuple(point | {"seconds": point["seconds"] / 10} for point in entry.points)
+    result = checked(made, tmp_path, Entry(fast, points), rerun=1)
+    assert result.ok
+    assert any(row.row_id in note and "hardware" in note for note in result.notes)
+
+
+def test_rows_to_repeat_follow_from_the_bundle() -> None:
+    rows = [f"{number:020x}" for number in range(20)]
+    first, second = chosen("a" * 64, rows, 3), chosen("b" * 64, rows, 3)
+    assert first == chosen("a" * 64, rows[::-1], 3)
+    assert first != second
+    assert chosen("a" * 64, rows, 99)[:3] == first
+    assert chosen("a" * 64, rows, 0) == []
