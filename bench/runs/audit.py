@@ -19,13 +19,13 @@ from torch import Tensor
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.data.partition import Partition
-from fedbench.bench.method import Extra, Labels, RoundPlan
+from fedbench.bench.method import Extra, Labels, RoundPlan, Server
 from fedbench.bench.method.registry import dump
 from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.scratch import temporary_folder
-from fedbench.bench.system.seeding import numpy_generator, scope, single_thread
+from fedbench.bench.system.seeding import generator, numpy_generator, scope, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
@@ -161,18 +161,29 @@ class _Rehearsal:
         out = torch.empty(layout.upload_size)
         task = Task(0, round_index, min(1, plan.local_epochs), None)
         self._personal.drop(0, round_index)  # else the result of the last call would come back
-        extras = self._runner.run(task, self._server, out).extras
+        asked, received = self._surveyed(task) if method.needs().survey else ({}, self._server)
+        extras = self._runner.run(task, received, out).extras
         sent = {name: value.double().flatten() for name, value in extras.items()}
-        if method.needs().survey:
-            asked = self._runner.run(replace(task, survey=True), self._server, out).extras
-            for name, value in asked.items():
-                sent[name] = torch.cat([sent.get(name, torch.empty(0)), value.double().flatten()])
+        for name, value in asked.items():
+            sent[name] = torch.cat([sent.get(name, torch.empty(0)), value.flatten()])
         for slot in layout.server:
             if slot.stop <= layout.num_averaged:
                 sent[slot.name] = out[slot.start : slot.stop].double()
         for slot, _, place in layout.row_places(0):
             sent[slot.name] = out[place].double()
         return sent
+
+    def _surveyed(self, task: Task) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the client's answers, float64, and the server's vector after them."""
+        empty = torch.empty(self._runner.layout.upload_size)
+        answers = self._runner.run(replace(task, survey=True), self._server, empty).extras
+        sums = {name: value.double() for name, value in answers.items()}
+        binding, index = self._runner.binding, task.round_index
+        with torch.no_grad():
+            binding.server.data.copy_(self._server)
+            server = Server(index, generator(self._setup.config.seed, "survey", index), {})
+            self._setup.method.server_survey(binding.net, sums, server)
+        return sums, binding.server.data.clone()
 
 
 def _labels(visible: Labels) -> np.ndarray:

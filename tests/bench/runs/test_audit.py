@@ -161,6 +161,14 @@ def test_aggregates_pass() -> None:
     audit(setup_of(Mean, mean=False))
 
 
+def test_a_round_with_a_survey_is_rehearsed_as_a_whole() -> None:
+    """Without what the server makes of the survey, the loss of this client would divide by zero."""
+    fields = {"method__statistics": "global", "method__hidden_dim": 2048}
+    setup = tiny_setup(tiny_config("lejepa", **fields))
+    assert set(single_samples(setup).values()) == {0}
+    audit(setup)
+
+
 def test_activations_are_single_samples(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"server-only parts.*activations.*per_sample=True"):
         train(setup_of(Split), tmp_path / "a")
