@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -74,10 +75,11 @@ def log_potential(unit: Tensor, t: float) -> Tensor:
         t: > 0.
 
     Returns:
-        Scalar in [-4 t, 0]; 0 if all rows coincide.
+        Scalar in [-4 t, 0], and at least -87; 0 if all rows coincide.
     """
     size = len(unit)
     squared = (2 - 2 * unit @ unit.T).clamp(min=0.0)  # (B, B)
     kernel = torch.exp(-t * squared)
     pairs = (kernel.sum() - kernel.diagonal().sum()) / (size * (size - 1))
-    return pairs.log()
+    # Kernels of distant points may be lost in float32 beside the ones of the diagonal.
+    return pairs.clamp(min=max(math.exp(-4 * t), torch.finfo(torch.float32).tiny)).log()

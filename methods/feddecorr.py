@@ -47,13 +47,13 @@ def squared_correlation(rows: Tensor) -> Tensor:
     Columns without variance correlate with none.
 
     Args:
-        rows: (B, d), d at least 2.
+        rows: (B, d).
 
     Returns:
-        Scalar in [0, 1]; 0 for a batch of one.
+        Scalar in [0, 1]; 0 for a batch of one or a single column.
     """
     size, dim = rows.shape
-    if size < 2:
+    if size < 2 or dim < 2:
         return rows.sum() * 0.0
     rows = rows.float()
     centred = rows - rows.mean(dim=0)

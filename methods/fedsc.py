@@ -36,8 +36,9 @@ class FedSC(Method):
     A round begins with a survey: every client of the cohort sends the correlation matrix of its
     projections, the server returns their sum, and a client takes its own out of it. Deviations: the
     release keeps the last matrix of clients that do not take part, here the cohort counts; its
-    encoder has no norm layers (Fixup), and it cuts gradients at length 3. A client that is alone in
-    a round has the plain loss.
+    encoder has no norm layers (Fixup), it cuts gradients at length 3, and its rate falls along a
+    cosine over the rounds, where `client.lr` is constant. A client that is alone in a round has the
+    plain loss.
 
     The noise is the release's: one draw per number and round, 0.00104 there, which protects an
     image nominally at best; no budget is claimed.

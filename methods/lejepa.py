@@ -44,8 +44,10 @@ class LeJEPA(Method):
     common directions, which add up to those of the pooled images. The statistic is that of a batch
     and all other clients' images together, times their number n + B: only the batch's share
     B / (n + B) of the means has a gradient, so that each of its images is pulled as hard as in the
-    local form, with the same loss where n = 0. Deviations: two views, both global; a projector of
-    two layers instead of three; no AdamW.
+    local form, with the same loss where n = 0. The others' sums are those of the round's start:
+    many local steps at a high rate push beyond the goal, and the term rises (docs/log.md).
+
+    Deviations: two views, both global; a projector of two layers instead of three; no AdamW.
     """
 
     weight: float = Field(0.05, gt=0, lt=1, description="share of SIGReg in the loss")

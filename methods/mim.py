@@ -45,7 +45,8 @@ class MaskedImages(Method):
     backbone sees the image with hidden patches at 0, the mean, and a convolutional decoder draws
     the image from its features: ours, since FedMAR (https://arxiv.org/abs/2607.02447), which
     compares both kinds, does not describe its convolutional one. Deviations: one crop and a flip,
-    as there; no warm-up; no class token.
+    as there; no warm-up; no class token; the number of visible patches is rounded, where MAE's
+    release cuts its fraction off.
     """
 
     ratio: float = Field(0.75, gt=0, lt=1, description="share of the patches that is hidden")

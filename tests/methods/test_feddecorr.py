@@ -41,6 +41,7 @@ def test_dead_units_and_single_rows_give_no_nan() -> None:
     assert rows.grad is not None
     assert bool(rows.grad.isfinite().all())
     assert float(squared_correlation(rows[:1].detach())) == 0.0
+    assert float(squared_correlation(rows[:, :1].detach())) == 0.0  # no pair of columns
 
 
 @pytest.mark.parametrize("on", ["features", "projections"])

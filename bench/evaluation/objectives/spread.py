@@ -66,8 +66,10 @@ class GlobalUniformity(Objective):
     """Minus the log of the mean of exp(s(x, y) / 0.2) over all pairs of images of all clients.
 
     The logarithm is outside of the mean, unlike in the objective's own uniformity, so the two are
-    different numbers even for one client. Estimated from 1,024 random frequencies; the error is
-    about 0.01 where clients' directions fill the sphere.
+    different numbers even for one client. Estimated from 1,024 random frequencies, the same in
+    every run. Where directions fill the sphere that is 0.01 to 0.08 off, and nearly as much for
+    all encoders of one dimension d: +0.07 at d = 16, -0.04 at 64, -0.02 at 128, +0.02 at 512. So
+    values compare between encoders of the same d.
     """
 
     name = "global-unif"
