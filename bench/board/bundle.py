@@ -38,7 +38,7 @@ from fedbench.bench.system.sealed_json import seal, unseal
 LICENCE = "CC0-1.0"
 MANIFEST = "manifest.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""First time that a .zip can hold; that of every entry."""
+"""Time of every entry of a .zip: the first that it can hold."""
 _ID = r"[0-9a-f]{20}"
 _STUDY = (
     r"trials/\w[\w.+=@-]{0,127}/(study\.json|best\.yaml|\d+\.parquet|bracket-\d+/rung-\d+\.json)"
@@ -166,7 +166,7 @@ def open_bundle(path: Path | str) -> Iterator[Bundle]:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Unpack a .zip whose names and sizes are those of a bundle."""
+    """Unpack a .zip, which may hold files of a bundle only."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = {entry.filename: entry for entry in archive.infolist() if not entry.is_dir()}

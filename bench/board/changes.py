@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
@@ -47,15 +46,17 @@ def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
         lines = {_key(line): line for line in group.lines}
         current = {} if later is None else {_key(line): line for line in later.lines}
         title = group.title if later is None else later.title
-        whole = "" if current else _class_left(before, after)
         for key in dict.fromkeys((*current, *lines)):
             first, second = lines.get(key), current.get(key)
             line = second or first
-            rank = None if first is None else first.rank
-            rank_now = None if second is None else second.rank
-            if line is not None and rank != rank_now:
-                cause = whole or _cause(first, second, lines, current)
-                found.append(Change(title, line.method, line.variant, rank, rank_now, cause))
+            ranks = [None if each is None else each.rank for each in (first, second)]
+            if line is not None and ranks[0] != ranks[1]:
+                cause = _class_left(before, after)
+                if current:
+                    cause = _rows_changed(first, second) or _others(
+                        _above(first, lines) ^ _above(second, current)
+                    )
+                found.append(Change(title, line.method, line.variant, ranks[0], ranks[1], cause))
     return tuple(found)
 
 
@@ -71,50 +72,33 @@ def _key(line: Line) -> tuple[str, str]:
     return line.method, line.config_id
 
 
-def _cause(
-    first: Line | None,
-    second: Line | None,
-    lines: dict[tuple[str, str], Line],
-    current: dict[tuple[str, str], Line],
-) -> str:
-    """Say why a line has another rank: its own rows, or those of lines around it."""
-    if first is None:
-        assert second is not None
-        return f"new, {_rows(len(second.row_ids))}"
-    if second is None:
-        return f"removed, {_rows(len(first.row_ids))}"
-    own = _rows_changed(first, second)
-    if own:
-        return own
-    others = Counter[tuple[str, str]]()
-    for key, line in current.items():
-        known = lines.get(key)
-        if _above(line, second) != (known is not None and _above(known, first)):
-            why = "new" if known is None else _rows_changed(known, line) or "moved"
-            others[line.method, why] += 1
-    for key, line in lines.items():
-        if key not in current and _above(line, first):
-            others[line.method, "removed"] += 1
-    named = [f"{f'{n} of ' * (n > 1)}{method} ({why})" for (method, why), n in others.items()]
-    return f"others: {', '.join(named)}" if named else "how rows are ranked"
+def _above(line: Line | None, lines: Mapping[tuple[str, str], Line]) -> set[tuple[str, str]]:
+    """Return the keys of better lines."""
+    if line is None or line.rank is None:
+        return set()
+    return {k for k, o in lines.items() if o.rank is not None and o.rank < line.rank}
 
 
-def _above(line: Line, other: Line) -> bool:
-    return line.rank is not None and other.rank is not None and line.rank < other.rank
+def _others(keys: Iterable[tuple[str, str]]) -> str:
+    """Name the methods of lines that came before or fell behind a line."""
+    methods = sorted({method for method, _ in keys})
+    return f"others: {', '.join(methods)}" if methods else "how rows are ranked"
 
 
-def _rows_changed(first: Line, second: Line) -> str:
-    added, removed = (
-        len({*a.row_ids} - {*b.row_ids}) for a, b in ((second, first), (first, second))
-    )
-    parts = [f"{_rows(added)} added"] * bool(added) + [f"{_rows(removed)} removed"] * bool(removed)
+def _rows_changed(first: Line | None, second: Line | None) -> str:
+    """Say what has changed about the rows of a line; empty if nothing has."""
+    before, after = (set() if line is None else {*line.row_ids} for line in (first, second))
+    if first is None or second is None:
+        number = len(before | after)
+        return f"{'new' if first is None else 'removed'}, {number} row{'s' * (number > 1)}"
+    parts = [
+        f"{len(rows)} row{'s' * (len(rows) > 1)} {how}"
+        for rows, how in ((after - before, "added"), (before - after, "removed"))
+        if rows
+    ]
     if not parts and first.values != second.values:
         parts = ["its rows have other values"]
     return ", ".join(parts)
-
-
-def _rows(number: int) -> str:
-    return f"{number} row{'' if number == 1 else 's'}"
 
 
 def changes_text(found: Sequence[Change], before: str, after: str) -> str:
@@ -123,18 +107,14 @@ def changes_text(found: Sequence[Change], before: str, after: str) -> str:
     Args:
         found: the changes.
         before: name of the earlier release.
-        after: that of the later one.
+        after: name of the later one.
     """
     lines = [f"# Ranks of {markdown(after)} that {markdown(before)} did not have", ""]
     if not found:
         return "\n".join([*lines, "No rank has changed.", ""])
     for board in dict.fromkeys(change.board for change in found):
-        lines += [
-            f"## {markdown(board)}",
-            "",
-            "| method | before | after | cause |",
-            "|---|---|---|---|",
-        ]
+        header = ["| method | before | after | cause |", "|---|---|---|---|"]
+        lines += [f"## {markdown(board)}", "", *header]
         for change in found:
             if change.board == board:
                 name = f"{change.method} ({change.variant})" if change.variant else change.method

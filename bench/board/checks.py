@@ -98,7 +98,7 @@ def check_configuration(claim: Claim) -> Iterator[str]:
     """Ids and columns follow from the configuration, settings from the study."""
     row, given = claim.row, claim.row.config
     if (given.spec, given.method) != (claim.config.spec, claim.config.method):
-        yield f"method fields {given.method} are not those of {claim.config.spec!r} in full"
+        yield f"method fields {given.method} differ from all fields of {claim.config.spec!r}"
     if canonical_json(json.loads(row.config_json)) != row.config_json:
         yield "config_json is not canonical JSON"
     for name, value in derived(given, row.dataset_revision).items():
@@ -134,7 +134,7 @@ def check_data(claim: Claim) -> Iterator[str]:
             " their cache with --data-dir"
         )
     elif claim.row.dataset != claim.facts.name:
-        yield f"dataset is {claim.row.dataset!r}, but the revision is that of {claim.facts.name!r}"
+        yield f"dataset is {claim.row.dataset!r}, but the revision is of {claim.facts.name!r}"
 
 
 def check_partition(claim: Claim) -> Iterator[str]:
@@ -341,7 +341,7 @@ def _identities(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
 
 
 def check_environment(claim: Claim) -> Iterator[str]:
-    """Times are in their order, and the platform's name is that of its record."""
+    """Times are in order, and the platform's name follows from its record."""
     row = claim.row
     if not _FIRST <= row.started_at <= row.finished_at <= datetime.now(UTC) + _CLOCK:
         yield f"it ran from {row.started_at:%F %T} to {row.finished_at:%F %T}"

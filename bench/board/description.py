@@ -1,4 +1,4 @@
-"""What lies beside the Parquet file of a release: data card, citation, Croissant description."""
+"""Files that describe the Parquet file of a release: data card, citation, Croissant."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Description:
     use: str
 
     def files(self, digest: str, size: int) -> Mapping[str, bytes]:
-        """Return the files beside the Parquet file, by name.
+        """Return the files that describe the Parquet file, by name.
 
         Args:
             digest: SHA-256 of the Parquet file.
@@ -193,7 +193,7 @@ _CARD = """\
 
 Comparing methods under equal conditions, replaying a search of hyperparameters under another
 label-free score, and finding out what a claim rests on. `fedbench leaderboard` ranks rows of one
-comparability class: those of different `benchmark_version`, data, partition, budget or probe have
+comparability class: rows of different `benchmark_version`, data, partition, budget or probe have
 no common rank.
 
 ## Where it comes from
@@ -231,35 +231,14 @@ _CONTEXT: dict[str, Any] = {
     "column": "cr:column",
     "conformsTo": "dct:conformsTo",
     "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "equivalentProperty": "cr:equivalentProperty",
     "extract": "cr:extract",
     "field": "cr:field",
     "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "rai": "http://mlcommons.org/croissant/RAI/",
     "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
     "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
     "sc": "https://schema.org/",
-    "separator": "cr:separator",
     "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
 }
-"""Croissant 1.0's context: its terms, and schema.org for the rest."""
+"""Croissant 1.0's terms that are used, and schema.org for the rest."""

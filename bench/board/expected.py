@@ -27,7 +27,7 @@ from fedbench.bench.training.setup import Setup
 class DataFacts:
     """Name and shapes of the data of a revision, and the data if a cache here has them.
 
-    `image_shape` is (C, H, W); `num_train` and `num_test` are those of the revision, after subsets.
+    `image_shape` is (C, H, W); `num_train` and `num_test` count images after subsets.
     """
 
     name: str

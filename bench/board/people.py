@@ -45,7 +45,7 @@ def person(name: str | None, orcid: str | None = None) -> Person | None:
         ConfigError: for an ORCID iD without a name, and as `Person`.
     """
     if name is None and orcid is not None:
-        raise ConfigError("--orcid needs --by NAME beside it")
+        raise ConfigError("--orcid needs --by NAME")
     return None if name is None else Person(name, orcid)
 
 

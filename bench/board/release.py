@@ -104,7 +104,7 @@ def release(
     table: str | None = None,
     row_ids: Collection[str] | None = None,
 ) -> Released:
-    """Write a release; see `fedbench.release`, whose `row_ids` are those of the grid `table`."""
+    """Write a release; see `fedbench.release`, `row_ids` are the runs of the grid `table`."""
     folder = Path(folder).expanduser()
     if not version or not version.replace(".", "").replace("-", "").isalnum():
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 `reproductions/<row_id>/<hash>.json` of a store holds the whole row that a repetition gave, who did
 it, and the hash of the results that it was compared with. A record counts if its comparison, made
-again, succeeds, and if nobody of its name submitted the row or counts already.
+again, succeeds, and if its author neither submitted the row nor counts already.
 """
 
 from __future__ import annotations

@@ -45,16 +45,16 @@ class BundleVerification:
     """
 
     bundle: str
-    id: str
-    by: Person | None
     rows: tuple[str, ...]
-    board: str | None
     checks: tuple[CheckCount, ...]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
-    reruns: tuple[Reproduction, ...]
-    added_to: str | None
     seconds: float
+    id: str = ""
+    by: Person | None = None
+    board: str | None = None
+    reruns: tuple[Reproduction, ...] = ()
+    added_to: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -131,8 +131,7 @@ def verify_bundle(
             )
             reruns.append(again)
             checker.notes += _slower(again)
-        bad = checker.problems or any(again.verdict == "different" for again in reruns)
-        if bad:
+        if checker.problems or any(again.verdict == "different" for again in reruns):
             target = None
         if target is not None:
             merge([opened.root], target)
@@ -160,7 +159,7 @@ def verify_bundle(
 def verify_claims(
     store: Store | Path | str | None = None, *, data_dir: Path | str | None = None
 ) -> BundleVerification:
-    """Check the rows of a store as those of a bundle; `verify` checks its files.
+    """Check the rows of a store like a bundle's; `verify` checks its files.
 
     Args:
         store: see `open_store`.
@@ -178,15 +177,10 @@ def verify_claims(
         checker(entry)
     return BundleVerification(
         bundle=str(store.root),
-        id="",
-        by=None,
         rows=tuple(dict.fromkeys(entry.row.row_id for entry in entries)),
-        board=None,
         checks=checker.counts,
         problems=tuple(checker.problems),
         notes=tuple(checker.notes),
-        reruns=(),
-        added_to=None,
         seconds=time.monotonic() - began,
     )
 

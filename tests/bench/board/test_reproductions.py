@@ -209,14 +209,16 @@ def test_ten_points_more_under_the_record_of_another_platform(
     assert reproductions(Store(tmp_path / "board")) == {}
 
 
-def test_a_tenth_of_all_times_is_noted_by_a_rerun(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_small_part_of_all_times_is_noted_by_a_rerun(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Seconds that agree with each other: only a repetition on the same hardware tells."""
     entry, row = more_right(made, 0)
-    span = (row.finished_at - row.started_at) / 10
+    span = (row.finished_at - row.started_at) / 1e6
     names = ("wall_seconds", "train_seconds")
-    columns = {name: (getattr(row, name) or 0) / 10 for name in names}
+    columns = {name: (getattr(row, name) or 0) / 1e6 for name in names}
     fast = row.model_copy(update=columns | {"finished_at": row.started_at + span})
-    points = tuple(point | {"seconds": point["seconds"] / 10} for point in entry.points)
+    points = tuple(point | {"seconds": point["seconds"] / 1e6} for point in entry.points)
     result = checked(made, tmp_path, Entry(fast, points), rerun=1)
     assert result.ok
     assert any(row.row_id in note and "hardware" in note for note in result.notes)
