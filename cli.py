@@ -1,6 +1,7 @@
 """The `fedbench` command: parse the command line, call a function of `fedbench`, print the result.
 
 Nothing heavy is imported here, so that `--help` is quick: names of `fedbench` load when first used.
+A command returns None or its exit code.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import typer
 
 import fedbench
 from fedbench.bench.system.arguments import grouped
+from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import (
     declared,
     groups,
     show_board,
     show_lists,
     show_results,
-    show_run,
     show_runs,
     show_tuning,
 )
@@ -36,6 +37,7 @@ from fedbench.bench.terminal.exit_codes import (
     in_utf8_mode,
     run_command,
 )
+from fedbench.bench.terminal.options import argument, option
 from fedbench.bench.terminal.progress import (
     DecodingProgress,
     RunProgress,
@@ -52,6 +54,8 @@ _SETTINGS: dict[str, Any] = {
 }
 app, data_app = typer.Typer(**_SETTINGS), typer.Typer(**_SETTINGS)
 app.add_typer(data_app, name="data")
+Code = int | None
+"""Exit code of a command; None = 0."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -66,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def command(
     example: str, *, of: typer.Typer = app, **settings: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Code]], Callable[..., Code]]:
     """Register a function as a command whose help ends in an example."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(function: Callable[..., Code]) -> Callable[..., Code]:
         entry = {"epilog": f"Example: {example}", "cls": groups.GroupedCommand, **settings}
         return of.command(**entry)(grouped(function))
 
@@ -79,7 +83,7 @@ def command(
 @app.callback(epilog="Example: fedbench run simclr --preset demo")
 def _main(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False,
+    version: Annotated[bool, option("Show the version.", "--version", "-V")] = False,
 ) -> None:
     """Tune, sweep and compare federated methods that learn without labels."""
     if version:
@@ -107,36 +111,26 @@ def _help_without_command(context: typer.Context) -> None:
 def run(
     spec: opt.Spec,
     *,
-    settings: groups.Settings,
-    workers: opt.Workers = None,
-    lanes: opt.Lanes = None,
-    checkpoint_seconds: opt.CheckpointSeconds = None,
-    track: opt.Track = None,
+    execution: groups.Execution,
     dry_run: opt.DryRun = False,
+    settings: groups.Settings,
     places: groups.Places,
     output: groups.Output,
 ) -> None:
     """Train one method, then evaluate its encoder."""
-    if not dry_run and lanes is None:
-        fork_server.start_early(workers, places.device)
-
-    common: dict[str, Any] = {**settings.values(), **places.values(), "workers": workers}
+    common = {**settings.values(), **places.values()}
     if dry_run:
-        output.show(fedbench.plan_run(spec, **common), show_run.show_plan)
+        plan = fedbench.plan_run(spec, workers=execution.workers, **common)
+        output.show(plan, show_runs.show_plan)
         return
+    if execution.lanes is None:
+        fork_server.start_early(execution.workers, places.device)
     with RunProgress(f"run {spec}", **output.verbosity) as progress:
-        result = fedbench.run(
-            spec,
-            lanes=lanes,
-            checkpoint_seconds=checkpoint_seconds,
-            track=opt.parse_names(track) or (),
-            on_progress=progress,
-            **common,
-        )
+        result = fedbench.run(spec, on_progress=progress, **execution.values(), **common)
     if result.stored_before:
         note(f"run {result.run_id} was in the store already; nothing was executed")
-    warn(*show_run.warnings(result.row))
-    output.show(result, show_run.show_result)
+    warn(*show_runs.warnings(result.row))
+    output.show(result, show_runs.show_result)
     if output.suggests:
         suggest("fedbench leaderboard", places.store)
 
@@ -146,95 +140,79 @@ def tune(
     spec: opt.Spec,
     *,
     search: groups.Search,
-    track: opt.Track = None,
-    dry_run: opt.DryRun = False,
-    settings: groups.StudySettings,
+    settings: groups.Settings,
     cluster: groups.Cluster,
     places: groups.Places,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Search for good hyperparameters without using labels."""
     with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
         result = fedbench.tune(
             spec,
-            track=opt.parse_names(track) or (),
             on_progress=progress,
-            dry_run=dry_run,
             **search.values(),
             **settings.values(),
             **places.values(),
             **cluster.values(),
         )
     output.show(result, show_tuning.show_study)
-    if (result.failed or result.best is None) and not dry_run:
-        raise typer.Exit(FAILED)
+    if (result.failed or result.best is None) and not search.dry_run:
+        return FAILED
     if output.suggests and result.config_file is not None:
         suggest(show_tuning.next_command(result, settings, places, cluster))
+    return None
 
 
 @command("fedbench sweep --grid heterogeneity --seeds 0,1,2")
 def sweep(
     *,
-    grid: opt.Grid,
-    methods: opt.Methods = None,
-    seeds: opt.Seeds = None,
-    tuned: opt.Tuned = None,
-    retry_failed: opt.RetryFailed = False,
+    grid: Annotated[
+        str,
+        option(
+            "Name of a grid, or its YAML file.",
+            complete=names.grids,
+            check=opt.yaml_name("grids"),
+        ),
+    ],
+    cells: groups.Cells,
     ids: opt.Ids = False,
-    track: opt.Track = None,
-    dry_run: opt.DryRun = False,
-    settings: groups.SweepSettings,
+    sources: groups.Sources,
     cluster: groups.Cluster,
     places: groups.Places,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Run all cells of a grid that are not in the store yet."""
     with SweepProgress(f"sweep {grid}", **output.verbosity) as progress:
         result = fedbench.sweep(
             grid,
-            methods=opt.parse_names(methods),
-            seeds=opt.parse_seeds(seeds, settings.seed),
-            tuned=opt.parse_tuned(tuned),
-            retry_failed=retry_failed,
-            track=opt.parse_names(track) or (),
             on_progress=progress,
-            dry_run=dry_run,
-            **settings.without_seed(),
+            **cells.values(),
+            **sources.values(),
             **places.values(),
             **cluster.values(),
         )
     output.show(result, partial(show_tuning.show_sweep, ids=ids))
-    if result.failed and not dry_run:
-        raise typer.Exit(FAILED)
-    if output.suggests and not dry_run:
+    if result.failed and not cells.dry_run:
+        return FAILED
+    if output.suggests and not cells.dry_run:
         suggest(f"fedbench leaderboard --grid {shlex.quote(grid)}", places.store)
+    return None
 
 
 # Results
 
 
+def _warn(problems: Sequence[str], store: Path | None) -> None:
+    """Name files of a store that could not be read, and the command that says more."""
+    warn(*problems)
+    if problems:
+        suggest("fedbench verify", store)
+
+
 @command("fedbench runs --method simclr --where data.alpha=0.1")
-def runs(
-    *,
-    method: opt.MethodFilter = None,
-    dataset: opt.DatasetFilter = None,
-    preset: opt.PresetFilter = None,
-    status: opt.StatusFilter = None,
-    where: opt.Where = None,
-    limit: opt.Limit = 30,
-    store: opt.StoreDir = None,
-    output: groups.Output,
-) -> None:
+def runs(*, filters: groups.Filters, store: opt.StoreDir = None, output: groups.Output) -> None:
     """List stored runs, newest first."""
-    listing = fedbench.runs(
-        store,
-        method=method,
-        dataset=dataset,
-        preset=preset,
-        status=status,
-        where=opt.parse_set(where, "--where"),
-        limit=limit or None,
-    )
+    listing = fedbench.runs(store, **filters.values())
     warn(*listing.problems)
     output.show(listing, show_runs.show_listing)
 
@@ -248,68 +226,53 @@ def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: groups.Output
 @command("fedbench leaderboard --grid heterogeneity --format markdown")
 def leaderboard(
     *,
-    grid: opt.GridFilter = None,
-    dataset: opt.DatasetFilter = None,
-    metric: opt.Metric = "linear",
-    format_: opt.FormatName = None,
-    published: opt.Published = True,
-    reach: opt.Reach = None,
-    min_seeds: opt.MinSeeds = 1,
+    board: groups.Board,
+    format_: Annotated[
+        opt.Format | None, option("Format of the output; default: table.", "--format")
+    ] = None,
     ids: opt.Ids = False,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Rank the runs in the store."""
     form = opt.parse_format(format_, output.json)
-    ranking = fedbench.leaderboard(
-        store,
-        grid=grid,
-        dataset=dataset,
-        metric=metric,
-        published=published,
-        reach=reach,
-        min_seeds=min_seeds,
-    )
-    warn(*ranking.problems)
-    if ranking.problems:
-        suggest("fedbench verify", store)
+    ranking = fedbench.leaderboard(store, **board.values())
+    _warn(ranking.problems, store)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     show_results.show_leaderboard(ranking, form, quiet=output.quiet, ids=ids)
-    if strict and ranking.problems:
-        raise typer.Exit(UNREADABLE)
+    return UNREADABLE if strict and ranking.problems else None
 
 
 @command("fedbench report results.html --grid heterogeneity")
 def report(
-    file: opt.ReportFile,
+    file: Annotated[Path, argument("File to write; its name ends in .html.", "FILE")],
     *,
     grid: opt.GridFilter = None,
     dataset: opt.DatasetFilter = None,
     strict: opt.Strict = False,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
+    folders: groups.Folders,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Write one web page with charts and tables. It needs no network."""
-    result = fedbench.report(file, store, grid=grid, dataset=dataset, data_dir=data_dir)
-    warn(*result.problems)
-    if result.problems:
-        suggest("fedbench verify", store)
+    result = fedbench.report(file, grid=grid, dataset=dataset, **folders.values())
+    _warn(result.problems, folders.store)
     output.show(result, show_results.show_report)
-    if strict and result.problems:
-        raise typer.Exit(UNREADABLE)
+    return UNREADABLE if strict and result.problems else None
 
 
 @command("fedbench studies simclr-810893d84f")
 def studies(
-    study: opt.ShownStudy = None,
+    study: Annotated[
+        str | None,
+        argument("Study to show in full; default: list all.", "STUDY", names.studies),
+    ] = None,
     *,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Show tuning studies: trials, cost, correlations."""
     views = fedbench.studies(store)
     warn(*views.problems)
@@ -319,13 +282,14 @@ def studies(
         emit_json([view.as_dict() for view in views])
     else:
         show_tuning.show_studies(views)
-    if strict and views.problems:
-        raise typer.Exit(UNREADABLE)
+    return UNREADABLE if strict and views.problems else None
 
 
 @command("fedbench dashboard simclr-810893d84f")
 def dashboard(
-    study: opt.JournalStudy = None,
+    study: Annotated[
+        str | None, argument("Study to write; default: all.", "STUDY", names.studies)
+    ] = None,
     *,
     store: opt.StoreDir = None,
     output: groups.Output,
@@ -341,41 +305,35 @@ def dashboard(
 
 @command("fedbench figures 0123456789abcdef0123 --out figures")
 def figures(
-    run_ids: opt.RunIds,
+    run_ids: Annotated[
+        list[str],
+        argument(
+            "Run ids, or unambiguous beginnings of them; drawn side by side.",
+            "RUN_ID…",
+            names.run_ids,
+        ),
+    ],
     *,
-    out: opt.PictureFolder = Path("figures"),
-    format_: opt.PictureFormatName = opt.PictureFormat.BOTH,
-    images: opt.Images = 1000,
-    client: opt.ClientId = None,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
+    pictures: groups.Pictures,
+    folders: groups.Folders,
     output: groups.Output,
 ) -> None:
     """Draw angles between classes and t-SNE maps of test features."""
-    result = fedbench.figures(
-        run_ids,
-        out,
-        forms=format_.names,
-        num_images=images,
-        client_id=client,
-        store=store,
-        data_dir=data_dir,
-    )
+    result = fedbench.figures(run_ids, **pictures.values(), **folders.values())
     output.show(result, show_results.show_figures)
 
 
 @command("fedbench export 0123456789abcdef0123 encoder.safetensors")
 def export(
     run_id: opt.RunId,
-    file: opt.EncoderFile,
+    file: Annotated[Path, argument("File to write; its name ends in .safetensors.", "FILE")],
     *,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
+    folders: groups.Folders,
     output: groups.Output,
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
-    exported = fedbench.export_encoder(run_id, file, store=store, data_dir=data_dir)
-    show_lists.show_record(exported, output.json)
+    exported = fedbench.export_encoder(run_id, file, **folders.values())
+    show_lists.show_values(exported, output.json)
 
 
 @command("fedbench reproduce 0123456789abcdef0123")
@@ -383,13 +341,15 @@ def reproduce(
     run_id: opt.RunId,
     *,
     data: opt.DataName = None,
-    keep: opt.NewStore = None,
+    keep: Annotated[
+        Path | None, option("Store for the new run; default: discard it.", metavar="DIR")
+    ] = None,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     workers: opt.Workers = None,
     places: groups.Places,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Repeat a stored run and compare every bit of its result."""
     from fedbench.bench.board.people import person
 
@@ -405,63 +365,74 @@ def reproduce(
         )
     output.show(result, show_results.show_reproduction)
     if result.verdict == "different":
-        raise typer.Exit(DIFFERENT)
+        return DIFFERENT
     if who is not None:
         from fedbench.bench.board.reproductions import record_reproduction
 
         store = fedbench.open_store(places.store)
         note(f"recorded in {record_reproduction(store, result, who)}")
+    return None
 
 
 @command("fedbench merge ~/anna/leaderboards ~/ben/leaderboards")
 def merge(
-    stores: opt.Stores,
+    stores: Annotated[list[Path], argument("Folders of the stores to merge.", "STORE…")],
     *,
-    dry_run: opt.MergeDryRun = False,
+    dry_run: opt.DryRun = False,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Merge other stores; other bits from another platform are kept beside, else refused."""
     merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
     output.show(merged, partial(show_results.show_merged, dry_run=dry_run))
-    if strict and merged.problems:
-        raise typer.Exit(UNREADABLE)
+    return UNREADABLE if strict and merged.problems else None
 
 
 @command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
 def submit(
-    run_ids: opt.SubmittedIds = None,
+    run_ids: Annotated[
+        list[str] | None,
+        argument("Runs to pack: ids, or unambiguous beginnings.", "RUN_ID…", names.run_ids),
+    ] = None,
     *,
-    all_: opt.AllRuns = False,
-    out: opt.BundleFile = None,
-    by: opt.By = None,
+    all_: Annotated[
+        bool, option("Pack every run that has a curve and did not fail.", "--all")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        option("A .zip, or a new folder; default: fedbench-ID.zip here.", "--out", "-o"),
+    ] = None,
+    by: Annotated[str | None, option("Your name, which the bundle tells others.")] = None,
     orcid: opt.Orcid = None,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
+    folders: groups.Folders,
     output: groups.Output,
 ) -> None:
     """Pack runs into a bundle for others, and show how to propose it to a board."""
     result = fedbench.submit(
-        run_ids or (),
-        store,
-        every=all_,
-        file=out,
-        by=by,
-        orcid=orcid,
-        data_dir=data_dir,
+        run_ids or (), every=all_, file=out, by=by, orcid=orcid, **folders.values()
     )
     output.show(result, show_board.show_submission)
 
 
 @command("fedbench release release-2026.11 --version 2026.11 --against old.parquet")
 def release(
-    folder: opt.ReleaseFolder,
+    folder: Annotated[Path, argument("New or empty folder.", "FOLDER")],
     *,
-    version: opt.ReleaseVersion,
-    against: opt.Against = None,
-    table: opt.ReleaseTable = None,
+    version: Annotated[str, option("Version of the release, such as 2026.11.", metavar="TEXT")],
+    against: Annotated[
+        Path | None,
+        option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
+    ] = None,
+    table: Annotated[
+        str | None,
+        option(
+            "Write the runs of a grid as a table, a line for each measured round.",
+            metavar="GRID",
+            complete=names.grids,
+        ),
+    ] = None,
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
@@ -472,18 +443,28 @@ def release(
 
 @command("fedbench verify --store leaderboards")
 def verify(
-    bundle: opt.CheckedBundle = None,
+    bundle: Annotated[
+        Path | None,
+        argument("A .zip or folder of `fedbench submit`; default: check the store.", "BUNDLE"),
+    ] = None,
     *,
-    rerun: opt.Rerun = 0,
-    add_to: opt.AddTo = None,
-    claims: opt.Claims = False,
+    rerun: Annotated[
+        int, option("Also run N rows again, which the bundle's hash chooses.", min=0)
+    ] = 0,
+    add_to: Annotated[
+        Path | None,
+        option("Store that takes the rows if nothing contradicts them.", metavar="DIR"),
+    ] = None,
+    claims: Annotated[
+        bool, option("Check the rows of the store as those of a bundle.", "--claims")
+    ] = False,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     data: opt.DataName = None,
     workers: opt.Workers = None,
     places: groups.Places,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Check every file of the store, or a bundle of others' rows: files, ids, ledger, copies."""
     opt.check_verify(bundle, rerun=rerun, add_to=add_to, claims=claims, by=by)
     result: Any
@@ -511,8 +492,7 @@ def verify(
     else:
         result = fedbench.verify(places.store)
         output.show(result, show_results.show_verification)
-    if not result.ok:
-        raise typer.Exit(UNREADABLE)
+    return None if result.ok else UNREADABLE
 
 
 # Settings and data
@@ -523,7 +503,7 @@ def config(
     spec: opt.Spec,
     *,
     settings: groups.Settings,
-    yaml: opt.AsYaml = False,
+    yaml: Annotated[bool, option("Print YAML that --config accepts.", "--yaml")] = False,
     data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
@@ -538,7 +518,12 @@ def config(
 
 
 @command("fedbench explain client.lr")
-def explain(key: opt.Key, spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
+def explain(
+    key: Annotated[str, argument("Dotted name of a value, such as client.lr.", "KEY", names.keys)],
+    spec: opt.ShownSpec = None,
+    *,
+    output: groups.Output,
+) -> None:
     """Explain one value: meaning, range, and what every preset makes of it."""
     output.show(fedbench.explain(key, spec), show_lists.show_explanations)
 
@@ -546,14 +531,20 @@ def explain(key: opt.Key, spec: opt.ShownSpec = None, *, output: groups.Output) 
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
 def partition(
     *,
-    labels: opt.Labels = None,
+    labels: Annotated[
+        str | None,
+        option(
+            "Partition N examples in C equal classes instead of the data set; needs no images.",
+            metavar="balanced:N:C",
+        ),
+    ] = None,
     settings: groups.Settings,
     data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
     """Show how the clients of a preset share its data."""
     made = fedbench.partition(labels=labels, data_dir=data_dir, **settings.values())
-    output.show(made, partial(show_lists.show_partition, labels=labels))
+    output.show(made, show_lists.show_partition)
 
 
 def _add_list(kind: str, summary: str) -> None:
@@ -588,7 +579,13 @@ _add_list("spaces", "List search spaces: the hyperparameters that can be tuned."
 
 
 @command("fedbench objectives lidar")
-def objectives(name: opt.ShownObjective = None, *, output: groups.Output) -> None:
+def objectives(
+    name: Annotated[
+        str | None, argument("Objective; default: all objectives.", "NAME", names.objectives)
+    ] = None,
+    *,
+    output: groups.Output,
+) -> None:
     """List the scores that need no label, or show one; bytes are a client's at 128 dimensions."""
     records = show_lists.records("objectives")
     if name is None:
@@ -599,7 +596,11 @@ def objectives(name: opt.ShownObjective = None, *, output: groups.Output) -> Non
 
 
 @command("fedbench schema grid > grid.schema.json")
-def schema(kind: opt.FileKind, *, output: groups.Output) -> None:
+def schema(
+    kind: Annotated[str, argument("Kind of file: grid, space or preset.", "KIND", names.kinds)],
+    *,
+    output: groups.Output,
+) -> None:
     """Print the JSON schema of a YAML file, for editors."""
     emit_json(fedbench.schema(kind))
 
@@ -617,9 +618,14 @@ def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -
 
 @command("fedbench data prepare cifar10", of=data_app)
 def prepare(
-    name: opt.DatasetName,
+    name: Annotated[
+        str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME", names.datasets)
+    ],
     *,
-    set_: opt.Set = None,
+    set_: Annotated[
+        list[str] | None,
+        option("How it is read, by dotted name; repeatable.", "--set", metavar="KEY=VALUE"),
+    ] = None,
     data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
@@ -627,25 +633,26 @@ def prepare(
     values = opt.parse_set(set_)
     with DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = fedbench.prepare_data(name, set=values, data_dir=data_dir, on_progress=progress)
-    show_lists.show_record(prepared, output.json)
+    show_lists.show_values(prepared, output.json)
 
 
 @command("fedbench doctor --address auto")
 def doctor(
     *,
-    address: opt.Address = None,
-    store: opt.StoreDir = None,
-    data_dir: opt.DataDir = None,
+    address: Annotated[
+        str | None,
+        option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT"),
+    ] = None,
+    folders: groups.Folders,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path
     from fedbench.bench.tuning.doctor import checkup
 
-    result = checkup(fedbench.open_store(store), as_path(data_dir), address)
+    result = checkup(fedbench.open_store(folders.store), as_path(folders.data_dir), address)
     output.show(result, show_lists.show_checks)
-    if result.exit_code:
-        raise typer.Exit(result.exit_code)
+    return result.exit_code
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Output of the command line: results on stdout, everything else on stderr.
 
-The only module that imports rich, and it does so only for a terminal. A pipe gets plain text: no
-colours, no box characters, no wrapping.
+Rich is imported for a terminal only.
 """
 
 from __future__ import annotations
@@ -14,45 +13,16 @@ import shlex
 import sys
 import textwrap
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from fedbench.bench.system.errors import DataError
-from fedbench.bench.system.text import single_line, visible, visible_json
+from fedbench.bench.system.text import visible, visible_json
 from fedbench.bench.terminal.notebook import CellOutput, in_notebook
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
-
-WORDS = frozenset(
-    {
-        *("method", "notes", "variant", "name", "key", "value", "source", "summary"),
-        *("preset", "cells", "status", "how to get it", "largest classes"),
-        *("id", "run ids", "data", "setting", "metric", "what", "note", "default"),
-        *("range", "meaning", "origin", "when", "formula", "better", "over", "contraction"),
-        *("check", "compares", "cause"),
-    }
-)
-"""Headings of columns that are aligned to the left; all other columns hold numbers."""
-
-_FOLDED = frozenset(
-    {
-        *("notes", "note", "value", "source", "summary", "cells", "how to get it", "meaning"),
-        *("largest classes", "setting", "range", "when", "run ids", "formula", "compares"),
-        *("cause", "variant"),
-    }
-)
-"""Headings of columns whose text may take several lines on a terminal."""
-
-_DROPPED_FIRST = (
-    "setting",
-    *("% / GB", "per GB", "minutes", "MB down", "MB up", "local %"),
-    *("objective", "k-NN %", "published", "notes", "gain", "preset", "data", "formula"),
-)
-"""Headings of columns that a narrow terminal does without, in this order."""
-
 
 _LONGEST_LINE = 2000
 """Characters of a line on stderr; the middle of a longer one is left out."""
@@ -67,18 +37,19 @@ def emit(text: str) -> None:
         SystemExit: with code 0, if the reader of a pipe has closed it, or the terminal is gone.
         DataError: if stdout is a file that cannot be written.
     """
-    _write(visible(text))
+    write(visible(text))
 
 
 def emit_wrapped(text: str) -> None:
     """Write a result as lines that fit a terminal; elsewhere as it is. See `emit`."""
     if is_terminal(sys.stdout):
-        width = _console(sys.stdout).width
+        width = rich_console(sys.stdout).width
         text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
     emit(text)
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
+    """Write a result to stdout that has its control characters already; see `emit`."""
     try:
         sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
         sys.stdout.flush()
@@ -94,7 +65,7 @@ def emit_json(value: Any) -> None:
     text = visible_json(value, indent=2)
     if not takes_unicode():
         text = re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match[0])[1:-1], text)
-    _write(text)
+    write(text)
 
 
 def takes_unicode() -> bool:
@@ -201,7 +172,8 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _console(stream: TextIO) -> Console:
+def rich_console(stream: TextIO) -> Console:
+    """Return the console that draws on a terminal."""
     from rich.console import Console
 
     return Console(
@@ -212,101 +184,6 @@ def _console(stream: TextIO) -> Console:
         soft_wrap=False,
         force_terminal=True,
     )
-
-
-def show_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    title: str = "",
-    bold: Sequence[bool] = (),
-) -> None:
-    """Print a table to stdout: drawn by rich on a terminal, plain aligned columns elsewhere.
-
-    Args:
-        header: headings; columns whose heading is in `WORDS` are aligned to the left.
-        rows: cells, one list for each row.
-        title: line above the table.
-        bold: for each row, whether a terminal shows it in bold.
-    """
-    header, title = list(map(single_line, header)), single_line(title)
-    rows = [list(map(single_line, row)) for row in rows]
-    if not is_terminal(sys.stdout):
-        emit(plain_table(header, rows, title=title))
-        return
-    from rich import box
-    from rich.table import Table
-
-    console = _console(sys.stdout)
-    whole = header
-    header, rows, console.width = _fitting(header, rows, console.width)
-    style = not os.environ.get("NO_COLOR")
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold" if style else "",
-        header_style="bold cyan" if style else "",
-        box=box.ROUNDED,
-    )
-    for name in header:
-        side: Literal["left", "right"] = "left" if name in WORDS else "right"
-        table.add_column(name, justify=side, overflow="fold", no_wrap=name not in _FOLDED)
-    for index, row in enumerate(rows):
-        in_bold = style and index < len(bold) and bold[index]
-        table.add_row(*row, style="bold" if in_bold else "")
-    with console.capture() as captured:
-        console.print(table)
-    _write(captured.get())
-    if dropped := [name for name in whole if name not in header]:
-        emit_wrapped(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
-
-
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
-    """Format a table as text, with two spaces between columns.
-
-    >>> print(plain_table(["name", "size"], [["a", "10"], ["bc", "2"]], title="things"))
-    things
-    name  size
-    a       10
-    bc       2
-    """
-    widths = _widths(header, rows)
-    lines = [title] if title else []
-    for row in (header, *rows):
-        cells = [
-            cell.ljust(width) if name in WORDS else cell.rjust(width)
-            for cell, width, name in zip(row, widths, header, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-
-
-def _fitting(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
-) -> tuple[Sequence[str], Sequence[Sequence[str]], int]:
-    """Leave out columns that a narrow terminal has no room for; columns of words may wrap.
-
-    Returns:
-        Headings, rows, and the width of the table: more than the terminal's if what nothing can be
-        left out of has no room. Lines are then broken by the terminal, but no number is cut.
-    """
-    for name in (*_DROPPED_FIRST, ""):
-        needed = [
-            min(size, 16) if column in _FOLDED else size
-            for column, size in zip(header, _widths(header, rows), strict=True)
-        ]
-        whole = sum(needed) + 3 * len(needed) + 1
-        if whole <= width:
-            break
-        if name in header:
-            place = list(header).index(name)
-            header = [*header[:place], *header[place + 1 :]]
-            rows = [[*row[:place], *row[place + 1 :]] for row in rows]
-    return header, rows, max(width, whole)
 
 
 class Status:
@@ -337,7 +214,7 @@ class Status:
         elif self.live:
             from rich.live import Live
 
-            console = _console(sys.stderr)
+            console = rich_console(sys.stderr)
             self._drawn = Live("", console=console, transient=True, refresh_per_second=4)
             self._drawn.start()
         self.update(f"{self.title} · {self.first_step}")

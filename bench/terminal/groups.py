@@ -1,61 +1,418 @@
-"""Options that several commands share, grouped in dataclasses; Typer sees each field."""
+"""Options in groups: dataclasses whose fields are keyword arguments of the functions of `fedbench`.
+
+Typer sees each field; the command takes the whole group and passes it on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_type_hints
 
 from typer.core import TyperCommand
 
 from fedbench.bench.evaluation.objectives.names import GATE, SHIPPED, may_exist
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.terminal import completion
+from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json
+from fedbench.bench.terminal.options import count, option, place, processes
 from fedbench.bench.tuning.rungs import FIDELITIES
 from fedbench.bench.tuning.samplers import SAMPLERS
 
+_METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE"}
+"""By the type of an option whose value has no other name in the help."""
+_KIND = re.compile(r"<(?:list\[)?(int|float|str|Path)[^|>]*>")
+_config = partial(option, panel="Configuration")
+_output = partial(option, panel="Output")
+_CLUSTER = "Runs at a time"
+_LANES = "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs."
+
 
 def _objective(name: str) -> str:
-    """Refuse an unknown objective before torch is loaded."""
     if not may_exist(name):
         more = f"; each may end in {GATE}"
         raise UnknownNameError("objective", name, [*OF_CLIENTS, *SHIPPED], more)
     return name
 
 
+def _trackers(text: str | None) -> str | None:
+    from fedbench.bench.results.trackers import TRACKERS
+
+    for name in opt.parse_names(text) or ():
+        opt.one_of("tracker", TRACKERS)(name)
+    return text
+
+
 class GroupedCommand(TyperCommand):
-    """Command whose help lists options in groups: its own ones first."""
+    """Command whose help lists options under headings: its own ones first."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then the options of each group under its heading."""
-        sections: dict[str, list[tuple[str, str]]] = {
-            name: [] for name in ("Arguments", "Options", *_HEADINGS.values())
-        }
-        params = self.get_params(ctx)
-        names = {param.name for param in params}
-        heading_of = {
-            field.name: heading
-            for kind, heading in _HEADINGS.items()
-            for field in fields(kind)
-            # An option of one of these names may mean something else where the others are missing.
-            if kind is Places or names.issuperset(other.name for other in fields(kind))
-        }
-        for param in params:
+        """Write arguments, then the options under each heading."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is None:
                 continue
             if param.param_type_name == "argument":
-                name = record[0].partition(" <")[0]  # without the Python type
-                sections["Arguments"].append((name, record[1]))
-            else:
-                sections[heading_of.get(param.name or "", "Options")].append(record)
+                sections["Arguments"].append((record[0].partition(" <")[0], record[1]))
+                continue
+            flags = _KIND.sub(lambda kind: _METAVARS[kind[1]], record[0])
+            heading = getattr(param, "rich_help_panel", "") or "Options"
+            sections.setdefault(heading, []).append((flags, record[1]))
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Options that are passed on together."""
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for a function of `fedbench`."""
+        return dict(vars(self))
+
+    def words(self) -> list[str]:
+        """Return the options that were given, for the command line of a following command."""
+        hints = get_type_hints(type(self), include_extras=True)
+        words = []
+        for field in fields(self):
+            value, info = getattr(self, field.name), hints[field.name].__metadata__[0]
+            flags = [name for name in (info.default, *info.param_decls) if isinstance(name, str)]
+            flag = flags[0] if flags else f"--{field.name.replace('_', '-')}"
+            if value != field.default:
+                for item in value if isinstance(value, list) else [value]:
+                    words += [flag, f"{item:g}" if isinstance(item, float) else str(item)]
+        return words
+
+
+@dataclass(frozen=True)
+class Sources(Group):
+    """Sources of a configuration, without its seed."""
+
+    preset: Annotated[
+        str | None,
+        _config(
+            "Preset to start from, or its YAML file; default: the one that a --config file names,"
+            " else demo.",
+            complete=names.presets,
+            check=opt.yaml_name("presets"),
+        ),
+    ] = None
+    config_files: Annotated[
+        list[Path] | None,
+        _config("YAML file whose values override the preset's; repeatable.", "--config"),
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        _config(
+            "Set a value by its dotted name; repeatable.",
+            metavar="KEY=VALUE",
+            complete=names.settings,
+        ),
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for a function of `fedbench`."""
+        read = {"set": opt.parse_set(self.set), "config_files": self.config_files or ()}
+        return {**vars(self), **read}
+
+    def without(self, keys: Collection[str]) -> Sources:
+        """Return the group without a seed and without the `--set` of these dotted names."""
+        kept = [text for text in self.set or () if text.partition("=")[0].strip() not in keys]
+        return Sources(self.preset, self.config_files, kept or None)
+
+
+@dataclass(frozen=True)
+class Settings(Sources):
+    """Sources of a configuration."""
+
+    seed: Annotated[
+        int | None,
+        _config("Seed of all random draws; for tune, of the search and of each trial's first run."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Folders(Group):
+    """Places of results and data."""
+
+    store: opt.StoreDir = None
+    data_dir: opt.DataDir = None
+
+
+@dataclass(frozen=True)
+class Places(Folders):
+    """Places of results and data, and the device."""
+
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        place("Device to compute on; auto prefers a GPU.", metavar=None),
+    ] = "auto"
+
+
+@dataclass(frozen=True)
+class Tracked(Group):
+    """Viewers of runs."""
+
+    track: Annotated[
+        str | None,
+        option(
+            "Show runs while they go on in tensorboard, wandb or both.",
+            metavar="NAME,…",
+            check=_trackers,
+        ),
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for a function of `fedbench`."""
+        return {**vars(self), "track": opt.parse_names(self.track) or ()}
+
+
+@dataclass(frozen=True)
+class Execution(Tracked):
+    """How one run is executed."""
+
+    workers: opt.Workers = None
+    lanes: Annotated[int | None, option(_LANES, min=1, max=256)] = None
+    checkpoint_seconds: Annotated[
+        float | None,
+        option(
+            "Least seconds between checkpoints; by default every round of up to 1,000 has one, and"
+            " in longer runs 10 s lie between.",
+            min=0.0,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Cluster(Group):
+    """Number of runs at a time, and their resources."""
+
+    concurrency: Annotated[
+        int | None,
+        count(
+            "Number of runs at a time; default: as many as fit. For processes within a run see"
+            " --cpus-per-trial.",
+            *("--concurrency", "--workers"),
+            panel=_CLUSTER,
+        ),
+    ] = None
+    gpus_per_trial: Annotated[
+        float | None,
+        processes("GPUs per run; may be a fraction, such as 0.5.", panel=_CLUSTER, min=0),
+    ] = None
+    cpus_per_trial: Annotated[
+        int,
+        processes("Processes that train the clients of one run, one core each.", panel=_CLUSTER),
+    ] = 1
+    lanes: Annotated[int | None, option(_LANES, panel=_CLUSTER, min=1, max=256)] = None
+    address: Annotated[
+        str | None,
+        option(
+            "Ray cluster to join, or auto; default: this machine.",
+            metavar="HOST:PORT",
+            panel=_CLUSTER,
+        ),
+    ] = None
+    wait_for_nodes: Annotated[
+        float,
+        option(
+            "Seconds to wait for a node that can hold a run; asks an autoscaler.",
+            panel=_CLUSTER,
+            min=0,
+        ),
+    ] = 0.0
+    checkpoint_dir: Annotated[
+        Path | None,
+        option(
+            "Folder for checkpoints of unfinished runs, on a disk that all nodes see.",
+            metavar="DIR",
+            panel=_CLUSTER,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Search(Tracked):
+    """How a study searches: the fields of `fedbench.bench.tuning.search.Search`, with their help.
+
+    An option of `tune` is declared here, and there.
+    """
+
+    trials: Annotated[int, count("Number of trials in the study.")] = 20
+    seeds_per_trial: Annotated[int, count("Runs per trial; its score is their mean.")] = 1
+    sampler: Annotated[
+        str,
+        option(
+            f"Search algorithm: {'; '.join(f'{n} ({s.help})' for n, s in SAMPLERS.items())}.",
+            complete=names.samplers,
+            check=opt.one_of("sampler", SAMPLERS),
+        ),
+    ] = "tpe"
+    batch_size: Annotated[
+        int | None,
+        count(
+            "Trials suggested together, part of the study's identity; default: as many as run at a"
+            " time, 4 on CPUs.",
+            "--batch",
+        ),
+    ] = None
+    space_file: Annotated[
+        Path | None, option("Search space to use instead of the method's own.", "--space")
+    ] = None
+    watch_labels: Annotated[
+        bool, option("Record accuracies too; the search never uses them.", "--watch-labels")
+    ] = False
+    stop_hopeless: Annotated[
+        bool,
+        option("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless"),
+    ] = False
+    study_name: Annotated[
+        str | None, option("Name of the study; default: made from its settings.", "--study")
+    ] = None
+    objective: Annotated[
+        str,
+        option(
+            "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
+            " learnt nothing.",
+            complete=names.objectives,
+            check=_objective,
+        ),
+    ] = "align-unif"
+    fidelity: Annotated[
+        str,
+        option(
+            "Compare trials after fewer rounds and continue the best: none or halving.",
+            complete=names.fidelities,
+            check=opt.one_of("fidelity", FIDELITIES),
+        ),
+    ] = "none"
+    eta: Annotated[int | None, count("One trial in N goes on after a rung; default: 4.", min=2)] = (
+        None
+    )
+    rungs: Annotated[
+        int | None, count("Rungs of a bracket; default: 3, or as many as rounds allow.", min=2)
+    ] = None
+    dry_run: opt.DryRun = False
+
+
+@dataclass(frozen=True)
+class Cells(Tracked):
+    """Which cells of a grid are run."""
+
+    methods: Annotated[
+        str | None,
+        option("Methods to run instead of the grid's.", metavar="A,B", complete=names.spec_list),
+    ] = None
+    seeds: Annotated[
+        str | None,
+        option("Seeds to run instead of the grid's.", "--seeds", "--seed", metavar="0,1"),
+    ] = None
+    tuned: Annotated[
+        str | None,
+        option(
+            "Use the best values of these studies or of files written by tune; auto: of each"
+            " method's latest study on the same data.",
+            metavar="STUDY,…",
+        ),
+    ] = None
+    retry_failed: Annotated[
+        bool, option("Run cells again that failed before.", "--retry-failed")
+    ] = False
+    dry_run: opt.DryRun = False
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for `fedbench.sweep`."""
+        return {
+            **super().values(),
+            "methods": opt.parse_names(self.methods),
+            "seeds": opt.parse_seeds(self.seeds),
+            "tuned": self.tuned if self.tuned == "auto" else opt.parse_names(self.tuned),
+        }
+
+
+@dataclass(frozen=True)
+class Pictures(Group):
+    """Which pictures are drawn."""
+
+    folder: Annotated[Path, option("Folder to write files to.", "--out", metavar="DIR")] = Path(
+        "figures"
+    )
+    forms: Annotated[
+        Literal["png", "svg", "both"], option("Format of the pictures.", "--format")
+    ] = "both"
+    num_images: Annotated[
+        int, count("Maximum number of test images on each map.", "--images", min=10)
+    ] = 1000
+    client_id: Annotated[
+        int | None, option("Client whose encoder is drawn, if encoders differ.", "--client", min=0)
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for `fedbench.figures`."""
+        return {**vars(self), "forms": ("png", "svg") if self.forms == "both" else (self.forms,)}
+
+
+@dataclass(frozen=True)
+class Filters(Group):
+    """Which stored runs are listed."""
+
+    method: Annotated[
+        str | None, option("Only runs of this method.", metavar="SPEC", complete=names.specs)
+    ] = None
+    dataset: opt.DatasetFilter = None
+    preset: Annotated[
+        str | None, option("Only runs that started from this preset.", complete=names.presets)
+    ] = None
+    status: Annotated[
+        str | None,
+        option("Only runs that ended so: ok, error or diverged.", complete=names.statuses),
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        option(
+            "Only runs with this value, of a key or a column; repeatable.",
+            metavar="KEY=VALUE",
+            complete=names.settings,
+        ),
+    ] = None
+    limit: Annotated[int, option("Show at most so many; 0 = all.", min=0)] = 30
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for `fedbench.runs`."""
+        where = opt.parse_set(self.where, "--where")
+        return {**vars(self), "where": where, "limit": self.limit or None}
+
+
+@dataclass(frozen=True)
+class Board(Group):
+    """What a leaderboard ranks."""
+
+    grid: opt.GridFilter = None
+    dataset: opt.DatasetFilter = None
+    metric: Annotated[
+        str,
+        option(
+            "Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
+            " effective_rank, std_ratio, or another that the runs have measured."
+        ),
+    ] = "linear"
+    published: Annotated[
+        bool, option("Show published numbers beside ours.", "--published/--no-published")
+    ] = True
+    reach: Annotated[
+        float | None,
+        option("Add the rounds and GB to reach this k-NN accuracy, such as 0.6."),
+    ] = None
+    min_seeds: Annotated[
+        int, option("Leave out lines with fewer than N seeds; diverged ones count.", min=1)
+    ] = 1
 
 
 class Record(Protocol):
@@ -69,203 +426,13 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Sources of a configuration."""
-
-    preset: opt.Preset = None
-    set_: opt.Set = None
-    config: opt.Config = None
-    seed: opt.Seed = None
-
-    def values(self) -> dict[str, Any]:
-        """Return keyword arguments for the functions of `fedbench`."""
-        return {**self.without_seed(), "seed": self.seed}
-
-    def words(self, without: Collection[str] = ()) -> list[str]:
-        """Return the options except the seed, for the command line of a following command.
-
-        Args:
-            without: dotted names whose `--set` is left out.
-        """
-        texts = [text for text in self.set_ or () if text.partition("=")[0].strip() not in without]
-        return _words({"--preset": self.preset, "--config": self.config, "--set": texts})
-
-    def without_seed(self) -> dict[str, Any]:
-        """Return keyword arguments for a sweep, which takes its seeds from other options."""
-        return {
-            "preset": self.preset,
-            "set": opt.parse_set(self.set_),
-            "config_files": self.config or (),
-        }
-
-
-@dataclass(frozen=True)
-class StudySettings(Settings):
-    """Sources of the configuration of a study; each trial derives its seeds."""
-
-    seed: opt.StudySeed = None
-
-
-@dataclass(frozen=True)
-class Search:
-    """How a study searches: the fields of `fedbench.bench.tuning.search.Search`, with their help.
-
-    An option of `tune` is declared here, and there.
-    """
-
-    trials: Annotated[
-        int, opt.option("N", "Number of trials in the study.", min=1, max=opt.RUNS)
-    ] = 20
-    seeds_per_trial: Annotated[
-        int, opt.option("N", "Runs per trial; its score is their mean.", min=1, max=opt.RUNS)
-    ] = 1
-    sampler: Annotated[
-        str,
-        opt.option(
-            "NAME",
-            "Search algorithm: "
-            + "; ".join(f"{name} ({sampler.help})" for name, sampler in SAMPLERS.items())
-            + ".",
-            autocompletion=completion.samplers,
-            callback=opt.one_of("sampler", SAMPLERS),
-        ),
-    ] = "tpe"
-    batch_size: Annotated[
-        int | None,
-        opt.option(
-            "N",
-            "Trials suggested together, part of the study's identity; default: as many as run at a"
-            " time, 4 on CPUs.",
-            "--batch",
-            min=1,
-            max=opt.RUNS,
-        ),
-    ] = None
-    space_file: Annotated[
-        Path | None,
-        opt.option("FILE", "Search space file to use instead of the method's own.", "--space"),
-    ] = None
-    watch_labels: Annotated[
-        bool, opt.choice("Record accuracies too; the search never uses them.", "--watch-labels")
-    ] = False
-    stop_hopeless: Annotated[
-        bool,
-        opt.choice("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless"),
-    ] = False
-    study_name: Annotated[
-        str | None,
-        opt.option("NAME", "Name of the study; default: made from its settings.", "--study"),
-    ] = None
-    objective: Annotated[
-        str,
-        opt.option(
-            "NAME",
-            "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
-            " learnt nothing.",
-            autocompletion=completion.objectives,
-            callback=_objective,
-        ),
-    ] = "align-unif"
-    fidelity: Annotated[
-        str,
-        opt.option(
-            "NAME",
-            "Compare trials after fewer rounds and continue the best: none or halving.",
-            autocompletion=completion.fidelities,
-            callback=opt.one_of("fidelity", FIDELITIES),
-        ),
-    ] = "none"
-    eta: Annotated[
-        int | None,
-        opt.option("N", "One trial in N goes on after a rung; default: 4.", min=2, max=opt.RUNS),
-    ] = None
-    rungs: Annotated[
-        int | None,
-        opt.option(
-            "N", "Rungs of a bracket; default: 3, or as many as rounds allow.", min=2, max=opt.RUNS
-        ),
-    ] = None
-
-    def values(self) -> dict[str, Any]:
-        """Return keyword arguments for `fedbench.tune`."""
-        return vars(self)
-
-
-@dataclass(frozen=True)
-class SweepSettings(Settings):
-    """Sources of the configuration of a sweep over several seeds."""
-
-    seed: opt.SweepSeed = None
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places of results and data, and the device."""
-
-    store: opt.StoreDir = None
-    data_dir: opt.DataDir = None
-    device: opt.DeviceName = opt.Device.AUTO
-
-    def values(self) -> dict[str, Any]:
-        """Return keyword arguments for the functions of `fedbench`."""
-        return {"store": self.store, "data_dir": self.data_dir, "device": self.device.value}
-
-    def words(self) -> list[str]:
-        """Return the options for the command line of a following command."""
-        device = None if self.device is opt.Device.AUTO else self.device.value
-        return _words({"--store": self.store, "--data-dir": self.data_dir, "--device": device})
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Number of runs at a time, and their resources."""
-
-    concurrency: opt.Concurrency = None
-    workers: opt.CellWorkers = None
-    gpus_per_trial: opt.GpusPerTrial = None
-    cpus_per_trial: opt.CpusPerTrial = 1
-    lanes: opt.Lanes = None
-    address: opt.Address = None
-    wait_for_nodes: opt.WaitForNodes = 0.0
-    checkpoint_dir: opt.CheckpointDir = None
-
-    def values(self) -> dict[str, Any]:
-        """Return keyword arguments for the functions of `fedbench`."""
-        return {
-            "concurrency": opt.parse_workers(self.workers, self.concurrency),
-            "gpus_per_trial": self.gpus_per_trial,
-            "cpus_per_trial": self.cpus_per_trial,
-            "lanes": self.lanes,
-            "address": self.address,
-            "wait_for_nodes": self.wait_for_nodes,
-            "checkpoint_dir": self.checkpoint_dir,
-        }
-
-    def words(self) -> list[str]:
-        """Return the options for the command line of a following command."""
-        number = opt.parse_workers(self.workers, self.concurrency)
-        gpus = None if self.gpus_per_trial is None else f"{self.gpus_per_trial:g}"
-        return _words(
-            {
-                "--concurrency": number,
-                "--gpus-per-trial": gpus,
-                "--cpus-per-trial": None if self.cpus_per_trial == 1 else self.cpus_per_trial,
-                "--lanes": self.lanes,
-                "--address": self.address,
-                "--wait-for-nodes": f"{self.wait_for_nodes:g}" if self.wait_for_nodes else None,
-                "--checkpoint-dir": self.checkpoint_dir,
-            }
-        )
-
-
-@dataclass(frozen=True)
 class Output:
     """Form of the output, and how much of it."""
 
-    json: opt.Json = False
-    quiet: opt.Quiet = False
-    verbose: opt.Verbose = False
-    debug: opt.Debug = False
+    json: Annotated[bool, _output("Print one JSON document on stdout.", "--json")] = False
+    quiet: Annotated[bool, _output("Show no progress and no hints.", "--quiet", "-q")] = False
+    verbose: Annotated[bool, _output("Show more progress.", "--verbose", "-v")] = False
+    debug: Annotated[bool, _output("Show the traceback of an error.", "--debug")] = False
 
     def show(self, result: R, as_text: Callable[[R], None]) -> None:
         """Print a result: its record with `--json`, else with a function that prints text."""
@@ -280,21 +447,3 @@ class Output:
     def suggests(self) -> bool:
         """True unless `--json` or `--quiet` forbids to name the next command."""
         return not (self.json or self.quiet)
-
-
-_HEADINGS: Mapping[type, str] = {
-    Settings: "Configuration",
-    Places: "Places",
-    Cluster: "Runs at a time",
-    Output: "Output",
-}
-"""Groups whose options have a heading of their own in the help."""
-
-
-def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as words of a command line; a list repeats its option, None leaves it out."""
-    words = []
-    for name, value in options.items():
-        for item in value if isinstance(value, list) else [value]:
-            words += [] if item is None else [name, str(item)]
-    return words

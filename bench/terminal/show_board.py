@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbench.bench.terminal.console import emit, show_table
+from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.show_results import limit_of
+from fedbench.bench.terminal.tables import show_table
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.terminal.console import emit, emit_json, emit_wrapped, show_table
+from fedbench.bench.terminal.console import emit, emit_json, emit_wrapped
+from fedbench.bench.terminal.tables import show_table
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:

@@ -1,58 +1,183 @@
-"""Text about stored runs: a list of them, and one in full."""
+"""Text about runs: what one would cost, its result, a list of stored ones, and one in full."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.terminal.console import emit, note, show_table, takes_unicode, warn
-from fedbench.bench.terminal.show_run import warnings
-from fedbench.bench.terminal.units import count, duration, size
+from fedbench.bench.results.metrics import METRICS, contraction
+from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
+from fedbench.bench.terminal.tables import show_record, show_records
+from fedbench.bench.terminal.units import count, text
 
 if TYPE_CHECKING:
     from fedbench.bench.results.listing import Listing
     from fedbench.bench.results.store.row import Row
     from fedbench.bench.runs.describe import Description
+    from fedbench.bench.runs.run import RunPlan, RunResult
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_CURVE = 40
 _CURVES = ("loss", "objective", "knn_acc", "linear_acc", "projection_std_ratio")
+_BEFORE = "untrained_"
+_PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
+_COST = ("bytes_up", "bytes_down", "wall_seconds")
+_LISTED = (
+    *("id", "method", "preset", "dataset", "partition", "alpha", "num_clients", "num_rounds"),
+    *("seed", "status", "linear_acc", "knn_acc", "objective", "finished_at"),
+)
+_PROVENANCE = (
+    *("row_id", "finished_at", "wall_seconds", "package_version", "git_sha", "benchmark_version"),
+    *("dataset", "dataset_revision", "partition_hash", "device", "hardware", "platform", "grid"),
+    *("study_id", "measured_from", "argv"),
+)
+
+
+def show_plan(plan: RunPlan) -> None:
+    """Print what a run would do and cost."""
+    record, data = plan.as_dict(), plan.config.data
+    show_record(
+        f"{plan.config.spec} · preset {plan.preset} · seed {plan.config.seed}",
+        {
+            "data": f"{data.name}, {data.num_clients} clients, {data.partition},"
+            f" alpha {data.alpha:g}",
+            "rounds": f"{count(plan.config.federation.num_rounds, 'round', comma=False)} with"
+            f" {plan.config.cohort_size} clients each",
+            "local_epochs": plan.config.client.local_epochs,
+            "local_steps": [text("steps", record["local_steps"]), plan.local_steps.idle],
+            **{name: record[name] for name in ("device", "status", "run_id", "measured_from")},
+            **record["estimate"],
+            "store": plan.store,
+        },
+    )
+
+
+def show_result(result: RunResult) -> None:
+    """Print the result of a run: objective, accuracies, cost, privacy."""
+    emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
+    _show_metrics(
+        {n: v for n, v in result.metrics.items() if "_acc" in n or n.endswith("objective")}
+    )
+    record = result.as_dict()
+    stored = {"stored_in": result.paths["run"] or result.paths["store"]}
+    names = (*_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
+    show_record("", {**record["cost"], **record["privacy"], **record, **stored}, names)
+
+
+def warnings(row: Row) -> list[str]:
+    """List the problems of a finished run: divergence, weights that stay, collapse, contraction."""
+    metrics, problems = _metrics(row), list[str]()
+    if row.status == "diverged":
+        rounds = f"{row.rounds_done or 0} of {row.num_rounds} rounds"
+        problems.append(
+            f"the run diverged after {rounds}: loss or weights are not finite, so nothing was"
+            " evaluated; try a lower client.lr"
+        )
+    if row.unmoved:
+        problems.append(
+            "no weight has moved: all that is measured is that of the encoder before training"
+        )
+    if row.collapsed:
+        problems.append(
+            f"the encoder has collapsed: spread of features {metrics['std_ratio'] or 0:.3f}, of"
+            f" projections {metrics.get('projection_std_ratio') or 0:.3f} (1 = even, 0 = constant)"
+        )
+    elif narrower := contraction(metrics, _before(metrics)):
+        problems.append(f"the encoder is narrower than before training: {narrower}")
+    return problems
+
+
+def _metrics(row: Row) -> dict[str, float | None]:
+    columns = {name: getattr(row, name) for name in METRICS if name != "collapsed"}
+    return {**columns, **json.loads(row.metrics_json or "{}")}
+
+
+def _before(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {n.removeprefix(_BEFORE): v for n, v in metrics.items() if n.startswith(_BEFORE)}
+
+
+def _show_metrics(metrics: Mapping[str, float | None]) -> None:
+    """Print the metrics that were measured, beside those of the encoder before training."""
+    before = _before(metrics)
+    records = []
+    for name, value in metrics.items():
+        if value is None or name.startswith(_BEFORE):
+            continue
+        record = {"metric": name, "trained": text(name, value)}
+        if (first := before.get(name)) is not None:
+            gain = text(name, value - first)
+            record |= {
+                "random init": text(name, first),
+                "gain": gain if gain.startswith("-") else f"+{gain}",
+            }
+        records.append(record)
+    show_records(records, ("metric", "trained", "random init", "gain"))
 
 
 def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
-    now = datetime.now(UTC)
-    header = ["id", "method", "preset", "data", "setting", "seed", "status"]
-    header += ["linear %", "k-NN %", "objective", "age"]
-    rows = [
-        [
-            *(short, row.method, row.preset, row.dataset, _setting(row), str(row.seed), row.status),
-            *(_percent(row.linear_acc), _percent(row.knn_acc)),
-            "" if row.objective is None else f"{row.objective:.3f}",
-            age((now - row.finished_at).total_seconds()),
-        ]
+    records = [
+        {"id": short, **dict(row)}
         for row, short in zip(listing.rows, listing.short_ids, strict=True)
     ]
-    if not rows:
+    if not records:
         note("no run fits")
         return
-    show_table(header, rows)
-    if listing.total > len(rows):
-        note(f"{len(rows)} of {count(listing.total, 'run')}; --limit shows more")
+    show_records(records, _LISTED)
+    if listing.total > len(records):
+        note(f"{len(records)} of {count(listing.total, 'run')}; --limit shows more")
 
 
-def age(seconds: float) -> str:
-    """Format how long ago something was, in its largest unit.
+def show_description(description: Description) -> None:
+    """Print a run in full: results, curves, configuration, traffic, provenance, commands."""
+    row = description.row
+    emit(f"{row.method} · preset {row.preset} · {row.dataset} · seed {row.seed} · {row.status}")
+    if row.error is not None:
+        emit(f"error: {row.error}")
+    warn(*warnings(row))
+    _show_metrics(_metrics(row))
+    _show_curves(description.curve)
+    emit("\n")
+    config = [
+        {"key": key, "value": json.dumps(value), "source": source}
+        for key, (value, source) in description.config.items()
+    ]
+    show_records(config, ("key", "value", "source"), title="configuration")
+    if description.sources_unknown:
+        note(f"sources are unknown: {description.sources_unknown}")
+    flows = [
+        {"what": f"{name} {way}", **flow}
+        for way, groups in json.loads(row.traffic_json or "{}").items()
+        for name, flow in groups.items()
+    ]
+    if flows:
+        emit("\n")
+        names = ("what", "messages", "bytes", "revealing")
+        show_records(flows, names, title="sent between clients and server")
+    emit("\n")
+    show_record("provenance", dict(row), _PROVENANCE)
+    show_record("", {"repeat it": description.commands})
 
-    >>> age(5), age(7300), age(3e5)
-    ('5 s', '2 h', '3 d')
-    """
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+
+def _show_curves(curve: Sequence[Mapping[str, Any]]) -> None:
+    records = []
+    for name in _CURVES:
+        points = [(p["round_index"] + 1, p[name]) for p in curve if p.get(name) is not None]
+        if len(points) > 1:
+            values = [value for _, value in points]
+            records.append(
+                {
+                    "curve": name,
+                    "least to greatest": sparkline(values) if takes_unicode() else "",
+                    "first": text(name, values[0]),
+                    "last": text(name, values[-1]),
+                    "rounds": f"{points[0][0]} to {points[-1][0]}",
+                }
+            )
+    if records:
+        emit("\n")
+        show_records(records, tuple(records[0]))
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -67,121 +192,3 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     width = (high - low) or 1.0
     return "".join(_BARS[round((v - low) / width * (len(_BARS) - 1))] for v in values)
-
-
-def show_description(description: Description) -> None:
-    """Print a run in full: results, curves, configuration, traffic, provenance, commands."""
-    row = description.row
-    emit(f"{row.method} · preset {row.preset} · {row.dataset} · seed {row.seed} · {row.status}")
-    if row.error is not None:
-        emit(f"error: {row.error}")
-    warn(*warnings(row))
-    _show_metrics(row)
-    _show_curves(description)
-    rows = [[key, json.dumps(v), source] for key, (v, source) in description.config.items()]
-    emit("\n")
-    show_table(["key", "value", "source"], rows, title="configuration")
-    if description.sources_unknown:
-        note(f"sources are unknown: {description.sources_unknown}")
-    _show_traffic(row)
-    _show_provenance(row)
-    emit("\nrepeat it:")
-    for command in description.commands:
-        emit(f"  {command}")
-
-
-def _show_metrics(row: Row) -> None:
-    values = {
-        name: getattr(row, name)
-        for name in ("objective", "align", "unif", "knn_acc", "linear_acc", "linear_paper_acc")
-    }
-    before = {
-        name: getattr(row, f"untrained_{name}", None)
-        for name in ("objective", "knn_acc", "linear_acc")
-    }
-    values |= {"effective_rank": row.effective_rank, "final_loss": row.final_loss}
-    more = json.loads(row.metrics_json or "{}")
-    before |= {
-        n.removeprefix("untrained_"): v for n, v in more.items() if n.startswith("untrained_")
-    }
-    values |= {n: v for n, v in more.items() if not n.startswith("untrained_")}
-    lines = [
-        [name, _number(name, value), _number(name, before.get(name))]
-        for name, value in values.items()
-        if value is not None
-    ]
-    if lines:
-        emit("\n")
-        show_table(["metric", "trained", "untrained"], lines)
-
-
-def _show_curves(description: Description) -> None:
-    lines = []
-    for name in _CURVES:
-        points = [
-            (p["round_index"] + 1, p[name]) for p in description.curve if p.get(name) is not None
-        ]
-        if len(points) < 2:
-            continue
-        values = [value for _, value in points]
-        drawn = sparkline(values) if takes_unicode() else ""
-        ends = f"{_number(name, values[0])} to {_number(name, values[-1])}"
-        lines.append(f"  {name:22} {drawn}  {ends}, rounds {points[0][0]} to {points[-1][0]}")
-    if lines:
-        emit("\ncurves, each between its least and its greatest:")
-        emit("\n".join(lines))
-
-
-def _show_traffic(row: Row) -> None:
-    flows = json.loads(row.traffic_json or "{}")
-    lines = [
-        [f"{name} {way}", f"{flow['messages']:,}", size(flow["bytes"]), f"{flow['revealing']:,}"]
-        for way, groups in flows.items()
-        for name, flow in groups.items()
-    ]
-    scoring = json.loads(row.metrics_json or "{}").get("objective_bytes")
-    if lines and scoring:  # not in the ledger of the method
-        lines.append(["label-free scores up, each scoring", "", size(int(scoring)), ""])
-    if lines:
-        emit("\n")
-        header = ["what", "messages", "bytes", "show an image"]
-        show_table(header, lines, title="sent between clients and server")
-
-
-def _show_provenance(row: Row) -> None:
-    took = "" if row.wall_seconds is None else f", {duration(row.wall_seconds)}"
-    entries = {
-        "run id": row.row_id,
-        "finished": f"{row.finished_at:%Y-%m-%d %H:%M} UTC{took}",
-        "fedbench": f"{row.package_version}, commit {row.git_sha or 'unknown'}",
-        "benchmark": f"version {row.benchmark_version}",
-        "data": f"{row.dataset}, revision {row.dataset_revision[:16]}",
-        "partition": f"hash {row.partition_hash[:16]}",
-        "computed on": ", ".join(filter(None, (row.device, row.hardware))),
-        "platform": row.platform,
-        "grid": row.grid,
-        "study": row.study_id,
-        "weights of": row.measured_from,
-        "command": row.argv,
-    }
-    emit("\nprovenance:")
-    for name, text in entries.items():
-        if text:
-            emit(f"  {name:12} {text}")
-
-
-def _setting(row: Row) -> str:
-    alpha = "" if row.alpha is None else f" {row.alpha:g}"
-    return f"{row.partition}{alpha}, {row.num_clients} clients, {count(row.num_rounds, 'round')}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value * 100:.1f}"
-
-
-def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    if name.endswith("_bytes"):
-        return size(int(value))
-    return f"{value * 100:.1f} %" if name.endswith("_acc") else f"{value:.4g}"

@@ -1,23 +1,65 @@
-"""Durations, sizes, counts, fractions and settings as text for people."""
+"""Values of records as text for people: one format for each kind of number."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
+
+
+def text(name: str, value: Any) -> str:
+    """Format a value of a record; a number by its name, which tells the unit.
+
+    >>> text("linear_acc", 0.7972), text("bytes_up", 12_000), text("wall_seconds", 95)
+    ('79.7 %', '12.0 kB', '1 min 35 s')
+    >>> text("objective", -0.25), text("num_train", 1201), text("finish_hours", {1: 2.5})
+    ('-0.25', '1,201', '1: 2 h 30 min')
+    >>> text("cached", True), text("seeds", [0, 1]), text("error", None)
+    ('yes', '0, 1', '')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    if isinstance(value, int | float):
+        return _number(name, value)
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {text(name, each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(text(name, each) for each in value)
+    return str(value)
+
+
+def _number(name: str, value: float) -> str:
+    if "_acc" in name:
+        return f"{value * 100:.1f} %"
+    if "bytes" in name:
+        return size(value)
+    if name.endswith("hours"):
+        return duration(value * 3600)
+    if name.endswith("seconds"):
+        return duration(value)
+    if isinstance(value, int):
+        return str(value) if name == "seed" else f"{value:,}"
+    return f"{value:g}" if value.is_integer() else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
     """Format a time span.
 
-    >>> duration(7.4), duration(95), duration(7300)
-    ('7 s', '1 min 35 s', '2 h 1 min')
+    >>> duration(0.0241), duration(7.4), duration(95), duration(7300), duration(3e5)
+    ('24.1 ms', '7 s', '1 min 35 s', '2 h 1 min', '3 d 11 h')
     """
+    if 0 < seconds < 0.5:
+        return f"{seconds * 1000:.3g} ms"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 172_800:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
 def size(num_bytes: float) -> str:
@@ -41,31 +83,13 @@ def count(number: int, noun: str, plural: str = "", *, comma: bool = True) -> st
     return f"{number:{',' if comma else ''}} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def percent(value: float) -> str:
-    """Format a fraction as a percentage with one decimal.
-
-    >>> percent(0.7972)
-    '79.7 %'
-    """
-    return f"{value * 100:.1f} %"
-
-
-def spread(least: float, median: float, most: float) -> str:
-    """Format the range of some numbers.
-
-    >>> spread(0, 7, 1200), spread(19, 19, 19)
-    ('0 to 1,200 (median 7)', '19')
-    """
-    return f"{most:,}" if least == most else f"{least:,} to {most:,} (median {median:,g})"
-
-
 def parameters(values: Mapping[str, Any]) -> str:
-    """Format settings on one line.
+    """Format settings on one line, as `--set` takes them.
 
-    >>> parameters({"client.lr": 0.0312345, "client.batch_size": 16})
-    'client.lr=0.03123 client.batch_size=16'
+    >>> parameters({"client.lr": 0.0312345678, "client.batch_size": 16, "data.alpha": 100.0})
+    'client.lr=0.0312346 client.batch_size=16 data.alpha=100'
     """
     return " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in values.items()
     )

@@ -17,7 +17,7 @@ from cells import STORE, linear, minus, ran, spread  # the module beside this on
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.terminal.console import plain_table
+from fedbench.bench.terminal.tables import plain_table
 from fedbench.bench.tuning.grid import load_grid
 
 FOLDER = Path(__file__).resolve().parent

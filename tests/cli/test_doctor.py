@@ -47,8 +47,7 @@ def test_a_machine_that_is_fine(call: Call, tmp_path: Path) -> None:
     assert "simclr" in checks["methods"]["detail"]
     assert f"{store}: 0 rows" in checks["store"]["detail"]
     assert not store.exists()
-    text = call("doctor", "--store", store).out
-    assert text.startswith("ok       python ")
+    assert checks["python"]["detail"] in call("doctor", "--store", store).out
 
 
 def test_what_is_missing_is_a_problem(
@@ -57,15 +56,14 @@ def test_what_is_missing_is_a_problem(
     monkeypatch.setattr(nodes, "PACKAGES", ("ray", "no-such-package"))
     answer = call("doctor", "--store", tmp_path)
     assert answer.code == 3
-    assert "problem  packages" in answer.out
-    assert "missing: no-such-package (reinstall fedbench)" in answer.out
+    assert "no-such-package" in answer.out
     (tmp_path / "file").write_text("")
     answer = call("doctor", "--store", tmp_path / "file", "--json")
     assert answer.code == 5
     assert not answer.json["ok"]
     nobody = call("doctor", "--store", tmp_path, "--address", "127.0.0.1:1")
     assert nobody.code == 3
-    assert "no Ray cluster answers at '127.0.0.1:1'" in nobody.out
+    assert "127.0.0.1:1" in nobody.out
 
 
 def test_the_nodes_of_a_cluster(
@@ -88,18 +86,18 @@ def test_the_nodes_of_a_cluster(
 
     monkeypatch.setattr("fedbench.bench.tuning.ray.session.ray_session", lambda *_: Session())
     monkeypatch.setattr(nodes, "survey", lambda **_: reports)
-    answer = call("doctor", "--store", tmp_path, "--address", "head:6379")
+    answer = call("doctor", "--store", tmp_path, "--address", "head:6379", "--json")
     assert answer.code == 3
-    lines = [" ".join(line.split()) for line in answer.out.splitlines() if "node " in line]
-    assert lines == [
-        "ok node a (10.0.0.1) 16 CPU, 2 GPU, 64 GB of memory, H100",
-        "problem node b (10.0.0.2) 8 CPU, 0 GPU, 64 GB of memory, H100; torch is not installed"
-        " (install the same packages as here on every node)",
-        "warning node c (10.0.0.3) 8 CPU, 0 GPU, 64 GB of memory, H100; numpy 1 (here 2)"
-        " (results may differ in their last digits)",
-        "problem node 10.0.0.4 8 CPU, 0 GPU; does not answer within 60 s"
-        " (install the same packages as here on every node)",
+    found = [check for check in answer.json["checks"] if check["name"].startswith("node ")]
+    assert [(check["name"], check["status"]) for check in found] == [
+        ("node a (10.0.0.1)", "ok"),
+        ("node b (10.0.0.2)", "problem"),
+        ("node c (10.0.0.3)", "warning"),
+        ("node 10.0.0.4", "problem"),
     ]
+    assert "2 GPU" in found[0]["detail"]
+    assert "torch" in found[1]["detail"]
+    assert "numpy 1 (here 2)" in found[2]["detail"]
 
 
 @pytest.mark.parametrize(

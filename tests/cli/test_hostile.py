@@ -14,7 +14,8 @@ import pytest
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.terminal.console import note, show_table
+from fedbench.bench.terminal.console import note
+from fedbench.bench.terminal.tables import show_table
 
 Call = Callable[..., Any]
 

@@ -167,21 +167,13 @@ def test_lists(call: Call, kind: str) -> None:
     assert all(record["name"] in text for record in records)
 
 
-def test_grids_show_what_each_preset_sweeps(call: Call) -> None:
-    lines = [re.split(r"  +", line) for line in call("grids").out.splitlines()]
-    first = next(index for index, line in enumerate(lines) if line[0] == "heterogeneity")
-    assert lines[first][1:3] == ["demo", "alpha 0.1, 1, 100 × seeds 0, 1 × 3 methods"]
-    rest = next(line for line in lines[first:] if line[1] == "all others")
-    assert rest[2] == "alpha 0.001, 0.1, 1, 100000 × seeds 0, 1, 2 × 3 methods"
-
-
 def test_methods_have_their_fields(call: Call) -> None:
     records = {record["name"]: record for record in call("methods", "--json").json}
     assert records["simclr"]["fields"]["temperature"]["default"] == 0.1
     assert records["simclr"]["aliases"] == ["local-simclr"]
     assert records["uv"]["kind"] == "add-on"
     assert "base" not in records["uv"]["fields"]
-    assert "(fed-simclr = simclr+uv)" in call("methods").out
+    assert "fed-simclr" in call("methods").out
     assert set(records["uv"]["goes_with"]) <= set(records)
 
 
@@ -203,8 +195,6 @@ def test_config_says_where_values_come_from(
     assert sources["data.alpha"] == "--set"
     text = call(*words).out
     assert "data.alpha" in text
-    assert "(code): of its released code" not in text  # all of demo is ours
-    assert "(code): of its released code" in call("config", "simclr", "--preset", "mi").out
 
 
 def test_config_yaml_is_a_file_for_config(call: Call, tmp_path: Path) -> None:
@@ -226,9 +216,8 @@ def test_partition_needs_no_images(call: Call) -> None:
     assert sum(document["sizes"]) == 1000
     assert len(document["class_counts"]) == len(document["rotation_bins"]) == 100
     assert set(document["classes_per_client"]) == {"ge_1_mean", "ge_1pct_mean"}
-    text = call(*words).out
-    assert text.startswith("labels balanced:1000:10 · dirichlet-balanced · ")
-    assert "1,000 images to 100 clients" in text
+    lines = call(*words).out.splitlines()
+    assert lines[-1].split()[0] == "99"  # the last client
 
 
 def test_missing_images_are_exit_code_5_and_name_the_remedy(call: Call) -> None:

@@ -36,14 +36,11 @@ def test_the_plan_of_a_run_has_its_steps(call: Call, tmp_path: Path) -> None:
         "num_clients": 250,
         "idle_clients": 49,
     }
-    text = call(*words).out
-    assert "0 to 2 (median 2) per client and round" in text
-    assert "49 of 250 clients never train: they hold at most 4 images" in text
+    assert "49 of 250 clients" in call(*words).out
 
 
 def test_the_plan_of_a_sweep_has_its_steps(call: Call, tmp_path: Path) -> None:
     words = ("sweep", "--grid", "scaling", "--methods", "simclr", "--seeds", 0)
     answer = call(*words, *SMALL, "--store", tmp_path, "--dry-run")
     assert answer.code == 0
-    assert "per client and round" in answer.out
-    assert "never train" not in answer.out
+    assert "idle_clients" in answer.out

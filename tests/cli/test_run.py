@@ -41,7 +41,7 @@ def test_run_again_reads_the_store(call: Call, store: Path, finished: Any) -> No
     assert again.code == 0
     assert "was in the store already" in again.err
     assert finished.json["run_id"] in again.out
-    assert "untrained encoder" in again.out
+    assert "random init" in again.out
     assert "next: fedbench leaderboard --store '" in again.err
 
 
@@ -63,7 +63,7 @@ def test_dry_run_executes_nothing(call: Call, tmp_path: Path) -> None:
     words = ("run", "supervised", *QUICK, *settings, "--store", store)
     text = call(*words, "--dry-run")
     assert text.code == 0
-    assert "1 round with 2 clients each" in text.out
+    assert "2 clients" in text.out
     document = call(*words, "--dry-run", "--json").json
     assert document["status"] == "planned"
     # 200 images on 4 clients: 50 each, in batches of 10 -> 5 steps, in 2 epochs, for each of 2

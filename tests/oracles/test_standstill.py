@@ -15,7 +15,7 @@ import pytest
 import fedbench
 from fedbench.bench.results.leaderboard.formats import to_markdown
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
-from fedbench.bench.terminal.show_run import warnings
+from fedbench.bench.terminal.show_runs import warnings
 from tests.bench.results.conftest import build_row
 
 NUM_IMAGES = 1_201  # training images of digits

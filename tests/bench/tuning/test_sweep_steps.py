@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.terminal.show_tuning import sweep_text
+from fedbench.bench.terminal.show_tuning import local_steps
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import SweepResult, sweep
 
@@ -52,10 +52,10 @@ def test_a_plan_has_the_steps_of_every_cell(tmp_path: Path) -> None:
         {"least": 4, "median": 4.0, "most": 4, "num_clients": 3, "idle_clients": 0},
         {"least": 2, "median": 2.0, "most": 2, "num_clients": 6, "idle_clients": 0},
     ]
-    lines = [line for line in sweep_text(result).splitlines() if line.startswith("  local")]
-    assert lines == [
-        "  local    4 per client and round: simclr num_clients=3",
-        "  local    2 per client and round: simclr num_clients=6",
+    shown = local_steps(result.cells)
+    assert [(line["setting"], line["least"], line["most"]) for line in shown] == [
+        ("data.num_clients=3", 4, 4),
+        ("data.num_clients=6", 2, 2),
     ]
 
 

@@ -1,0 +1,192 @@
+"""The renderer of results: a record as names with their values, records as a table.
+
+A terminal gets tables drawn by rich. A pipe gets plain text: no colours, no box characters, no
+wrapping, one line for each row.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedbench.bench.system.text import single_line
+from fedbench.bench.terminal.console import emit, emit_wrapped, is_terminal, rich_console, write
+from fedbench.bench.terminal.units import text
+
+_NUMBER = re.compile(r"[-+≥]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMG]?B|s|min|h|d)| [±\[(].*)*|-|")
+"""A cell of a column that is aligned to the right and never wrapped."""
+_DROPPED_FIRST = (
+    "setting",
+    *("% / GB", "per GB", "minutes", "MB down", "MB up", "local %"),
+    *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "preset", "data", "formula"),
+)
+"""Headings of columns that a narrow terminal does without, in this order."""
+_LEAST = 16
+"""Characters of a column of words below which a table leaves columns out instead."""
+
+
+def show_record(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+    """Print a line, and below it the values of a record; those that are empty are left out.
+
+    Args:
+        head: the line; empty = none.
+        record: name -> value, as `--json` has it; texts in a list take a line each.
+        names: of the values, in their order; without any, all of them.
+    """
+    emit(record_text(head, record, names))
+
+
+def record_text(head: str, record: Mapping[str, Any], names: Sequence[str] = ()) -> str:
+    """Format a line, and below it the values of a record; see `show_record`.
+
+    >>> print(record_text("things", {"name": "a", "num_bytes": 1200, "notes": ["an x", "a y"]}))
+    things
+      name       a
+      num_bytes  1.2 kB
+      notes      an x
+                 a y
+    """
+    lists = {
+        name: [*filter(None, value)] if _are_lines(value) else [text(name, value)]
+        for name in names or record
+        if (value := record.get(name)) not in (None, "", [], (), {})
+    }
+    width = max(map(len, lists), default=0)
+    lines = [head] if head else []
+    for name, texts in lists.items():
+        labels = [name, *[""] * (len(texts) - 1)]
+        lines += [f"  {label:<{width}}  {line}" for label, line in zip(labels, texts, strict=True)]
+    return "\n".join(lines)
+
+
+def _are_lines(value: Any) -> bool:
+    """Return whether a value is a list of texts, rather than of names or numbers."""
+    texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return texts and any(" " in each for each in value)
+
+
+def show_records(
+    records: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    *,
+    title: str = "",
+    bold: Sequence[bool] = (),
+) -> None:
+    """Print records as a table without the columns that are empty; nothing without a record.
+
+    Args:
+        records: as `--json` has them.
+        names: of the values that have a column, in their order.
+        title: line above the table.
+        bold: for each record, whether a terminal shows it in bold.
+    """
+    columns = {name: [text(name, record.get(name)) for record in records] for name in names}
+    filled = {name: cells for name, cells in columns.items() if any(cells)}
+    rows = list(zip(*filled.values(), strict=True))
+    if rows:
+        show_table(list(filled), rows, title=title, bold=bold)
+
+
+def show_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+    bold: Sequence[bool] = (),
+) -> None:
+    """Print a table.
+
+    Args:
+        header: headings; columns of numbers are aligned to the right.
+        rows: cells, one list for each row.
+        title: line above the table.
+        bold: for each row, whether a terminal shows it in bold.
+    """
+    lines = [list(map(single_line, row)) for row in (header, *rows)]
+    title = single_line(title)
+    if not is_terminal(sys.stdout):
+        emit(plain_table(lines[0], lines[1:], title=title))
+        return
+    from rich import box
+    from rich.table import Table
+
+    console = rich_console(sys.stdout)
+    dropped = _drop(lines, console.width)
+    header, rows = lines[0], lines[1:]
+    style = not os.environ.get("NO_COLOR")
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold" if style else "",
+        header_style="bold cyan" if style else "",
+        box=box.ROUNDED,
+    )
+    right = _numbers(header, rows)
+    for name, number in zip(header, right, strict=True):
+        table.add_column(
+            name, justify="right" if number else "left", overflow="fold", no_wrap=number
+        )
+    for index, row in enumerate(rows):
+        in_bold = style and index < len(bold) and bold[index]
+        table.add_row(*row, style="bold" if in_bold else "")
+    console.width = max(console.width, _needed(header, rows))
+    with console.capture() as captured:
+        console.print(table)
+    write(captured.get())
+    if dropped:
+        emit_wrapped(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
+    """Format a table as text, with two spaces between columns.
+
+    >>> print(plain_table(["name", "size"], [["a", "10"], ["bc", "2"]], title="things"))
+    things
+    name  size
+    a       10
+    bc       2
+    """
+    right = _numbers(header, rows)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [title] if title else []
+    for row in (header, *rows):
+        cells = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _numbers(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """For each column, whether it holds numbers."""
+    return [all(map(_NUMBER.fullmatch, column)) for column in zip(*rows or [header], strict=True)]
+
+
+def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Width of a drawn table whose columns of words wrap, since no number is cut."""
+    columns = zip(_numbers(header, rows), zip(header, *rows, strict=True), strict=True)
+    widths = [(number, max(map(len, column))) for number, column in columns]
+    return 1 + sum(3 + (size if number else min(size, _LEAST)) for number, size in widths)
+
+
+def _drop(lines: list[list[str]], width: int) -> list[str]:
+    """Take columns out of a table for which a narrow terminal has no room; return their headings.
+
+    Args:
+        lines: headings, then rows.
+        width: of the terminal.
+    """
+    dropped = []
+    for name in _DROPPED_FIRST:
+        if _needed(lines[0], lines[1:]) <= width:
+            break
+        if name in lines[0]:
+            place = lines[0].index(name)
+            for line in lines:
+                del line[place]
+            dropped.append(name)
+    return dropped
