@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SITE := docs/_build/html
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test check bench docs site format clean
@@ -36,11 +37,11 @@ test check: $(STAMP)  ## format, lint, types, import order, tests: what CI runs
 bench: $(STAMP)  ## speed beside a bare loop and other simulators; ARGS="--only W3 --data hub:DIR"
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# Tutorials are executed. One job: they run processes of their own. -E builds every page anew.
+# Tutorials are executed, unless ARGS="-D nb_execution_mode=off". One job: they run processes of
+# their own. -E builds every page anew.
 docs site: $(STAMP)  ## documentation and results as a site in docs/_build/html, warnings are errors
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
-	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
-	@echo "docs/_build/html/index.html"
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html $(ARGS) docs $(SITE)
+	@echo "$(SITE)/index.html"
 
 format: $(STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff format .

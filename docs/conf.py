@@ -56,12 +56,16 @@ nb_merge_streams = True
 def setup(app: Sphinx) -> None:
     """Adapt links that lead out of the site; pages are read in the repository as well."""
     app.connect("source-read", _without_links_to_folders)
+    app.connect(
+        "include-read", lambda app, _, page, text: _without_links_to_folders(app, page, text)
+    )
     app.connect("source-read", _with_links_to_runs)
 
 
 def _without_links_to_folders(app: Sphinx, page: str, source: list[str]) -> None:
     text = source[0].replace("](../leaderboards/README.md)", "](results/store.md)")
-    source[0] = re.sub(r"\[([^]]+/)\]\(\.\./[^)]+/\)", r"`\1`", text)
+    # Folders of the repository, and what stands in their README.md, are no pages.
+    source[0] = re.sub(r"\[([^]]+)\]\(\.\./[^)]+/(?:README\.md)?\)", r"`\1`", text)
 
 
 def _with_links_to_runs(app: Sphinx, page: str, source: list[str]) -> None:

@@ -16,6 +16,8 @@ import pytest
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 
+from .test_makefile import make
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
@@ -107,18 +109,15 @@ def test_ids_of_runs_become_links() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.extended
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES),
-    reason="the extra docs is not installed: pip install -e '.[docs]'",
+    reason="the extra dev has it",
 )
-def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
-    """The build executes every tutorial and fails on the first error."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-E", "-W", "-b", "html", "-d"]
-    command += [str(tmp_path / "doctrees"), str(DOCS), str(tmp_path / "html")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1100)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("tutorials", [pytest.param("force", marks=pytest.mark.extended), "off"])
+def test_make_site(tutorials: str, tmp_path: Path) -> None:
+    """A warning is an error; pages need no network. With `force` every tutorial is executed."""
+    make("site", f"SITE={tmp_path / 'html'}", f"ARGS=-D nb_execution_mode={tutorials}")
     built = sorted((tmp_path / "html").rglob("*.html"))
     assert len(built) > 25
     for page in built:
@@ -128,12 +127,12 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
         assert not re.search(loads, page.read_text("utf-8")), page.name
     results = tmp_path / "html" / "generated" / "results"
     line = "fedbench run simclr+uv --preset laptop --seed 0"  # with its hyphens
-    assert f"{line}</span>" in (results / "simclr-with-uv.html").read_text("utf-8").replace(
+    assert line in (results / "simclr-with-uv.html").read_text("utf-8").replace(
         '</span> <span class="pre">', " "
     )
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        pytest.skip("the site is sound as far as it can be told without Chromium or Chrome")
+        return
     board = f"{(results / 'board.html').as_uri()}?method=simclr%2Buv&seeds=3"
     claims = (tmp_path / "html" / "claims.html").as_uri()
     text, _ = opened(browser, board), opened(browser, claims)

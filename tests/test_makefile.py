@@ -1,0 +1,103 @@
+"""Targets of the Makefile do what `make help` says, with the environment that runs the tests.
+
+The site is built in test_docs.py, and `make test` is what runs this.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.results.store.store import Store
+from fedbench.cli import main
+
+from .test_readme import environment_of
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def make(*words: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
+    """Run a target; nothing is installed for it."""
+    here = [f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed"]
+    done = subprocess.run(
+        ["make", *here, *words],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fedbench_lines() -> list[list[str]]:
+    """Return the arguments of each `fedbench` that `make demo` runs."""
+    lines = [shlex.split(line) for line in make("-n", "demo").splitlines()]
+    return [words[1:] for words in lines if Path(words[0]).name == "fedbench"]
+
+
+def test_help_names_every_target() -> None:
+    phony = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    named = [line[:12].split() for line in make("help").splitlines()]
+    assert sorted(name for names in named for name in names) == sorted(phony[0].split())
+
+
+def test_the_lines_of_make_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each can be planned; the sweep with tuned values finds those of a study."""
+    for name, value in environment_of(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    store = Store(tmp_path / "store")
+    best = {"trial": 0, "params": {"client.lr": 0.1}}
+    finished = {"spec": "orchestra", "preset": "demo", "finished_at": "2026-01-01", "best": best}
+    of = {
+        "study_id": "s",
+        "trials": 4,
+        "seeds_per_trial": 1,
+        "config": {"data": {"name": "digits"}},
+    }
+    store.write_study("s", {**of, **finished})
+    lines = fedbench_lines()
+    assert [words[0] for words in lines] == ["tune", "sweep", "sweep", "leaderboard"]
+    for words in lines:
+        dry = [] if words[0] == "leaderboard" else ["--dry-run"]
+        with pytest.raises(SystemExit) as stop:
+            main([*words, *dry])
+        assert not stop.value.code, capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_make_demo(tmp_path: Path) -> None:
+    assert "orchestra" in make("demo", env=environment_of(tmp_path))
+
+
+def test_make_bench(tmp_path: Path) -> None:
+    make("bench", f"ARGS=--smoke --only views --out {tmp_path}")
+    assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
+
+
+def test_make_format_and_clean(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    file = tmp_path / "x.py"
+    file.write_text('"""One."""\nimport json\nimport  ast\nprint( ast,json )\n')
+    make("format", cwd=tmp_path)
+    assert file.read_text() == '"""One."""\n\nimport ast\nimport json\n\nprint(ast, json)\n'
+    kept, made = tmp_path / "leaderboards" / "rows", tmp_path / "docs" / "_build" / "html"
+    for folder in (kept, made, tmp_path / ".venv"):
+        folder.mkdir(parents=True)
+    subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
+    assert kept.is_dir()
+    assert not made.exists()
+    assert not (tmp_path / ".venv").exists()
