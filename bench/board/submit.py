@@ -114,7 +114,7 @@ def submit(
         licence=LICENCE,
         left_out=left_out,
         checks=checker.counts,
-        commands=_commands(target, identity, f"Add {len(rows):,} of {', '.join(methods[:3])}"),
+        commands=_commands(target, identity, rows),
         text=_text(identity, rows, who),
     )
 
@@ -180,7 +180,10 @@ def _write(files: dict[str, bytes], target: Path) -> None:
         raise
 
 
-def _commands(target: Path, identity: str, message: str) -> tuple[str, ...]:
+def _commands(target: Path, identity: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    methods = sorted({row.method for row in rows})
+    of = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
+    message = f"Add {len(rows):,} run{'s' * (len(rows) > 1)} of {of}"
     branch, file = f"results-{identity[:10]}", shlex.quote(str(target.absolute()))
     return (
         f"git switch -c {branch}",
