@@ -166,14 +166,7 @@ def tune(
 @command("fedbench sweep --grid heterogeneity --seeds 0,1,2")
 def sweep(
     *,
-    grid: Annotated[
-        str,
-        option(
-            "Name of a grid, or its YAML file.",
-            complete=names.grids,
-            check=opt.yaml_name("grids"),
-        ),
-    ],
+    grid: opt.Grid,
     cells: groups.Cells,
     ids: opt.Ids = False,
     sources: groups.Sources,
@@ -264,10 +257,7 @@ def report(
 
 @command("fedbench studies simclr-810893d84f")
 def studies(
-    study: Annotated[
-        str | None,
-        argument("Study to show in full; default: list all.", "STUDY", names.studies),
-    ] = None,
+    study: opt.StudyId = None,
     *,
     strict: opt.Strict = False,
     store: opt.StoreDir = None,
@@ -287,9 +277,7 @@ def studies(
 
 @command("fedbench dashboard simclr-810893d84f")
 def dashboard(
-    study: Annotated[
-        str | None, argument("Study to write; default: all.", "STUDY", names.studies)
-    ] = None,
+    study: opt.StudyId = None,
     *,
     store: opt.StoreDir = None,
     output: groups.Output,
@@ -305,14 +293,7 @@ def dashboard(
 
 @command("fedbench figures 0123456789abcdef0123 --out figures")
 def figures(
-    run_ids: Annotated[
-        list[str],
-        argument(
-            "Run ids, or unambiguous beginnings of them; drawn side by side.",
-            "RUN_ID…",
-            names.run_ids,
-        ),
-    ],
+    run_ids: opt.RunIds,
     *,
     pictures: groups.Pictures,
     folders: groups.Folders,
@@ -392,10 +373,7 @@ def merge(
 
 @command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
 def submit(
-    run_ids: Annotated[
-        list[str] | None,
-        argument("Runs to pack: ids, or unambiguous beginnings.", "RUN_ID…", names.run_ids),
-    ] = None,
+    run_ids: opt.SomeRunIds = None,
     *,
     all_: Annotated[
         bool, option("Pack every run that has a curve and did not fail.", "--all")
@@ -421,23 +399,12 @@ def release(
     folder: Annotated[Path, argument("New or empty folder.", "FOLDER")],
     *,
     version: Annotated[str, option("Version of the release, such as 2026.11.", metavar="TEXT")],
-    against: Annotated[
-        Path | None,
-        option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
-    ] = None,
-    table: Annotated[
-        str | None,
-        option(
-            "Write the runs of a grid as a table, a line for each measured round.",
-            metavar="GRID",
-            complete=names.grids,
-        ),
-    ] = None,
+    content: groups.Content,
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
     """Write all runs of the store as one Parquet file, with data card and checksums."""
-    result = fedbench.release(folder, store, version=version, against=against, table=table)
+    result = fedbench.release(folder, store, version=version, **content.values())
     output.show(result, show_board.show_release)
 
 
@@ -448,16 +415,7 @@ def verify(
         argument("A .zip or folder of `fedbench submit`; default: check the store.", "BUNDLE"),
     ] = None,
     *,
-    rerun: Annotated[
-        int, option("Also run N rows again, which the bundle's hash chooses.", min=0)
-    ] = 0,
-    add_to: Annotated[
-        Path | None,
-        option("Store that takes the rows if nothing contradicts them.", metavar="DIR"),
-    ] = None,
-    claims: Annotated[
-        bool, option("Check the rows of the store as those of a bundle.", "--claims")
-    ] = False,
+    checks: groups.Checks,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     data: opt.DataName = None,
@@ -466,7 +424,7 @@ def verify(
     output: groups.Output,
 ) -> Code:
     """Check every file of the store, or a bundle of others' rows: files, ids, ledger, copies."""
-    opt.check_verify(bundle, rerun=rerun, add_to=add_to, claims=claims, by=by)
+    opt.check_verify(bundle, by=by, **checks.values())
     result: Any
     if bundle is not None:
         with ExitStack() as bars:
@@ -476,8 +434,8 @@ def verify(
 
             result = fedbench.verify_bundle(
                 bundle,
-                rerun=rerun,
-                add_to=add_to,
+                rerun=checks.rerun,
+                add_to=checks.add_to,
                 data_name=data,
                 workers=workers,
                 by=by,
@@ -486,7 +444,7 @@ def verify(
                 **places.values(),
             )
         output.show(result, show_board.show_bundle)
-    elif claims:
+    elif checks.claims:
         result = fedbench.verify_claims(places.store, data_dir=places.data_dir)
         output.show(result, show_board.show_bundle)
     else:
@@ -531,13 +489,7 @@ def explain(
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
 def partition(
     *,
-    labels: Annotated[
-        str | None,
-        option(
-            "Partition N examples in C equal classes instead of the data set; needs no images.",
-            metavar="balanced:N:C",
-        ),
-    ] = None,
+    labels: opt.Labels = None,
     settings: groups.Settings,
     data_dir: opt.DataDir = None,
     output: groups.Output,
@@ -579,13 +531,7 @@ _add_list("spaces", "List search spaces: the hyperparameters that can be tuned."
 
 
 @command("fedbench objectives lidar")
-def objectives(
-    name: Annotated[
-        str | None, argument("Objective; default: all objectives.", "NAME", names.objectives)
-    ] = None,
-    *,
-    output: groups.Output,
-) -> None:
+def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None:
     """List the scores that need no label, or show one; bytes are a client's at 128 dimensions."""
     records = show_lists.records("objectives")
     if name is None:
@@ -618,9 +564,7 @@ def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -
 
 @command("fedbench data prepare cifar10", of=data_app)
 def prepare(
-    name: Annotated[
-        str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME", names.datasets)
-    ],
+    name: opt.DatasetName,
     *,
     set_: Annotated[
         list[str] | None,
@@ -639,10 +583,7 @@ def prepare(
 @command("fedbench doctor --address auto")
 def doctor(
     *,
-    address: Annotated[
-        str | None,
-        option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT"),
-    ] = None,
+    address: opt.Address = None,
     folders: groups.Folders,
     output: groups.Output,
 ) -> Code:

@@ -212,6 +212,7 @@ def partition(
         FedbenchError: for configuration or data problems.
     """
     from fedbench.bench.data.partition import balanced_labels, make_partition, summary
+    from fedbench.bench.training.steps import partition_of
 
     default = str(RunConfig.model_fields["spec"].default)
     # Labels of their own need no images, so none are prepared for them.
@@ -219,11 +220,10 @@ def partition(
     config = resolve(spec or default, content=content, **vars(settings)).config
     if labels is None:
         dataset = open_dataset(config, data_dir)
-        classes, num_classes = dataset.train_labels, dataset.num_classes
-        clients = dataset.train_clients
+        classes, made = dataset.train_labels, partition_of(dataset, config)
     else:
-        (classes, num_classes), clients = balanced_labels(labels), None
-    made = make_partition(classes, num_classes, config.data, config.seed, clients)
+        classes, num_classes = balanced_labels(labels)
+        made = make_partition(classes, num_classes, config.data, config.seed)
     return PartitionSummary(config.data.name, labels, made, summary(made, classes))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition import Partition, make_partition
+from fedbench.bench.data.partition import Partition
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import open_dataset
@@ -19,6 +19,7 @@ from fedbench.bench.training.checkpoint import load_checkpoint
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
 
 _log = logging.getLogger(__name__)
 
@@ -108,8 +109,7 @@ def _partition(row: Row, config: RunConfig, dataset: Dataset, path: Path) -> Par
     try:
         return Partition.load(path)
     except DataError as err:
-        labels, clients = dataset.train_labels, dataset.train_clients
-        partition = make_partition(labels, dataset.num_classes, config.data, config.seed, clients)
+        partition = partition_of(dataset, config)
         if partition.hash != row.partition_hash:
             raise StoreError(f"{err}; this fedbench partitions the data in another way") from err
         _log.warning("%s; it was made again, with the same hash", err)

@@ -415,6 +415,40 @@ class Board(Group):
     ] = 1
 
 
+@dataclass(frozen=True)
+class Content(Group):
+    """What a release holds besides the runs of the store."""
+
+    against: Annotated[
+        Path | None,
+        option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
+    ] = None
+    table: Annotated[
+        str | None,
+        option(
+            "Write the runs of a grid as a table, a line for each measured round.",
+            metavar="GRID",
+            complete=names.grids,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Checks(Group):
+    """What `verify` does beside checking files."""
+
+    rerun: Annotated[
+        int, option("Also run N rows again, which the bundle's hash chooses.", min=0)
+    ] = 0
+    add_to: Annotated[
+        Path | None,
+        option("Store that takes the rows if nothing contradicts them.", metavar="DIR"),
+    ] = None
+    claims: Annotated[
+        bool, option("Check the rows of the store as those of a bundle.", "--claims")
+    ] = False
+
+
 class Record(Protocol):
     """Result of a command."""
 

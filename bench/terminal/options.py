@@ -82,6 +82,36 @@ ShownSpec = Annotated[
 RunId = Annotated[
     str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID", names.run_ids)
 ]
+RunIds = Annotated[
+    list[str],
+    argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…", names.run_ids),
+]
+SomeRunIds = Annotated[
+    list[str] | None,
+    argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…", names.run_ids),
+]
+StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY", names.studies)]
+Grid = Annotated[
+    str,
+    option("Name of a grid, or its YAML file.", complete=names.grids, check=yaml_name("grids")),
+]
+ObjectiveName = Annotated[
+    str | None, argument("Objective; default: all objectives.", "NAME", names.objectives)
+]
+DatasetName = Annotated[
+    str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME", names.datasets)
+]
+Address = Annotated[
+    str | None,
+    option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT"),
+]
+Labels = Annotated[
+    str | None,
+    option(
+        "Partition N examples in C equal classes instead of the data set; needs no images.",
+        metavar="balanced:N:C",
+    ),
+]
 StoreDir = Annotated[
     Path | None,
     place(
