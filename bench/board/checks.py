@@ -21,9 +21,9 @@ from fedbench.bench.board.copies import Copies
 from fedbench.bench.board.expected import DataFacts, Expected, expected, facts_of
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.method import ACTIVATIONS
 from fedbench.bench.results.leaderboard.studies import best_trial
-from fedbench.bench.results.metrics import METRICS, is_accuracy
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import derived
@@ -172,7 +172,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
             return
     if not points or not whole:
         return
-    metrics, last = _metrics(row), points[-1]
+    metrics, last = row.metrics, points[-1]
     ends = {"final_loss": last["loss"], "idle_clients": sum(p["idle_clients"] for p in points)}
     if not expected.setup.evaluate_on_clients:
         names = ("std_ratio", "effective_rank", "collapsed", "projection_std_ratio")
@@ -278,18 +278,11 @@ def _range(name: str) -> tuple[float, float]:
     return next(limits for p, limits in _RANGES.items() if re.fullmatch(p, name))
 
 
-def _metrics(row: Row) -> dict[str, float]:
-    """Return all metrics of a row that were measured, by name."""
-    columns = {name: getattr(row, name) for name in METRICS}
-    further = json.loads(row.metrics_json or "{}")
-    return {name: value for name, value in (further | columns).items() if value is not None}
-
-
 def check_metrics(claim: Claim) -> Iterator[str]:
     """Metrics are in their ranges, sums agree, accuracies are whole test images."""
     if claim.row.status != "ok":
         return
-    metrics, start = _metrics(claim.row), "untrained_"
+    metrics, start = claim.row.metrics, "untrained_"
     before = {n.removeprefix(start): v for n, v in metrics.items() if n.startswith(start)}
     after = {n: v for n, v in metrics.items() if not n.startswith(start)}
     for prefix, values in (("", after), (start, before)):

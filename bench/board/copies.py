@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.config import training_settings
-from fedbench.bench.results.metrics import METRICS, is_accuracy
+from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.store.replicas import differences, known_apart
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -83,8 +83,7 @@ def _keys(row: Row) -> tuple[str, str]:
 
 def _numbers(entry: Entry) -> dict[str, str]:
     """Return the names of numbers that no other seed gives (long ones, no accuracies), by text."""
-    values = {name: getattr(entry.row, name) for name in METRICS}
-    values |= json.loads(entry.row.metrics_json or "{}")
+    values: dict[str, float | None] = dict(entry.row.metrics)
     values |= {f"loss of round {p.get('round_index')}": p.get("loss") for p in entry.points}
     return {
         repr(value): name
@@ -96,5 +95,4 @@ def _numbers(entry: Entry) -> dict[str, str]:
 
 def _untrained(row: Row) -> dict[str, float]:
     """Return the metrics of the encoder before training, by name."""
-    values = {name: getattr(row, name) for name in METRICS} | json.loads(row.metrics_json or "{}")
-    return {n: v for n, v in values.items() if n.startswith("untrained_") and v is not None}
+    return {name: v for name, v in row.metrics.items() if name.startswith("untrained_")}

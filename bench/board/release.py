@@ -178,8 +178,8 @@ def _meanings() -> dict[str, str]:
     found = {metric: formula for metric, formula, _, _ in OF_CLIENTS.values()}
     for objective in objectives().values():
         meaning = (objective.__doc__ or objective.formula).splitlines()[0]
-        better = " Lower is better." if objective.better == "lower" else ""
-        found[objective.metric] = f"{meaning}{better}"
+        better = " Lower is better." if objective.metric.better == "lower" else ""
+        found[objective.metric.name] = f"{meaning}{better}"
     return found
 
 

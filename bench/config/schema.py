@@ -6,7 +6,9 @@ in the columns of the leaderboard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,10 +16,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     JsonValue,
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from fedbench.bench.partitioners import PARTITIONERS, fields_not_read
 from fedbench.bench.system.identity import content_id
@@ -63,7 +67,31 @@ if TYPE_CHECKING:
     PartitionerName = str
 else:
     PartitionerName = Literal[tuple(PARTITIONERS)]
-Protocol = Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"]
+
+
+@dataclass(frozen=True)
+class OrPlugin:
+    """Annotation of a choice that takes the names of a group of entry points, too."""
+
+    group: str
+
+    def names(self) -> set[str]:
+        """Return the names that the packages installed here add."""
+        return entry_points(group=self.group).names
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        def check(name: Any, known: Callable[[Any], Any]) -> Any:
+            return name if isinstance(name, str) and name in self.names() else known(name)
+
+        return core_schema.no_info_wrap_validator_function(check, handler(source))
+
+
+PROBE_PLUGINS = OrPlugin("fedbench.probes")
+Protocol = Annotated[
+    Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"], PROBE_PLUGINS
+]
 
 READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
 """Fields of the data that decide what is read, which the data revision is a hash of."""
@@ -302,6 +330,11 @@ class EvaluationConfig(Strict):
         description="noise on the sums of label-free scores / sensitivity; see docs/objectives.md;"
         " null = none",
     )
+    objectives: tuple[str, ...] = Field(
+        (),
+        description="label-free scores beside the usual ones, such as [rankme, lidar];"
+        " see `fedbench objectives`",
+    )
     num_clients: int = Field(
         10, ge=1, description="clients evaluated, at most, when encoders differ between clients"
     )
@@ -371,7 +404,12 @@ def row_id(config: RunConfig, data_revision: str) -> str:
     """
     body = config.model_dump(mode="json")
     # Rows from before these fields have the same id.
-    later: dict[str, Any] = {"objective_clients": None, "objective_noise": None, "rounds": []}
+    later: dict[str, Any] = {
+        "objective_clients": None,
+        "objective_noise": None,
+        "objectives": [],
+        "rounds": [],
+    }
     fields = body["evaluation"].items()
     evaluation = {name: v for name, v in fields if name not in later or v != later[name]}
     measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}

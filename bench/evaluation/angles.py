@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbench.bench.evaluation.features import Labels, check_examples
+from fedbench.bench.evaluation.metrics import Metric, register
 
+for _name in ("angle_mean", "angle_median", "angle_centred_mean", "angle_centred_median"):
+    register(Metric(_name, needs_labels=True))
 BIN_DEGREES = 5
 """Width of a histogram's bins, from 0 to 180 degrees."""
 

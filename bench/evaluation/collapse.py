@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedbench.bench.evaluation.features import EvaluationError, encode_batch, extract
+from fedbench.bench.evaluation.metrics import Metric, register
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator
 from fedbench.bench.training.layout import Binding
@@ -21,6 +22,8 @@ from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 
+PROJECTION_STD_RATIO = register(Metric("projection_std_ratio"))
+RELATIVE_MOVEMENT = register(Metric("relative_movement", reads=()))
 COLLAPSED_STD_RATIO = 0.05
 """Directions this close together are collapsed; a convention, far below a healthy encoder's."""
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fedbench.bench.data.labels import few_per_class, hide_all
 from fedbench.bench.evaluation.features import Images, Labels, extract
+from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.evaluation.sgd import (
     MOMENTUM,
     check_images,
@@ -35,6 +36,8 @@ class FinetuneSettings:
     view: str = "base"
 
 
+FINETUNE_1PCT = accuracy("finetune_1pct_acc", "fine-tuned 1 %")
+FINETUNE_10PCT = accuracy("finetune_10pct_acc", "fine-tuned 10 %")
 FRACTIONS = {
     0.01: FinetuneSettings(epochs=60, batch_size=64),
     0.1: FinetuneSettings(epochs=30, batch_size=256),

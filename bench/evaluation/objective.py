@@ -46,8 +46,14 @@ from fedbench.bench.evaluation.features import (
     encode_batch,
     take_images,
 )
-from fedbench.bench.evaluation.objectives.tally import Tally
+from fedbench.bench.evaluation.metrics import SCORES, Metric, register
+from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.system import seeding
+
+UNIF_WITHOUT_SELF = register(Metric("unif_without_self", reads=(*SCORES, "objective_temperature")))
+RHO = register(Metric("rho", reads=SCORES))
+DELTA_VIEWS = register(Metric("delta_views", better="lower", reads=(*SCORES, "objective_view")))
+SEP = register(Metric("sep", reads=(*SCORES, "objective_view")))
 
 
 class ClientObjective(NamedTuple):
@@ -177,7 +183,7 @@ def client_statistics(
     temperature: float = 0.2,
     max_examples: int = 2000,
     batch_size: int = 500,
-    tally: Tally | None = None,
+    accumulator: Accumulator | None = None,
 ) -> list[ClientObjective]:
     """Alignment and uniformity of each client, in the given order; reads no label.
 
@@ -192,7 +198,7 @@ def client_statistics(
         temperature: positive.
         max_examples: images per client, at most; drawn without replacement where there are more.
         batch_size: images per forward pass; several small clients share one.
-        tally: is given the projections of every client.
+        accumulator: is given the projections of every client.
 
     Raises:
         EvaluationError: for settings out of range.
@@ -216,8 +222,8 @@ def client_statistics(
         )
         for anchor, other in zip(anchors, views, strict=True):
             statistics.append(client_align_unif(anchor, other, temperature=temperature))
-            if tally is not None:
-                tally.add(anchor, other)
+            if accumulator is not None:
+                accumulator.add(anchor, other)
     return statistics
 
 

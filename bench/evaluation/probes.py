@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,11 +13,14 @@ from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.partition import make_test_partition
 from fedbench.bench.evaluation.features import Labels, check_examples, check_positive
 from fedbench.bench.evaluation.linear import linear_probe, standardisation
+from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.evaluation.sgd import run_sgd
 from fedbench.bench.nn import optimizers
 from fedbench.bench.nn.heads import mlp
 from fedbench.bench.system import seeding
 from fedbench.bench.training.setup import Setup
+
+MLP = accuracy("mlp_acc", "MLP %", ("mlp_hidden_dim", "mlp_epochs", "mlp_lr"))
 
 
 def probe_accuracies(
@@ -25,7 +28,7 @@ def probe_accuracies(
     train: Tensor,
     train_labels: NDArray[np.int64],
     test: Tensor,
-    protocols: Sequence[str],
+    protocols: Collection[str],
     device: torch.device,
     client_id: int | None = None,
 ) -> dict[str, float]:

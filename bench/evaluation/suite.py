@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.angles import angle_summary, both_angles
+from fedbench.bench.evaluation.angles import angle_summary
 from fedbench.bench.evaluation.collapse import CollapseMonitor
-from fedbench.bench.evaluation.features import Images, NonFiniteFeaturesError, extract
-from fedbench.bench.evaluation.finetune import finetune_accuracies
-from fedbench.bench.evaluation.knn import knn_accuracy
-from fedbench.bench.evaluation.linear_paper import linear_probe_paper
+from fedbench.bench.evaluation.encoded import Encoded, Splits
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objective import client_statistics, objective, separation
+from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.noise import GaussianNoise
-from fedbench.bench.evaluation.objectives.registry import objectives
-from fedbench.bench.evaluation.objectives.tally import Tally
-from fedbench.bench.evaluation.probes import probe_accuracies
-from fedbench.bench.system.compute import all_finite, resident
+from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.system.seeding import numpy_generator, single_thread
 from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.setup import Setup
 
 SelectClient = Callable[[int], None]
 """Loads one client's personal tensors into the net."""
-
-
-class _Splits:
-    """Images that protocols learn from and are scored on; a GPU gets them once."""
-
-    def __init__(self, setup: Setup, device: torch.device) -> None:
-        self._setup, self._device = setup, device
-
-    @cached_property
-    def train(self) -> Images:
-        """Return uint8 (N, C, H, W), those of `Setup.probed`."""
-        return resident(self._setup.images[self._setup.probed], self._device)
-
-    @cached_property
-    def test(self) -> Images:
-        """Return uint8 (M, C, H, W), all test images."""
-        return resident(self._setup.dataset.test_images, self._device)
 
 
 def evaluate(
@@ -77,7 +56,7 @@ def evaluate(
         rounds: that the encoder has trained, so that noise on sums differs between them.
     """
     binding.net.eval()
-    splits = _Splits(setup, device)
+    splits = Splits(setup, device)
     with single_thread(), suppress(NonFiniteFeaturesError):
         if one_encoder or not setup.evaluate_on_clients:
             metrics = _objective(setup, binding, scored_clients(setup), device, rounds)
@@ -96,12 +75,13 @@ def evaluate(
 def _objective(
     setup: Setup, binding: Binding, clients: Sequence[int], device: torch.device, rounds: int
 ) -> dict[str, float]:
-    """Objective of the net over some clients' data, and its parts."""
+    """Label-free scores of the net over some clients' data."""
     config, net, method = setup.config.evaluation, binding.net, setup.method
     embed = method.embed if config.objective_on == "projector" else method.encode
     multiplier, seed = config.objective_noise, setup.config.seed
     noise = None if multiplier is None else GaussianNoise(multiplier, seed, rounds, *clients[:1])
-    tally = Tally(objectives().values(), len(clients), noise)
+    chosen = scored(config.objectives, noise=noise is not None)
+    accumulator = Accumulator(chosen, len(clients), noise)
     statistics = client_statistics(
         lambda x: embed(net, x),
         ((k, setup.client_partition.client(k).astype(np.int64)) for k in clients),
@@ -111,7 +91,7 @@ def _objective(
         device=device,
         temperature=config.objective_temperature,
         max_examples=config.objective_max_examples,
-        tally=tally,
+        accumulator=accumulator,
     )
     score = objective(statistics, config.objective_weight)
     metrics = {
@@ -122,7 +102,7 @@ def _objective(
         "rho": score.rho,
         "delta_views": score.delta,
         "sep": score.sep,
-        **tally.values(),
+        **accumulator.values(),
     }
     return {name: value for name, value in metrics.items() if value is not None}
 
@@ -131,100 +111,45 @@ def _protocols(
     setup: Setup,
     binding: Binding,
     protocols: Sequence[str],
-    splits: _Splits,
+    splits: Splits,
     device: torch.device,
     pairs: list[Mapping[str, Tensor]],
     client_id: int | None = None,
 ) -> dict[str, float]:
     """Metrics of one encoder; its angles between classes are appended to `pairs`."""
-    dataset, net = setup.dataset, binding.net
+    net = binding.net
+    collapse = CollapseMonitor(setup, device)(binding)
+    metrics = {} if collapse is None else {k: float(v) for k, v in collapse._asdict().items()}
 
     def encode(images: Tensor) -> Tensor:
         return setup.method.encode(net, images)
 
-    collapse = CollapseMonitor(setup, device)(binding)
-    metrics = {} if collapse is None else {k: float(v) for k, v in collapse._asdict().items()}
-    if not protocols:
-        return metrics
-    test = extract(encode, splits.test, device=device)
-    if not all_finite(test):
-        return metrics
-    labels, classes = dataset.train_labels[setup.probed], dataset.num_classes
-    if "angles" in protocols:
-        pairs.append(both_angles(test, dataset.test_labels, classes))
-        metrics |= angle_summary(pairs[-1:])
-    if {"knn", "linear", "mlp", "local"} & set(protocols):
-        train = extract(encode, splits.train, device=device)
-        if not all_finite(train):
-            return metrics
-        metrics |= _on_features(setup, train, test, protocols, device, client_id)
-        metrics |= _further_encoders(setup, binding, protocols, splits, device)
-    if "linear-paper" in protocols:
-        metrics["linear_paper_acc"] = linear_probe_paper(
-            encode,
-            splits.train,
-            labels,
-            splits.test,
-            dataset.test_labels,
-            num_classes=classes,
-            seed=setup.config.seed,
-            device=device,
-        )
-    if "finetune" in protocols:
-        metrics |= finetune_accuracies(setup, net, device)
-    return metrics
-
-
-def _on_features(
-    setup: Setup,
-    train: Tensor,
-    test: Tensor,
-    protocols: Sequence[str],
-    device: torch.device,
-    client_id: int | None = None,
-) -> dict[str, float]:
-    """Accuracies of k-NN and of classifiers on the features of a frozen encoder."""
-    config, dataset, metrics = setup.config.evaluation, setup.dataset, dict[str, float]()
-    labels = dataset.train_labels[setup.probed]
-    if "knn" in protocols:
-        metrics["knn_acc"] = knn_accuracy(
-            train,
-            labels,
-            test,
-            dataset.test_labels,
-            num_classes=dataset.num_classes,
-            neighbours=config.knn_neighbours,
-            temperature=config.knn_temperature,
-        )
-    if {"linear", "mlp", "local"} & set(protocols):
-        metrics |= probe_accuracies(setup, train, labels, test, protocols, device, client_id)
-    return metrics
-
-
-def _further_encoders(
-    setup: Setup,
-    binding: Binding,
-    protocols: Sequence[str],
-    splits: _Splits,
-    device: torch.device,
-) -> dict[str, float]:
-    """k-NN and linear probe of the encoders in the method's `Needs.encoders`."""
-    needs, metrics = setup.method.needs(), dict[str, float]()
-    view = "unit" if needs.pixels == "unit" else "plain"
+    encoded = Encoded(setup, net, encode, splits, device, client_id)
+    with suppress(NonFiniteFeaturesError):
+        for values in _measured(encoded, protocols):
+            metrics |= values
+        if "angles" in protocols:
+            pairs.append(encoded.angles)
+    needs = setup.method.needs()
     chosen = [name for name in ("knn", "linear") if name in protocols]
     for prefix, part in needs.encoders.items() if chosen else ():
 
-        def encode(images: Tensor, part: str = part) -> Tensor:
-            return binding.net(images, part)  # type: ignore[no-any-return]
+        def encode_part(images: Tensor, part: str = part) -> Tensor:
+            return net(images, part)  # type: ignore[no-any-return]
 
-        train, test = (
-            extract(encode, images, device=device, view=view)
-            for images in (splits.train, splits.test)
-        )
-        if all_finite(train) and all_finite(test):
-            scores = _on_features(setup, train, test, chosen, device)
-            metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
+        view = "unit" if needs.pixels == "unit" else "plain"
+        further = Encoded(setup, net, encode_part, splits, device, view=view)
+        with suppress(NonFiniteFeaturesError):
+            for values in _measured(further, chosen):
+                metrics |= {f"{prefix}_{name}": value for name, value in values.items()}
     return metrics
+
+
+def _measured(encoded: Encoded, protocols: Sequence[str]) -> Iterator[Mapping[str, float]]:
+    """Values of each probe that some protocols ask for."""
+    for probe in probes():
+        if not set(protocols).isdisjoint(probe.protocols):
+            yield probe.measure(encoded, protocols)
 
 
 def evaluated_clients(setup: Setup) -> list[int]:

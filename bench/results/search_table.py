@@ -18,11 +18,9 @@ from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.comparability import (
     contender,
     measured_by,
-    metric_value,
     training_of,
 )
-from fedbench.bench.results.metrics import FINAL_METRICS, METRICS
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
@@ -154,7 +152,7 @@ def choose(runs: Sequence[Run]) -> list[Run]:
             chosen.append(
                 max(
                     kept or alike,  # `_check_alike` names what differs
-                    key=lambda run: (_num_measured(run), len(_figures(run[0])), run[0].row_id),
+                    key=lambda run: (_num_measured(run), len(run[0].metrics), run[0].row_id),
                 )
             )
     _check_alike([row for row, _ in chosen])
@@ -163,11 +161,6 @@ def choose(runs: Sequence[Run]) -> list[Run]:
 
 def _num_measured(run: Run) -> int:
     return len(_lines(*run))
-
-
-def _figures(row: Row) -> dict[str, float]:
-    names = [*METRICS, *json.loads(row.metrics_json or "{}")]
-    return {name: value for name in names if (value := metric_value(row, name)) is not None}
 
 
 def _preparatory(row: Row, points: Points) -> int:
@@ -181,7 +174,7 @@ def _preparatory(row: Row, points: Points) -> int:
 def _lines(row: Row, points: Points) -> list[dict[str, Any]]:
     """Return a run's lines: before training, at each measured round, and at its end."""
     common = {name: getattr(row, name) for name in IDENTITY if name != "round"}
-    figures = _figures(row)
+    figures = {name: float(value) for name, value in row.metrics.items()}
     untrained = {
         name.removeprefix(_UNTRAINED): value
         for name, value in figures.items()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.evaluation.metrics import FINAL_LOSS, main_metrics
 from fedbench.bench.results.leaderboard.comparability import settings_of
 from fedbench.bench.results.store.replicas import results_of
 from fedbench.bench.results.store.row import Row
@@ -141,10 +142,6 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
 
 
-_RESULTS = ("objective", "knn_acc", "linear_acc", "linear_paper_acc", "mlp_acc", "final_loss")
-"""Results that TensorBoard's table of hyperparameters has as columns."""
-
-
 class TensorBoard:
     """Event files in `tensorboard/` of a store, one folder a run.
 
@@ -192,7 +189,8 @@ class TensorBoard:
                     writer.add_scalar(f"round/{name}", value, done, walltime=began + seconds)
             last = row.rounds_done or 0
             found = outcome(row)
-            results = {f"final/{name}": found[name] for name in _RESULTS if name in found}
+            names = [*main_metrics(found), FINAL_LOSS.name]
+            results = {f"final/{name}": found[name] for name in names if name in found}
             for name, value in results.items():
                 writer.add_scalar(name, value, last, row.finished_at.timestamp())
             for part in hparams(settings(row), results):

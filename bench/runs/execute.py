@@ -34,9 +34,9 @@ from fedbench.bench.data.reading import Reading
 from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
+from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.results.metrics import FINAL_METRICS, UNTRAINED_METRICS
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import numerics
@@ -183,6 +183,7 @@ def execute(
     partition_path = place.folder / "partition.safetensors"
     partition = open_partition(config, dataset, partition_path)
     setup = Setup.of(config, dataset, partition)
+    scored(config.evaluation.objectives)  # raises for a name that does not exist
     devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
     with reproducible(devices[0]):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten, unflatten
+from fedbench.bench.config.schema import OrPlugin
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
@@ -159,6 +160,10 @@ def _options(annotation: Any) -> tuple[str, ...]:
     """Return the words that a field, or an item of its list, is limited to; else ()."""
     if get_origin(annotation) in (tuple, list, Sequence):
         return _options(get_args(annotation)[0])
+    if get_origin(annotation) is Annotated:
+        choice, *rules = get_args(annotation)
+        more = [name for rule in rules if isinstance(rule, OrPlugin) for name in rule.names()]
+        return (*_options(choice), *sorted(more))
     options = get_args(annotation) if get_origin(annotation) is Literal else ()
     return options if all(isinstance(option, str) for option in options) else ()
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
-from fedbench.bench.results.metrics import METRICS
 from fedbench.bench.results.store.replicas import (
     Difference,
     differences,
@@ -22,7 +21,7 @@ from fedbench.bench.results.store.replicas import (
     platform_of,
     results_of,
 )
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
 from fedbench.bench.runs.run import run

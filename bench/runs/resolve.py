@@ -14,6 +14,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.overrides import parse_value
 from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.method import Labels, registry
 from fedbench.bench.runs.fields import build_config, check_key, check_kind, field_infos
 from fedbench.bench.runs.presets import load_preset
@@ -78,7 +79,7 @@ def resolve(
         content: does that look-up in place of one in `data_dir`.
 
     Raises:
-        UnknownNameError: for an unknown method, preset or option.
+        UnknownNameError: for an unknown method, preset, option or objective.
         ConfigError: for an unknown name or a bad value; names it and its source.
         DataError: if the preset depends on the content of a data set that is not prepared.
     """
@@ -124,6 +125,7 @@ def resolve(
         note = f" [{sources[field]}]" if field in sources else ""
         raise ConfigError(f"{err}{note}") from err
     _check_together(config, sources)
+    scored(config.evaluation.objectives)
     return Resolved(config, chosen.preset, dict(sorted(sources.items())), study)
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.method import registry
-from fedbench.bench.results.metrics import METRICS
-from fedbench.bench.results.store.row import Row, per_gigabyte
+from fedbench.bench.results.store.row import METRICS, Row, per_gigabyte
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import (
     OnResume,

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.leaderboard.comparability import class_id, class_keys, contender
-from fedbench.bench.results.metrics import is_accuracy
 from fedbench.bench.results.store.row import Row
 
 LEVEL = 0.05

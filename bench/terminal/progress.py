@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.system.text import visible
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
 _FRAME = 0.25  # seconds between two drawings of a round's clients, at least
-_SHOWN_METRICS = ("objective", "knn_acc", "linear_acc")
-"""Metrics of an evaluated round that its line has; `verbose` has all."""
 _SHOWN_CELLS = 8  # running cells shown at the same time
 
 
@@ -154,7 +153,7 @@ class RunProgress(Status):
             f"spread {record.std_ratio:.2f}" + (" (collapsed)" if record.collapsed else ""),
             size(self._bytes),
         ]
-        shown = {name: record.metrics[name] for name in _SHOWN_METRICS if name in record.metrics}
+        shown = {name: record.metrics[name] for name in main_metrics(record.metrics)}
         if self.verbose:
             shown = {**record.parts, **record.metrics}
         parts += [f"{name} {value:.4f}" for name, value in shown.items()]

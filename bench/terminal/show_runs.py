@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.results.metrics import METRICS, contraction
+from fedbench.bench.evaluation.metrics import main_metrics
+from fedbench.bench.evaluation.shrinkage import shrinkage
 from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
 from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import count, text
@@ -56,9 +57,8 @@ def show_plan(plan: RunPlan) -> None:
 def show_result(result: RunResult) -> None:
     """Print the result of a run: objective, accuracies, cost, privacy."""
     emit(f"{result.method} · preset {result.preset} · seed {result.seed} · {result.status}")
-    _show_metrics(
-        {n: v for n, v in result.metrics.items() if "_acc" in n or n.endswith("objective")}
-    )
+    shown = [name for main in main_metrics(result.row.metrics) for name in (main, _BEFORE + main)]
+    _show_metrics({name: v for name, v in result.row.metrics.items() if name in shown})
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
     names = (*_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
@@ -66,8 +66,8 @@ def show_result(result: RunResult) -> None:
 
 
 def warnings(row: Row) -> list[str]:
-    """List the problems of a finished run: divergence, weights that stay, collapse, contraction."""
-    metrics, problems = _metrics(row), list[str]()
+    """List the problems of a finished run: divergence, weights that stay, collapse."""
+    metrics, problems = row.metrics, list[str]()
     if row.status == "diverged":
         rounds = f"{row.rounds_done or 0} of {row.num_rounds} rounds"
         problems.append(
@@ -80,29 +80,24 @@ def warnings(row: Row) -> list[str]:
         )
     if row.collapsed:
         problems.append(
-            f"the encoder has collapsed: spread of features {metrics['std_ratio'] or 0:.3f}, of"
-            f" projections {metrics.get('projection_std_ratio') or 0:.3f} (1 = even, 0 = constant)"
+            f"the encoder has collapsed: spread of features {metrics.get('std_ratio', 0):.3f}, of"
+            f" projections {metrics.get('projection_std_ratio', 0):.3f} (1 = even, 0 = constant)"
         )
-    elif narrower := contraction(metrics, _before(metrics)):
+    elif narrower := shrinkage(metrics, _before(metrics)):
         problems.append(f"the encoder is narrower than before training: {narrower}")
     return problems
 
 
-def _metrics(row: Row) -> dict[str, float | None]:
-    columns = {name: getattr(row, name) for name in METRICS if name != "collapsed"}
-    return {**columns, **json.loads(row.metrics_json or "{}")}
-
-
-def _before(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+def _before(metrics: Mapping[str, float]) -> dict[str, float]:
     return {n.removeprefix(_BEFORE): v for n, v in metrics.items() if n.startswith(_BEFORE)}
 
 
-def _show_metrics(metrics: Mapping[str, float | None]) -> None:
+def _show_metrics(metrics: Mapping[str, float]) -> None:
     """Print the metrics that were measured, beside those of the encoder before training."""
     before = _before(metrics)
     records = []
     for name, value in metrics.items():
-        if value is None or name.startswith(_BEFORE):
+        if name.startswith(_BEFORE):
             continue
         record = {"metric": name, "trained": text(name, value)}
         if (first := before.get(name)) is not None:
@@ -136,7 +131,7 @@ def show_description(description: Description) -> None:
     if row.error is not None:
         emit(f"error: {row.error}")
     warn(*warnings(row))
-    _show_metrics(_metrics(row))
+    _show_metrics(row.metrics)
     _show_curves(description.curve)
     emit("\n")
     config = [

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit, note
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 _TRIALS = 20  # of more trials, only the best are listed
 _CELLS = 100  # of more cells, only failed and diverged ones are listed
 _NEXT_GRID = "heterogeneity"  # suggested for a sweep after a study
-_CELL_METRICS = (
-    *("linear_acc", "linear_local_acc", "mlp_acc", "mlp_local_acc", "knn_acc"),
-    "objective",
-)
 _COST = (
     *("hours", "concurrency", "device", "device_hours", "finish_hours", "bytes_up", "bytes_down"),
     "disk_bytes",
@@ -288,5 +285,6 @@ def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
         for cell in cells
     ]
     axes = _distinct(key for cell in cells for key in cell["axes"])
+    shown = main_metrics(name for cell in cells for name in cell["metrics"])
     if records:
-        show_records(records, ("id", "method", *axes, "seed", *_CELL_METRICS, "status", "error"))
+        show_records(records, ("id", "method", *axes, "seed", *shown, "status", "error"))

@@ -13,9 +13,9 @@ from fedbench.bench.evaluation.objectives.base import BYTES, Objective
 from fedbench.bench.evaluation.objectives.names import GATE
 from fedbench.bench.evaluation.objectives.noise import with_noise
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
+from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.metrics import SPREAD_OF_PROJECTIONS
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
 PER_CLIENT = {name: entry[0] for name, entry in OF_CLIENTS.items()}
@@ -57,7 +57,7 @@ class Scoring:
     def metric(self) -> str:
         """Return the metric's name in rows."""
         found = self._objective
-        return PER_CLIENT[self._plain] if found is None else found.metric
+        return PER_CLIENT[self._plain] if found is None else found.metric.name
 
     @property
     def _objective(self) -> Objective | None:
@@ -66,7 +66,13 @@ class Scoring:
     def of(self, figures: Mapping[str, float | None]) -> float | None:
         """Return the score of an encoder, more is better; None if it is undefined."""
         value, found = figures.get(self.metric), self._objective
-        return value if value is None or found is None else found.score(value)
+        return value if value is None or found is None else found.metric.score(value)
+
+    @property
+    def objectives(self) -> list[str]:
+        """Return `evaluation.objectives` by which runs compute it."""
+        usual = {*PER_CLIENT, *DEFAULT_OBJECTIVES}
+        return [] if self._plain in usual else [self._plain]
 
     def check_noise(self, multiplier: float | None) -> None:
         """Refuse an objective to whose sums noise gives no epsilon, where there is noise.
@@ -103,7 +109,7 @@ class Scoring:
             for name in ("rho", "sep", "participation_ratio")
         }
         rho, sep, directions = (figures.get(name) for name in before)
-        spread = figures.get(SPREAD_OF_PROJECTIONS)
+        spread = figures.get("projection_std_ratio")
         if _below(rho, before["rho"], CONTRACTED) or (spread is not None and spread < LEAST_SPREAD):
             return "contracted"
         if _below(directions, before["participation_ratio"], NARROW, LEAST_DIRECTIONS):
@@ -119,7 +125,7 @@ def names() -> list[str]:
 
 def metrics() -> list[str]:
     """Return the metrics of all objectives in rows."""
-    return [*PER_CLIENT.values(), *(objective.metric for objective in objectives().values())]
+    return [*PER_CLIENT.values(), *(objective.metric.name for objective in objectives().values())]
 
 
 def _below(value: float | None, before: float | None, share: float, least: float = 0.0) -> bool:
@@ -154,8 +160,8 @@ def objective_records() -> list[dict[str, Any]]:
         records.append(
             {
                 "name": name,
-                "metric": objective.metric,
-                "better": objective.better,
+                "metric": objective.metric.name,
+                "better": objective.metric.better,
                 "over": "images",
                 "summary": (inspect.getdoc(type(objective)) or "").partition("\n")[0],
                 "formula": objective.formula,

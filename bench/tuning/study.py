@@ -207,6 +207,7 @@ def _plan(
         "evaluation.untrained": False,
         "evaluation.every": 0,
         "evaluation.rounds": [],
+        "evaluation.objectives": Scoring(search.objective).objectives,
     }
     content = Contents(places.cache, build=True)
 

@@ -103,7 +103,8 @@ class StudyPlan:
             "base": {
                 key: value
                 for key, value in values.items()
-                if key not in dimensions and key != "data.name"  # the revision says which images
+                # The revision says which images, and the objective which scores.
+                if key not in {*dimensions, "data.name", "evaluation.objectives"}
             },
             "spec": self.base.config.spec,
             "space": {key: dim.model_dump(mode="json") for key, dim in dimensions.items()},

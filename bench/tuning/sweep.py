@@ -14,8 +14,7 @@ from typing import Any
 
 from fedbench.bench.config import row_id, training_id
 from fedbench.bench.data.datasets import Contents
-from fedbench.bench.results.metrics import FINAL_METRICS
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources

@@ -12,12 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
 from fedbench.bench.results.leaderboard.statistics import mean, sample_std
-from fedbench.bench.results.metrics import (
-    RANK_OF_FEATURES,
-    SPREAD_OF_PROJECTIONS,
-    contraction,
-)
 
 if TYPE_CHECKING:
     from fedbench.bench.tuning.scoring import Scoring
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 NUM_SEEDS = 5
 """Untrained encoders that are measured, of consecutive seeds."""
 
-SPREAD = (SPREAD_OF_PROJECTIONS, RANK_OF_FEATURES, "rho", "delta_views", "sep")
+SPREAD = (*FIGURES, "rho", "delta_views", "sep")
 """Figures that trials record beside the objective."""
 
 _LEAST = 3
@@ -59,7 +55,7 @@ def contraction_of(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, fl
     before = {
         name: mean([figures[name] for figures in untrained if name in figures]) for name in SPREAD
     }
-    return contraction(trial.get("spread") or {}, before)
+    return shrinkage(trial.get("spread") or {}, before)
 
 
 def cautions(

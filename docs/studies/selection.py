@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from fedbench import open_store
 from fedbench.bench.config import row_id
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import holm
-from fedbench.bench.results.metrics import evaluation_fields, score
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.tables import plain_table
@@ -187,7 +187,7 @@ def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -
             point = curve[len(curve) - ROUNDS[-1] + at - 1]
             found = point.get("loss" if metric == "final_loss" else f"metrics.{metric}")
             found = point.get(metric) if found is None else found
-        return -math.inf if found is None or math.isnan(found) else score(metric, found)
+        return -math.inf if found is None or math.isnan(found) else needed(metric).score(found)
 
     return np.array([[value(row) for row in entry] for entry in table])
 
@@ -298,7 +298,7 @@ def scored_on_less(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], 
         return [], "no cell has all its further scorings yet"
     lines = []
     for metric in (*PRIMARY, *OTHERS):
-        fields = evaluation_fields(metric)
+        fields = needed(metric).reads
         if "objective_clients" not in fields:
             continue
         columns = [_order(store, metric, [(runs[cell], runs[cell]) for cell in found])]

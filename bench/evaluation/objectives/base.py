@@ -11,11 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedbench.bench.evaluation.metrics import SCORES, Metric
 
 Sums = Mapping[str, Tensor]
 """Statistic's name -> float64 sum over all images, of its shape."""
@@ -89,25 +91,37 @@ class Statistic(ABC):
         return math.prod(self.shape(dim))
 
 
+def score_of_sums(
+    name: str, *reads: str, better: Literal["higher", "lower", "near 1"] = "higher"
+) -> Metric:
+    """Return the metric of an objective.
+
+    Args:
+        name: in rows.
+        reads: fields of the evaluation that it depends on, beside those of all objectives:
+            `objective_view` where its statistics use the view of an image.
+        better: which values are better.
+    """
+    return Metric(name, better=better, reads=(*SCORES, "objective_noise", *reads))
+
+
 class Objective(ABC):
     """A label-free score; its docstring's first line is shown in listings.
 
     Attributes:
         name: on the command line.
-        metric: name of the value in rows.
+        metric: the value in rows; see `score_of_sums`.
         formula: one line of plain text.
         source: where it is from; `ours` for our own.
-        higher_is_better: False where lower values are better.
         statistics: what clients send.
         exchanges: times that clients send; beyond one the server answers between them.
         sees_contraction: whether shrinking all projections towards their mean changes the value.
     """
 
     name: ClassVar[str]
-    metric: ClassVar[str]
+    metric: ClassVar[Metric]
     formula: ClassVar[str]
     source: ClassVar[str]
-    higher_is_better: ClassVar[bool] = True
     statistics: ClassVar[tuple[Statistic, ...]]
     exchanges: ClassVar[int] = 1
     sees_contraction: ClassVar[bool] = False
@@ -124,15 +138,6 @@ class Objective(ABC):
             shared: what it sent before that one; empty before the first.
         """
         raise NotImplementedError(f"objective {self.name!r} has one exchange")
-
-    @property
-    def better(self) -> str:
-        """Which values are better, in a word or two."""
-        return "higher" if self.higher_is_better else "lower"
-
-    def score(self, value: float) -> float:
-        """Return what a search maximises."""
-        return value if self.higher_is_better else -value
 
     def numbers(self, dim: int) -> int:
         """Return how many numbers a client sends in one scoring, all exchanges together."""

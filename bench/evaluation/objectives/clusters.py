@@ -7,7 +7,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.objectives.base import Objective, Projections, Statistic, Sums
+from fedbench.bench.evaluation.objectives.base import (
+    Objective,
+    Projections,
+    Statistic,
+    Sums,
+    score_of_sums,
+)
 from fedbench.bench.evaluation.objectives.spectrum import direction_covariance
 from fedbench.bench.evaluation.objectives.statistics import DirectionProducts, Directions, Pairs
 from fedbench.bench.system.seeding import generator
@@ -43,7 +49,7 @@ class Clusterability(Objective):
     """
 
     name = "clusterability"
-    metric = "clusterability"
+    metric = score_of_sums("clusterability")
     formula = "1 - within / total sum of squares, 32 clusters of unit projections"
     source = "ours, after Calinski & Harabasz 1974"
     statistics = (Pairs(), Directions(), DirectionProducts(), Assignments())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from fedbench.bench.evaluation.metrics import register
 from fedbench.bench.evaluation.objectives.base import Objective
 from fedbench.bench.evaluation.objectives.names import GROUP, SHIPPED
-from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.errors import PluginError, UnknownNameError
 from fedbench.bench.system.plugins import leave_out, load_error, origin
+
+DEFAULT = ("participation-ratio",)
+"""Objectives of every run; `evaluation.objectives` names further ones."""
 
 
 @cache
@@ -20,17 +25,22 @@ def objectives() -> dict[str, Objective]:
     warning.
     """
     found = {name: _load(place)() for name, place in SHIPPED.items()}
+    for objective in found.values():
+        register(objective.metric)
     for point in sorted(entry_points(group=GROUP)):
         try:
             plugin = point.load()()
         except Exception as err:
             leave_out(load_error(point, err))
             continue
-        taken = {(objective.name, objective.metric) for objective in found.values()}
-        if not isinstance(plugin, Objective):
-            leave_out(PluginError(f"plugin {origin(point)} is no class of Objective"))
-        elif any(plugin.name == name or plugin.metric == metric for name, metric in taken):
-            leave_out(PluginError(f"plugin {origin(point)}: {plugin.name!r} is taken"))
+        try:
+            if not isinstance(plugin, Objective):
+                raise PluginError("it is no class of Objective")
+            if plugin.name in found:
+                raise PluginError(f"{plugin.name!r} is taken")
+            register(plugin.metric)
+        except PluginError as err:
+            leave_out(PluginError(f"plugin {origin(point)}: {err}"))
         else:
             found[plugin.name] = plugin
     return found
@@ -40,3 +50,22 @@ def _load(place: str) -> type[Objective]:
     module, name = place.split(".")
     kind: type[Objective] = getattr(import_module(f"{__package__}.{module}"), name)
     return kind
+
+
+def scored(names: Sequence[str], *, noise: bool = False) -> list[Objective]:
+    """Return the objectives that a run computes, in the order of `objectives`.
+
+    Args:
+        names: of `evaluation.objectives`.
+        noise: whether the sums get noise. Its scale depends on how many sums share it, so that all
+            objectives of fedbench are then computed that noise leaves an epsilon.
+
+    Raises:
+        UnknownNameError: for a name that is none.
+    """
+    known = objectives()
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("objective of evaluation.objectives", name, known)
+    asked = {*DEFAULT, *names, *(SHIPPED if noise else ())}
+    return [objective for name, objective in known.items() if name in asked]

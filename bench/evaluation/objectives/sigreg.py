@@ -6,7 +6,12 @@ import math
 
 import torch
 
-from fedbench.bench.evaluation.objectives.base import Objective, Sums, noise_variance
+from fedbench.bench.evaluation.objectives.base import (
+    Objective,
+    Sums,
+    noise_variance,
+    score_of_sums,
+)
 from fedbench.bench.evaluation.objectives.statistics import Pairs, Slices
 
 
@@ -20,10 +25,9 @@ class SigReg(Objective):
     """
 
     name = "sigreg"
-    metric = "sigreg"
+    metric = score_of_sums("sigreg", better="lower")
     formula = "mean_a int |mean_x exp(i t a.z) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt, z = sqrt(d) u"
     source = "Balestriero & LeCun 2025, https://arxiv.org/abs/2511.08544, algorithm 1"
-    higher_is_better = False
     statistics = (Pairs(), Slices())
     sees_contraction = True
 

@@ -10,7 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.bench.evaluation.objectives.base import Objective, Sums, noise_variance, symmetric
+from fedbench.bench.evaluation.objectives.base import (
+    Objective,
+    Sums,
+    noise_variance,
+    score_of_sums,
+    symmetric,
+)
 from fedbench.bench.evaluation.objectives.statistics import (
     DirectionProducts,
     Directions,
@@ -27,7 +33,7 @@ class RankMe(Objective):
     """Effective rank of the projections, not centred."""
 
     name = "rankme"
-    metric = "rankme"
+    metric = score_of_sums("rankme")
     formula = "exp(-sum p log p), p = sigma / sum sigma, sigma singular values of projections"
     source = "Garrido et al. 2023, https://arxiv.org/abs/2210.02885, without its epsilon"
     statistics = (Pairs(), Moments())
@@ -41,7 +47,7 @@ class RankMeCentred(Objective):
     """Effective rank of the projections minus their mean."""
 
     name = "rankme-centred"
-    metric = "rankme_centred"
+    metric = score_of_sums("rankme_centred")
     formula = "as rankme, of projections minus their mean"
     source = "Roy & Vetterli 2007, EUSIPCO, 'The effective rank'"
     statistics = (Pairs(), Moments())
@@ -54,7 +60,7 @@ class StableRank(Objective):
     """Energy of the projections over that of their strongest direction."""
 
     name = "stable-rank"
-    metric = "stable_rank"
+    metric = score_of_sums("stable_rank")
     formula = "|Z|_F^2 / sigma_1^2"
     source = "Tsitsulin et al. 2023, https://arxiv.org/abs/2305.16562"
     statistics = (Pairs(), Moments())
@@ -68,7 +74,7 @@ class NESum(Objective):
     """Total variance over that of the strongest direction."""
 
     name = "nesum"
-    metric = "nesum"
+    metric = score_of_sums("nesum")
     formula = "sum lambda / lambda_1, lambda eigenvalues of the covariance"
     source = "He & Ozay 2022, 'Exploring the gap between collapsed and whitened features'"
     statistics = (Pairs(), Moments())
@@ -81,7 +87,7 @@ class ParticipationRatio(Objective):
     """Number of directions that share the variance of unit projections."""
 
     name = "participation-ratio"
-    metric = "participation_ratio"
+    metric = score_of_sums("participation_ratio")
     formula = "tr(C)^2 / |C|_F^2, C covariance of unit projections"
     source = "a standard of physics and neuroscience; Gao et al. 2017, doi:10.1101/214262"
     statistics = (Pairs(), Directions(), DirectionProducts())
@@ -101,10 +107,9 @@ class AlphaReq(Objective):
     """
 
     name = "alpha-req"
-    metric = "alpha_req"
+    metric = score_of_sums("alpha_req", better="near 1")
     formula = "alpha of lambda_j ~ j^-alpha; score -|alpha - 1|"
     source = "Agrawal et al. 2022, 'alpha-ReQ'; range and weights as in reptrix, scaled to d"
-    better = "near 1"
     statistics = (Pairs(), Moments())
 
     def combine(self, sums: Sums) -> float | None:
@@ -116,19 +121,14 @@ class AlphaReq(Objective):
         alpha, fit = decay(eigenvalues, low, high)
         return alpha if fit >= 0.9 else None
 
-    def score(self, value: float) -> float:
-        """Return minus the distance to 1."""
-        return -abs(value - 1)
-
 
 class SelfClustering(Objective):
     """Squared cosines of all pairs of images, 0 for random directions and 1 for one direction."""
 
     name = "self-clustering"
-    metric = "self_clustering"
+    metric = score_of_sums("self_clustering", better="lower")
     formula = "(Q - E) / (n^2 - E), Q = sum_{x, y} s(x, y)^2, E = n + n (n - 1) / d"
     source = "Tsitsulin et al. 2023, https://arxiv.org/abs/2305.16562, with squares"
-    higher_is_better = False
     statistics = (Pairs(), DirectionProducts())
     sees_contraction = True
 
@@ -152,7 +152,7 @@ class LiDAR(Objective):
     """
 
     name = "lidar"
-    metric = "lidar"
+    metric = score_of_sums("lidar", "objective_view")
     formula = "exp(entropy of eig(S_w^-1 S_b)), S_b between images, S_w between views"
     source = "Thilak et al. 2024, https://arxiv.org/abs/2312.04000"
     statistics = (Pairs(), ViewScatter())

@@ -6,7 +6,12 @@ import math
 
 from torch import Tensor
 
-from fedbench.bench.evaluation.objectives.base import Objective, Sums, noise_variance
+from fedbench.bench.evaluation.objectives.base import (
+    Objective,
+    Sums,
+    noise_variance,
+    score_of_sums,
+)
 from fedbench.bench.evaluation.objectives.statistics import (
     TEMPERATURE,
     Directions,
@@ -22,7 +27,7 @@ class GlobalAlign(Objective):
     """Mean cosine between an image and its view."""
 
     name = "global-align"
-    metric = "global_align"
+    metric = score_of_sums("global_align", "objective_view")
     formula = "mean_x s(x, view(x))"
     source = "Wang & Isola 2020, https://arxiv.org/abs/2005.10242, as a cosine"
     statistics = (Pairs(),)
@@ -37,7 +42,7 @@ class GlobalRho(Objective):
     """Mean cosine distance between two images, each paired with itself too."""
 
     name = "global-rho"
-    metric = "global_rho"
+    metric = score_of_sums("global_rho")
     formula = "1 - |mean_x u(x)|^2"
     source = "ours"
     statistics = (Pairs(), Directions())
@@ -51,7 +56,7 @@ class GlobalSep(Objective):
     """Spread between images against spread between views of one image."""
 
     name = "global-sep"
-    metric = "global_sep"
+    metric = score_of_sums("global_sep", "objective_view")
     formula = "1 - (1 - global-align) / global-rho"
     source = "ours"
     statistics = (Pairs(), Directions())
@@ -73,7 +78,7 @@ class GlobalUniformity(Objective):
     """
 
     name = "global-unif"
-    metric = "global_unif"
+    metric = score_of_sums("global_unif")
     formula = "-log mean_{x, y} exp(s(x, y) / 0.2)"
     source = "Wang & Isola 2020, https://arxiv.org/abs/2005.10242; random features: ours"
     sees_contraction = True

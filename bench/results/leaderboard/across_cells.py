@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.comparability import CLIENTS
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.statistics import (
@@ -20,7 +21,6 @@ from fedbench.bench.results.leaderboard.statistics import (
     ranks,
     slope,
 )
-from fedbench.bench.results.metrics import score
 from fedbench.bench.system.identity import canonical_json
 
 AXES = {
@@ -79,7 +79,7 @@ class MethodOverCells:
     def score(self, cell: int, metric: str) -> float:
         """Return its mean in a cell that it has, so that higher is better; -inf: diverged."""
         mean = self.means[cell]
-        return -math.inf if mean is None else score(metric, mean)
+        return -math.inf if mean is None else needed(metric).score(mean)
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def _entrant(
         label=first.label,
         means=tuple(means),
         coverage=len(lines) / len(values),
-        worst=None if any(diverged) else min((m for _, m in known), key=lambda m: score(metric, m)),
+        worst=None if any(diverged) else min((m for _, m in known), key=needed(metric).score),
         slope=None
         if axis is None
         else slope([math.log10(float(value)) for value, _ in known], [m for _, m in known]),

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
-from fedbench.bench.config import identity, training_settings
+from fedbench.bench.config import EvaluationConfig, identity, training_settings
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.results.metrics import ALL_READ, NEVER_READ, evaluation_fields
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.identity import canonical_json, content_id
 
@@ -42,6 +42,9 @@ COLUMN_OF = {
 }
 """Fields whose values are columns of the class."""
 _PRECISION = "client.precision"
+_FIELDS = frozenset(EvaluationConfig.model_fields)
+_ALL = _FIELDS - {"protocols", "probe_fractions", "objectives", "every", "rounds", "untrained"}
+"""Fields of the evaluation but for those that say only which metrics are measured, and when."""
 _LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
 """Fields that older rows lack; null means what those did."""
 _SECTIONS = ("data.", "model.")
@@ -105,13 +108,13 @@ def measured_by(row: Row, metric: str | None = None) -> dict[str, Any]:
     The number of evaluated clients is left out where all clients have one encoder, since all of
     them count then. Fields of older versions that are not known any more count for every metric.
     """
-    read = ALL_READ if metric is None else evaluation_fields(metric)
+    read = _ALL if metric is None else needed(metric).reads
     settings = {}
     for name, value in settings_of(row.config_json).items():
         section, _, field = name.partition(".")
         if name in _LATER and value is None:
             continue
-        if section == "evaluation" and (field in read or field not in ALL_READ | NEVER_READ):
+        if section == "evaluation" and (field in read or field not in _FIELDS):
             settings[name] = value
     if CLIENTS in settings:
         if '"objective_std"' in (row.metrics_json or ""):  # a mean over encoders

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.metrics import heading, is_accuracy
 from fedbench.bench.results.leaderboard.across_cells import (
     MIN_CELLS,
     CellComparison,
@@ -23,7 +25,6 @@ from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.results.leaderboard.power import Standing, power
-from fedbench.bench.results.metrics import is_accuracy, metric_title, score
 from fedbench.bench.system.text import markdown, single_line
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
         if name in ("method", *shown) or any(row[index] for row in rows)
     ]
     return TextTable(
-        title=f"{comparison.title} · {metric_title(comparison.metric)} · {len(values)} cells",
+        title=f"{comparison.title} · {heading(comparison.metric)} · {len(values)} cells",
         header=[header[index] for index in columns],
         rows=[[row[index] for index in columns] for row in rows],
         best=[bool(entrant.best) for entrant in listed],
@@ -203,7 +204,7 @@ def plain_cells(line: Line, standing: Standing) -> dict[str, str]:
     cells = {
         "rank": "" if line.rank is None else str(line.rank),
         "method": line.label,
-        metric_title(line.metric): _spread(line, percent),
+        heading(line.metric): _spread(line, percent),
         "best": MARKS[standing],
         "seeds": str(line.n_seeds),
         "gain": number(line.gain, percent, signed=True),
@@ -220,7 +221,7 @@ def plain_cells(line: Line, standing: Standing) -> dict[str, str]:
     }
     for metric, value in others.items():
         if metric != line.metric:
-            cells[metric_title(metric)] = number(value, metric != "objective")
+            cells[heading(metric)] = number(value, metric != "objective")
     cells["area %"] = number(line.area, True)
     cells["rounds to"] = _count(line.rounds_to_reach, line)
     cells["GB to"] = _count(line.gb_to_reach, line)
@@ -259,7 +260,7 @@ def _notes(line: Line) -> list[str]:
         notes.append("contracted")
     if line.unmoved:
         notes.append("no weight moved")
-    if line.gain is not None and score(line.metric, line.gain) <= 0:
+    if line.gain is not None and needed(line.metric).score(line.gain) <= 0:
         notes.append("not above untrained")
     if line.tuned:
         place = "" if line.tuned_on is None else f" on {line.tuned_on}"
@@ -384,7 +385,7 @@ def group_table(
         header.insert(header.index("method") + 1, "run ids")
         for row, line in zip(rows, group.lines, strict=True):
             row["run ids"] = ", ".join(ids[identity] for identity in line.row_ids)
-    metric = metric_title(group.lines[0].metric)
+    metric = heading(group.lines[0].metric)
     return TextTable(
         title=group.title,
         header=header,

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedbench.bench.evaluation.metrics import full_name
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
 from fedbench.bench.results.leaderboard.comparability import (
     class_id,
@@ -35,8 +36,7 @@ from fedbench.bench.results.leaderboard.lines import (
     ranked,
 )
 from fedbench.bench.results.leaderboard.power import power
-from fedbench.bench.results.metrics import FINAL_METRICS, FULL_NAMES
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.system.errors import UnknownNameError, did_you_mean
 
 
@@ -95,8 +95,7 @@ def leaderboard(
         rows: rows of a store, in any order; the result does not depend on it.
         row_ids: keep these rows, such as the cells of a grid.
         dataset: keep rows of this data set.
-        metric: column to rank by, a key of `metrics_json`, or a short name (`metrics.FULL_NAMES`).
-            Higher is better, except for `metrics.LOWER_IS_BETTER`.
+        metric: column to rank by, a key of `metrics_json`, or a short name such as `knn`.
         published: look up the published numbers.
         studies: cost of each tuning study, by its id.
         curves: accuracies over rounds by row id, for the columns that need them.
@@ -135,7 +134,7 @@ def leaderboard(
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:
-    metric = FULL_NAMES.get(metric, metric)
+    metric = full_name(metric)
     if metric not in FINAL_METRICS:
         known = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
         if metric not in known:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.metrics import is_accuracy
+from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
 from fedbench.bench.results.leaderboard.comparability import (
     KEYS,
     Meaning,
@@ -37,12 +40,6 @@ from fedbench.bench.results.leaderboard.statistics import (
     paired_p,
     rounded,
     summarize,
-)
-from fedbench.bench.results.metrics import (
-    RANK_OF_FEATURES,
-    SPREAD_OF_PROJECTIONS,
-    contraction,
-    score,
 )
 from fedbench.bench.results.store.row import Row, per_gigabyte
 
@@ -238,7 +235,7 @@ def lines_of(
         configs.setdefault(contender(row), []).append(row)
     meanings = {
         name: Meaning([_having(runs, name) for runs in configs.values()], name)
-        for name in {*SECONDARY, _local(metric)}
+        for name in {*SECONDARY, *([_local(metric)] if is_accuracy(metric) else [])}
     }
     lines = [
         _line(
@@ -361,10 +358,9 @@ def _values(rows: Sequence[Row], metric: str) -> list[tuple[Row, float]]:
 
 
 def _contracted(row: Row) -> bool:
-    names = (SPREAD_OF_PROJECTIONS, RANK_OF_FEATURES)
-    after = {name: metric_value(row, name) for name in names}
-    before = {name: metric_value(row, f"untrained_{name}") for name in names}
-    return bool(contraction(after, before))
+    after = {name: metric_value(row, name) for name in FIGURES}
+    before = {name: metric_value(row, f"untrained_{name}") for name in FIGURES}
+    return bool(shrinkage(after, before))
 
 
 def _line(
@@ -407,8 +403,8 @@ def _line(
         objective_mean=runs.mean("objective"),
         knn_acc_mean=runs.mean("knn_acc"),
         linear_acc_mean=runs.mean("linear_acc"),
-        local_acc_mean=runs.mean(local),
-        local_acc_std=runs.mean(f"{local}_std", beside=local),
+        local_acc_mean=runs.mean(local) if is_accuracy(metric) else None,
+        local_acc_std=runs.mean(f"{local}_std", beside=local) if is_accuracy(metric) else None,
         untrained_mean=mean([start for _, start in gains]),
         gain=mean([after - start for after, start in gains]),
         mb_up_down=_mean((row.bytes_up_down for row in done), unit=1e6),
@@ -487,7 +483,7 @@ def ranked(lines: Sequence[Line]) -> tuple[Line, ...]:
     def place(line: Line) -> tuple[bool, bool, float]:
         if line.mean is None:
             return bool(line.num_diverged), True, 0.0
-        return bool(line.num_diverged), False, -rounded(score(line.metric, line.mean))
+        return bool(line.num_diverged), False, -rounded(needed(line.metric).score(line.mean))
 
     def counts(line: Line) -> bool:
         return line.selection != "oracle" and (line.mean is not None or line.num_diverged > 0)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.leaderboard.lines import Line
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     detectable_difference,
     paired_p,
 )
-from fedbench.bench.results.metrics import is_accuracy
 
 
 class Standing(StrEnum):

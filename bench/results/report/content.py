@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.curves import Curve
@@ -23,7 +24,6 @@ from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import StudyView
-from fedbench.bench.results.metrics import is_accuracy, metric_title
 from fedbench.bench.results.report.series import (
     cell_ids,
     columns,
@@ -34,13 +34,12 @@ from fedbench.bench.results.report.series import (
     styles,
     sweeps,
 )
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.sealed_json import unseal
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
-_FIRST = ("linear_acc", "knn_acc", "linear_paper_acc", "objective")
 _RUN_COLUMNS = (
     "row_id",
     "measured_from",
@@ -175,9 +174,7 @@ def content(
     return {
         "title": title,
         "problems": list(problems),
-        "metrics": [
-            {"name": m, "title": metric_title(m), "percent": is_accuracy(m)} for m in metrics
-        ],
+        "metrics": [{"name": m, "title": heading(m), "percent": is_accuracy(m)} for m in metrics],
         "styles": styles(names | {name: name for name in specs}),
         "boards": {metric: _board(board) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
@@ -203,15 +200,12 @@ def content(
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
-    """Metrics that rows have, the usual ones first, those that methods add after them."""
-    further = {
-        name
-        for row in rows
-        for name in json.loads(row.metrics_json or "{}")
-        if is_accuracy(name) and not name.startswith("untrained_")
-    }
-    names = [*_FIRST, *sorted(further - {*_FIRST})]
-    return [m for m in names if any(metric_value(row, m) is not None for row in rows)]
+    """Return objective and accuracies that rows have, those that judge by labels first."""
+    further = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
+    others = {m for m in further if is_accuracy(m) and not m.startswith("untrained_")}
+    names = dict.fromkeys([*main_metrics({*FINAL_METRICS, *further}), *sorted(others)])
+    there = [m for m in names if any(metric_value(row, m) is not None for row in rows)]
+    return sorted(there, key=lambda name: name == "objective")
 
 
 def _board(board: Leaderboard) -> dict[str, Any]:
@@ -262,7 +256,7 @@ def _group(group: Group, usual: Usual) -> dict[str, Any]:
 
 
 def _cell(line: Line, name: str, text: str) -> str | list[Any]:
-    if name == metric_title(line.metric):
+    if name == heading(line.metric):
         return [text, line.mean]
     if name in _SORTED_BY:
         return [text, getattr(line, _SORTED_BY[name])]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.comparability import (
     Meaning,
     class_id,
@@ -18,7 +19,6 @@ from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.lines import Group
 from fedbench.bench.results.leaderboard.statistics import pareto_front, summarize
 from fedbench.bench.results.leaderboard.studies import correlate
-from fedbench.bench.results.metrics import score
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.identity import content_id
 
@@ -83,7 +83,9 @@ def short_titles(groups: Sequence[Group]) -> list[str]:
 
 def points_of(group: Group, standings: Sequence[str]) -> dict[str, Any]:
     """Return the lines of a group for charts, with the Pareto fronts over bytes and minutes."""
-    scores = [None if line.mean is None else score(line.metric, line.mean) for line in group.lines]
+    scores = [
+        None if line.mean is None else needed(line.metric).score(line.mean) for line in group.lines
+    ]
     fronts = {
         name: pareto_front([getattr(line, name) for line in group.lines], scores)
         for name in ("mb_up_down", "minutes")

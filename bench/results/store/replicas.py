@@ -73,9 +73,11 @@ def differences(first: Row, second: Row) -> list[Difference]:
     older schema may not have had it. Nor are the metrics of `measured_once`.
     """
     one, other = results_of(first), results_of(second)
-    for name in measured_once(first, second):
-        one.pop(name, None)
-        other.pop(name, None)
+    if once := measured_once(first, second):
+        # What clients send for scores follows from which scores there are.
+        for name in (*once, "objective_bytes", "untrained_objective_bytes"):
+            one.pop(name, None)
+            other.pop(name, None)
     if first.schema_version != second.schema_version:
         older = min(first, second, key=lambda row: row.schema_version)
         for name in [name for name in Row.model_fields if getattr(older, name) is None]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.metrics import FINAL_METRICS
+from fedbench.bench.evaluation import metrics
 from fedbench.bench.results.store.json_columns import (
     check_numbers,
     check_object,
@@ -177,6 +177,13 @@ class Row(Record):
     )
 
     @property
+    def metrics(self) -> dict[str, float]:
+        """Every metric that was measured, by name."""
+        columns = {name: getattr(self, name) for name in METRICS}
+        further = json.loads(self.metrics_json or "{}")
+        return {name: v for name, v in {**columns, **further, **columns}.items() if v is not None}
+
+    @property
     def bytes_up_down(self) -> int | None:
         """Bytes of the whole run in both directions; None if they were not counted."""
         if self.bytes_up is None or self.bytes_down is None:
@@ -229,6 +236,14 @@ class Row(Record):
         if (self.status == "error") != (self.error is not None):
             raise ValueError("error is the text of a row of status 'error', and null otherwise")
         return self
+
+
+METRICS = tuple(name for name in Row.model_fields if metrics.get(name) is not None)
+"""Metrics with a column in rows, in their order; all others are keys of `metrics_json`."""
+UNTRAINED_METRICS = tuple(name for name in METRICS if name.startswith("untrained_"))
+"""Those measured before the first round."""
+FINAL_METRICS = tuple(name for name in METRICS if name not in UNTRAINED_METRICS)
+"""Those measured after the last round: null unless the run's status is `ok`."""
 
 
 def per_gigabyte(row: Row, value: float | None) -> float | None:

@@ -84,6 +84,7 @@ def test_measuring_differently_is_another_run_of_the_same_training() -> None:
         "objective_clients": 3,
         "objective_noise": 1.0,
         "objective_view": "simclr-strong",
+        "objectives": ["rankme"],
         "probe_fractions": [0.1],
         "rounds": [2],
         "untrained": False,

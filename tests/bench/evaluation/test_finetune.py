@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.bench.evaluation import probes, suite
+from fedbench.bench.evaluation import encoded, probes, protocols
 from fedbench.bench.evaluation.features import EvaluationError, extract
 from fedbench.bench.evaluation.finetune import (
     FRACTIONS,
@@ -139,31 +139,31 @@ def test_every_protocol_learns_from_the_same_images(
     def spy(name: str) -> Any:
         def record(train: Any, labels: Any, *rest: Any, **options: Any) -> Any:
             given[name] = (len(train), np.array(labels))
-            raise StopIteration
+            raise InterruptedError
 
         return record
 
     trainer = train(setup, tmp_path, rounds=0)
     for protocol, home, function in (
-        ("knn", suite, "knn_accuracy"),
+        ("knn", protocols, "knn_accuracy"),
         ("linear", probes, "linear_probe"),
     ):
         monkeypatch.setattr(home, function, spy(protocol))
-        with pytest.raises(StopIteration):
+        with pytest.raises(InterruptedError):
             evaluate(setup, trainer.binding, lambda k: None, [protocol], CPU)
         assert given[protocol][0] == probed
         np.testing.assert_array_equal(given[protocol][1], setup.dataset.train_labels[positions])
 
 
 def seen_by_probe(setup: Setup, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """Return the images whose features are computed: the test set's, then the probe's."""
+    """Return the images whose features are computed: the probe's, then the test set's."""
     seen: list[np.ndarray] = []
 
     def record(encode: Any, images: Any, **options: Any) -> Tensor:
         seen.append(np.array(images))
         return extract(encode, images, **options)
 
-    monkeypatch.setattr(suite, "extract", record)
+    monkeypatch.setattr(encoded, "extract", record)
     trainer = train(setup, folder, rounds=0)
     evaluate(setup, trainer.binding, lambda k: None, ["linear"], CPU)
     return seen
@@ -174,7 +174,7 @@ def test_the_probe_learns_from_turned_images_and_is_tested_on_upright_ones(
 ) -> None:
     config = tiny_config("simclr", data__partition="rotation", data__label_fraction=0.5)
     setup = tiny_setup(config)
-    test, learnt = seen_by_probe(setup, tmp_path, monkeypatch)
+    learnt, test = seen_by_probe(setup, tmp_path, monkeypatch)
     np.testing.assert_array_equal(test, setup.dataset.test_images)
     at = 0
     for position in range(80):  # in the order of the data set, half of every client's

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.objectives.accumulator import Accumulator
 from fedbench.bench.evaluation.objectives.base import Projections
 from fedbench.bench.evaluation.objectives.noise import (
     DELTA,
@@ -17,15 +19,13 @@ from fedbench.bench.evaluation.objectives.noise import (
     with_noise,
 )
 from fedbench.bench.evaluation.objectives.registry import objectives
-from fedbench.bench.evaluation.objectives.tally import Tally
-from fedbench.bench.results.metrics import evaluation_fields
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.tuning.scoring import Scoring
 
 PRIVATE = with_noise(objectives().values())
-METRICS = [objective.metric for objective in PRIVATE]
+METRICS = [objective.metric.name for objective in PRIVATE]
 STATISTICS = {s.name: s for objective in PRIVATE for s in objective.statistics}
 DIM = 6
 
@@ -88,14 +88,14 @@ def test_noise_of_all_sums_together_costs_what_is_stated() -> None:
 def test_noise_adds_no_bias() -> None:
     """Means over 200 draws lie within 4 standard errors of the value without noise."""
     z, view = images(4000)
-    clean = Tally(PRIVATE, 1)
+    clean = Accumulator(PRIVATE, 1)
     clean.add(z, view)
     expected = clean.values()
     found: dict[str, list[float]] = {name: [] for name in METRICS}
     for index in range(200):
-        tally = Tally(PRIVATE, 1, GaussianNoise(1.0, 0, index))
-        tally._sums, tally._dim, tally._clients = clean._sums, DIM, 1
-        noisy = tally.values()
+        sums = Accumulator(PRIVATE, 1, GaussianNoise(1.0, 0, index))
+        sums._sums, sums._dim, sums._clients = clean._sums, DIM, 1
+        noisy = sums.values()
         for name in METRICS:
             found[name].append(noisy[name])
     for name in METRICS:
@@ -109,9 +109,9 @@ def test_noise_differs_between_scorings_and_not_between_runs() -> None:
     z, view = images(40)
     results = []
     for index in (0, 1, 0):
-        tally = Tally(objectives().values(), 1, GaussianNoise(1.0, 7, index))
-        tally.add(z, view)
-        results.append(tally.values())
+        sums = Accumulator(objectives().values(), 1, GaussianNoise(1.0, 7, index))
+        sums.add(z, view)
+        results.append(sums.values())
     assert results[0] == results[2] != results[1]
     assert results[0].keys() - {"objective_bytes", "objective_epsilon"} <= {*METRICS}
     assert results[0]["objective_epsilon"] == epsilon(1.0)
@@ -126,10 +126,10 @@ def test_a_run_without_noise_keeps_its_identity() -> None:
 
 
 def test_only_metrics_of_sums_depend_on_noise() -> None:
-    noisy = [name for name in (*METRICS, "rankme") if "objective_noise" in evaluation_fields(name)]
+    noisy = [name for name in (*METRICS, "rankme") if "objective_noise" in needed(name).reads]
     assert noisy == [*METRICS, "rankme"]
     for name in ("objective", "align", "unif", "rho", "sep", "knn_acc"):
-        assert "objective_noise" not in evaluation_fields(name)
+        assert "objective_noise" not in needed(name).reads
 
 
 def test_a_search_takes_an_objective_that_noise_leaves_an_epsilon() -> None:

@@ -14,11 +14,12 @@ import reptrix.rankme
 import torch
 from torch import Tensor
 
+from fedbench.bench.evaluation import metrics
 from fedbench.bench.evaluation.objective import client_align_unif
 from fedbench.bench.evaluation.objectives import names, registry, spectrum
-from fedbench.bench.evaluation.objectives.base import BYTES, Objective, Projections
+from fedbench.bench.evaluation.objectives.accumulator import KEPT, Accumulator
+from fedbench.bench.evaluation.objectives.base import BYTES, Objective, Projections, score_of_sums
 from fedbench.bench.evaluation.objectives.statistics import Frequencies, Pairs, Slices
-from fedbench.bench.evaluation.objectives.tally import KEPT, Tally
 from fedbench.bench.system.errors import PluginWarning
 from fedbench.bench.system.seeding import generator
 
@@ -35,10 +36,10 @@ def gaussian(*shape: int, name: str = "z") -> Tensor:
 
 
 def values(z: Tensor, v: Tensor, clients: Sequence[slice] = (slice(None),)) -> dict[str, float]:
-    tally = Tally(OBJECTIVES.values(), len(clients))
+    sums = Accumulator(OBJECTIVES.values(), len(clients))
     for client in clients:
-        tally.add(z[client], v[client])
-    return tally.values()
+        sums.add(z[client], v[client])
+    return sums.values()
 
 
 def mixture(n: int = 60, d: int = 12) -> tuple[Tensor, Tensor]:
@@ -169,7 +170,7 @@ def test_contraction() -> None:
     mean = z.mean(dim=0)
     near, far = (values(mean + c * (z - mean), mean + c * (v - mean)) for c in (0.01, 0.1))
     for objective in OBJECTIVES.values():
-        one, other = near.get(objective.metric), far.get(objective.metric)
+        one, other = (v.get(objective.metric.name) for v in (near, far))
         if one is None or other is None:
             continue
         moved = abs(one - other) > 0.05 * max(abs(one), abs(other))
@@ -185,7 +186,7 @@ def test_invariances(name: str) -> None:
     z, v = slope * z, slope * v
 
     def value(first: Tensor, second: Tensor) -> float:
-        return values(first, second)[objective.metric]
+        return values(first, second)[objective.metric.name]
 
     plain = value(z, v)
     order = torch.randperm(60, generator=generator(0, "order"))
@@ -268,10 +269,10 @@ def test_sensitivity_is_what_one_image_changes_at_most(name: str) -> None:
 
 
 def test_kept_images_are_an_equal_share_of_every_client() -> None:
-    tally = Tally([OBJECTIVES["clusterability"]], 3)
+    sums = Accumulator([OBJECTIVES["clusterability"]], 3)
     for size in (5000, 10, 4000):
-        tally.add(gaussian(size, 2), gaussian(size, 2))
-    assert [len(clean) for clean, _ in tally._kept] == [KEPT // 3, 10, KEPT // 3]
+        sums.add(gaussian(size, 2), gaussian(size, 2))
+    assert [len(clean) for clean, _ in sums._kept] == [KEPT // 3, 10, KEPT // 3]
 
 
 def test_pooled_and_client_values_agree_for_one_client() -> None:
@@ -283,8 +284,8 @@ def test_pooled_and_client_values_agree_for_one_client() -> None:
 class _Foreign(Objective):
     """Number of images."""
 
-    name, metric, formula, source = "count", "count", "n", "a test"
-    statistics = (Pairs(),)
+    name, formula, source, statistics = "count", "n", "a test", (Pairs(),)
+    metric = score_of_sums("count", "objective_view", better="lower")
 
     def combine(self, sums: Any) -> float:
         return float(sums["pairs"][0])
@@ -294,9 +295,9 @@ class _Foreign(Objective):
     ("target", "message"),
     [
         ("Foreign", ""),
-        ("dict", "is no class of Objective"),
-        ("Taken", "'rankme' is taken"),
-        ("missing", "cannot be loaded"),
+        ("dict", "Objective"),
+        ("Taken", "'rankme'"),
+        ("missing", "missing"),
     ],
 )
 def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, message: str) -> None:
@@ -308,6 +309,7 @@ def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, messag
 
     points = [Point("count", "elsewhere:Objective", names.GROUP)]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
     registry.objectives.cache_clear()
     try:
         if message:
@@ -315,10 +317,14 @@ def test_foreign_objectives(monkeypatch: pytest.MonkeyPatch, target: str, messag
                 assert registry.objectives().keys() == OBJECTIVES.keys()
         else:
             found = registry.objectives()["count"]
-            tally = Tally([found], 3)
+            sums = Accumulator([found], 3)
             for client in CLIENTS:
-                tally.add(Z[client], V[client])
-            assert tally.values()["count"] == 12
+                sums.add(Z[client], V[client])
+            assert sums.values()["count"] == 12
+            assert registry.scored(["count"]) == [
+                registry.objectives()["participation-ratio"],
+                found,
+            ]
     finally:
         registry.objectives.cache_clear()
 

@@ -14,8 +14,7 @@ from fedbench.bench.config.schema import Protocol
 from fedbench.bench.evaluation.finetune import FRACTIONS, FinetuneSettings
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.evaluation.suite import evaluate, scored_clients
-from fedbench.bench.results.metrics import FINAL_METRICS
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Paused, Place, execute
 from fedbench.bench.runs.run import forget_cell, run
@@ -225,8 +224,8 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.Monkey
     assert hidden.sum() == 60
     labels[hidden] = (labels[hidden] + 1 + np.arange(60) % 8) % 10
     protocols = [
-        name for name in get_args(Protocol) if name != "local"
-    ]  # it needs test images of clients
+        name for name in get_args(get_args(Protocol)[0]) if name != "local"
+    ]  # it deals test images
     evaluations = []
     for index, other in enumerate((setup, tiny_setup(config, train_labels=labels))):
         trainer = train(other, tmp_path / str(index), rounds=1)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.studies import studies
-from fedbench.bench.results.metrics import score
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.tuning.scoring import Scoring, metrics, names, objective_records
@@ -54,7 +54,7 @@ def test_few_directions_are_narrow_whatever_was_before() -> None:
 def test_scores_rise_as_the_leaderboards_do(name: str) -> None:
     scoring = Scoring(name)
     for value in (-1.0, 0.3, 1.0, 2.5):
-        assert scoring.of({scoring.metric: value}) == score(scoring.metric, value)
+        assert scoring.of({scoring.metric: value}) == needed(scoring.metric).score(value)
     assert scoring.of({}) is None
 
 
@@ -79,7 +79,10 @@ def test_a_study_by_another_objective(tmp_path: Path, in_one_process: Use) -> No
     assert result.best is not None
     for trial in result.trials:
         assert trial["objective"] == -trial["scores"]["self_clustering"]
-        assert {"objective", "sep", "rankme", "sigreg"} <= set(trial["scores"])
+        assert {"objective", "sep", "participation_ratio", "self_clustering"} <= set(
+            trial["scores"]
+        )
+        assert "rankme" not in trial["scores"]
     assert result.best["objective"] == max(trial["objective"] for trial in result.trials)
     view = studies(Store(tmp_path))[0]
     assert (view.objective, view.study_id) == ("self-clustering", result.study_id)

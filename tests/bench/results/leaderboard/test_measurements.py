@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import BENCHMARK_VERSION, EvaluationConfig, RunConfig, config_id
+from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id
 from fedbench.bench.results.leaderboard.comparability import measured_by
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import (
@@ -21,12 +21,6 @@ from fedbench.bench.results.leaderboard.formats import (
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.lines import Line
 from fedbench.bench.results.leaderboard.power import Standing
-from fedbench.bench.results.metrics import (
-    ALL_READ,
-    METRICS,
-    NEVER_READ,
-    evaluation_fields,
-)
 from fedbench.bench.results.report.series import scatter
 from fedbench.bench.results.store.row import Row
 
@@ -44,44 +38,6 @@ def later(row: Row, minutes: int) -> Row:
 def only_line(rows: list[Row], **options: Any) -> Line:
     (line,) = leaderboard(rows, **options).lines
     return line
-
-
-SCORED = "objective_on objective_max_examples objective_clients num_clients"
-
-
-def test_every_field_of_the_evaluation_has_a_metric_or_never_matters() -> None:
-    assert frozenset(EvaluationConfig.model_fields) == ALL_READ | NEVER_READ
-    assert not ALL_READ & NEVER_READ
-
-
-@pytest.mark.parametrize(
-    ("metric", "fields"),
-    [
-        ("knn_acc", "knn_neighbours knn_temperature labels_from num_clients"),
-        ("target_knn_acc", "knn_neighbours knn_temperature labels_from num_clients"),
-        ("linear_acc", "linear_l2 labels_from num_clients"),
-        ("untrained_linear_acc", "linear_l2 labels_from num_clients"),
-        ("linear_10pct_train_acc", "linear_l2 labels_from num_clients"),
-        ("target_linear_0.1pct_acc", "linear_l2 labels_from num_clients"),
-        ("linear_local_acc_std", "linear_l2 labels_from num_clients"),
-        ("linear_paper_acc", "labels_from num_clients"),
-        ("finetune_1pct_acc", "labels_from num_clients"),
-        ("mlp_1pct_local_acc", "mlp_hidden_dim mlp_epochs mlp_lr labels_from num_clients"),
-        ("align", f"objective_view {SCORED}"),
-        ("unif", f"objective_temperature {SCORED}"),
-        ("projection_std_ratio", "num_clients"),
-        ("angle_centred_median", "num_clients"),
-        ("relative_movement", ""),
-        ("final_loss", ""),
-    ],
-)
-def test_fields_that_change_the_meaning_of_a_metric(metric: str, fields: str) -> None:
-    assert evaluation_fields(metric) == {*fields.split()}
-
-
-def test_every_column_is_known_and_an_unknown_metric_reads_everything() -> None:
-    assert all(evaluation_fields(name) is not ALL_READ for name in METRICS)
-    assert evaluation_fields("a_metric_of_a_plugin") is ALL_READ
 
 
 def measured_three_ways(make_row: MakeRow) -> list[Row]:

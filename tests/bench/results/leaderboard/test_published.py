@@ -65,6 +65,7 @@ NOT_OF_THE_ACCURACIES = {
     "evaluation.objective_max_examples",
     "evaluation.objective_clients",
     "evaluation.objective_noise",
+    "evaluation.objectives",
     "privacy.noise_multiplier",
     "privacy.delta",
     "server.momentum",

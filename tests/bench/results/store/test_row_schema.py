@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from fedbench.bench.results.metrics import FINAL_METRICS
-from fedbench.bench.results.store.row import SCHEMA_VERSION, Row
+from fedbench.bench.results.store.row import FINAL_METRICS, SCHEMA_VERSION, Row
 from fedbench.bench.results.store.schema import (
     ROW_SCHEMA,
     TRIAL_SCHEMA,

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from fedbench.bench.evaluation.metrics import ENCODERS, Metric, register
 from fedbench.bench.evaluation.objectives.base import (
     BYTES,
     Objective,
@@ -16,12 +17,27 @@ from fedbench.bench.evaluation.objectives.base import (
 )
 from fedbench.bench.evaluation.objectives.noise import GaussianNoise, epsilon, with_noise
 
+OBJECTIVE_BYTES = register(
+    Metric(
+        "objective_bytes",
+        unit="bytes",
+        better="lower",
+        reads=("objective_clients", "objective_noise", *ENCODERS),
+    )
+)
+OBJECTIVE_EPSILON = register(
+    Metric(
+        "objective_epsilon",
+        better="lower",
+        reads=("objective_clients", "objective_noise", *ENCODERS),
+    )
+)
 KEPT = 10_000
 """Images of all clients together that objectives with several exchanges are computed on, at most;
 an equal share of every client."""
 
 
-class Tally:
+class Accumulator:
     """Adds up what clients send, and gives the values.
 
     Memory does not grow with the number of clients, but for at most `KEPT` projections.
@@ -69,16 +85,16 @@ class Tally:
         sums: Sums = {name: value.cpu() for name, value in self._sums.items()}
         if self._noise is not None:
             sums = self._noise.add(sums, _statistics(self._single), self._dim)
-            found["objective_epsilon"] = epsilon(self._noise.multiplier)
+            found[OBJECTIVE_EPSILON.name] = epsilon(self._noise.multiplier)
         for objective in self._objectives:
             value = objective.combine(
                 sums if objective.exchanges == 1 else self._exchange(objective)
             )
             if value is not None:
-                found[objective.metric] = value
+                found[objective.metric.name] = value
         numbers = sum(s.numbers(self._dim) for s in _statistics(self._single))
         numbers += sum(o.numbers(self._dim) for o in self._objectives if o.exchanges > 1)
-        found["objective_bytes"] = float(BYTES * numbers * self._clients)
+        found[OBJECTIVE_BYTES.name] = float(BYTES * numbers * self._clients)
         return found
 
     @property

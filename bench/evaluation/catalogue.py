@@ -1,0 +1,42 @@
+"""Every metric that something installed here computes."""
+
+from __future__ import annotations
+
+from fedbench.bench.evaluation.metrics import Metric, get
+from fedbench.bench.system.errors import ConfigError
+
+
+def find(name: str) -> Metric | None:
+    """Return a metric by its name in rows; None if nothing that is installed declares it.
+
+    Metrics without a column in rows are declared beside their computation, which loads torch.
+    """
+    if (metric := get(name)) is not None:
+        return metric
+    load()
+    return get(name)
+
+
+def needed(name: str) -> Metric:
+    """Return a metric by its name in rows.
+
+    Raises:
+        ConfigError: if nothing that is installed declares it: its direction, and which runs may be
+            compared by it, are then not known.
+    """
+    if (metric := find(name)) is None:
+        raise ConfigError(
+            f"nothing installed here declares metric {name!r}, so which of its values are better,"
+            " and which runs compare, is not known; install the package that brings it"
+        )
+    return metric
+
+
+def load() -> None:
+    """Register the metrics of all probes and objectives."""
+    from fedbench.bench.evaluation import collapse, objective  # noqa: F401
+    from fedbench.bench.evaluation.objectives.registry import objectives
+    from fedbench.bench.evaluation.protocols import probes
+
+    probes()
+    objectives()

@@ -1,0 +1,112 @@
+"""Probes by the words of `evaluation.protocols`: those of fedbench, and of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+
+from fedbench.bench.config.schema import PROBE_PLUGINS
+from fedbench.bench.evaluation.angles import angle_summary
+from fedbench.bench.evaluation.encoded import Encoded
+from fedbench.bench.evaluation.finetune import finetune_accuracies
+from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.evaluation.linear_paper import linear_probe_paper
+from fedbench.bench.evaluation.metrics import Metric, register
+from fedbench.bench.evaluation.probes import probe_accuracies
+from fedbench.bench.system.errors import PluginError
+from fedbench.bench.system.plugins import leave_out, load_error, origin
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement of a frozen encoder.
+
+    Attributes:
+        protocols: words of `evaluation.protocols` that ask for it.
+        measure: takes the encoder and all protocols of the run; gives values by metric. Values that
+            are not finite are dropped.
+        metrics: what it gives, unless it is registered elsewhere.
+    """
+
+    protocols: tuple[str, ...]
+    measure: Callable[[Encoded, Collection[str]], Mapping[str, float]]
+    metrics: tuple[Metric, ...] = ()
+
+
+def _knn(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
+    config, dataset = encoded.setup.config.evaluation, encoded.setup.dataset
+    value = knn_accuracy(
+        encoded.train,
+        encoded.train_labels,
+        encoded.test,
+        dataset.test_labels,
+        num_classes=dataset.num_classes,
+        neighbours=config.knn_neighbours,
+        temperature=config.knn_temperature,
+    )
+    return {"knn_acc": value}
+
+
+def _linear(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
+    return probe_accuracies(
+        encoded.setup,
+        encoded.train,
+        encoded.train_labels,
+        encoded.test,
+        protocols,
+        encoded.device,
+        encoded.client_id,
+    )
+
+
+def _linear_paper(encoded: Encoded, protocols: Collection[str]) -> dict[str, float]:
+    dataset = encoded.setup.dataset
+    value = linear_probe_paper(
+        encoded.encode,
+        encoded.splits.train,
+        encoded.train_labels,
+        encoded.splits.test,
+        dataset.test_labels,
+        num_classes=dataset.num_classes,
+        seed=encoded.setup.config.seed,
+        device=encoded.device,
+    )
+    return {"linear_paper_acc": value}
+
+
+SHIPPED = (
+    Probe(("angles",), lambda encoded, _: angle_summary([encoded.angles])),
+    Probe(("knn",), _knn),
+    Probe(("linear", "mlp", "local"), _linear),
+    Probe(("linear-paper",), _linear_paper),
+    Probe(
+        ("finetune",),
+        lambda encoded, _: finetune_accuracies(encoded.setup, encoded.net, encoded.device),
+    ),
+)
+
+
+@cache
+def probes() -> tuple[Probe, ...]:
+    """Return all probes, those of other packages last.
+
+    A plugin that cannot be loaded, or declares a metric whose name is taken, is left out with a
+    warning. The name of its entry point is the protocol that asks for it.
+    """
+    found = [*SHIPPED]
+    for point in sorted(entry_points(group=PROBE_PLUGINS.group)):
+        try:
+            probe = point.load()
+            if not isinstance(probe, Probe) or probe.protocols != (point.name,):
+                raise PluginError(f"it is no Probe of the protocol {point.name!r}")
+            for metric in probe.metrics:
+                register(metric)
+        except PluginError as err:
+            leave_out(PluginError(f"plugin {origin(point)}: {err}"))
+        except Exception as err:
+            leave_out(load_error(point, err))
+        else:
+            found.append(probe)
+    return tuple(found)

@@ -1,0 +1,116 @@
+"""A foreign objective and a foreign probe have heading, direction and class by declaring them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedbench.bench.config import EvaluationConfig, RunConfig, schema
+from fedbench.bench.evaluation import metrics, protocols
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.metrics import Metric, heading, main_metrics
+from fedbench.bench.evaluation.objectives import registry
+from fedbench.bench.evaluation.objectives.base import Objective, Sums, score_of_sums
+from fedbench.bench.evaluation.objectives.statistics import Pairs
+from fedbench.bench.evaluation.protocols import Probe
+from fedbench.bench.evaluation.suite import evaluate
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training.layout import Layout
+
+MakeRow = Callable[..., Row]
+
+
+class Point(EntryPoint):
+    """An entry point of a package that need not be installed."""
+
+    targets: ClassVar[dict[str, Any]] = {}
+
+    def load(self) -> Any:
+        return self.targets[self.name]
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Install an objective or a probe for the test."""
+
+    def install(module: Any, name: str, target: Any) -> None:
+        monkeypatch.setitem(Point.targets, name, target)
+        points = EntryPoints([Point(name, "elsewhere:target", "a group")])
+        monkeypatch.setattr(module, "entry_points", lambda group: points)
+
+    monkeypatch.setattr(metrics, "_KNOWN", dict(metrics._KNOWN))
+    for cached in (registry.objectives, protocols.probes):
+        cached.cache_clear()
+    yield install
+    for cached in (registry.objectives, protocols.probes):
+        cached.cache_clear()
+
+
+def measured(config: RunConfig) -> dict[str, float]:
+    """Metrics of the encoder before training."""
+    setup = tiny_setup(config)
+    net = setup.make_net()
+    binding = Layout.of(net, setup.sharing(net)).bind(net, torch.device("cpu"))
+    return evaluate(
+        setup, binding, lambda _: None, config.evaluation.protocols, torch.device("cpu")
+    )
+
+
+class Disagreement(Objective):
+    """Mean cosine distance of an image and its view."""
+
+    name, formula, source, statistics = "disagreement", "1 - mean s", "a test", (Pairs(),)
+    metric = score_of_sums("disagreement", "objective_view", better="lower")
+
+    def combine(self, sums: Sums) -> float:
+        return float(1 - sums["pairs"][1] / sums["pairs"][0])
+
+
+def test_a_foreign_objective_has_heading_direction_and_class(
+    foreign: Callable[..., None], make_row: MakeRow
+) -> None:
+    foreign(registry, "disagreement", Disagreement)
+    config = tiny_config("simclr", evaluation__objectives=["disagreement"])
+    assert 0 < measured(config)["disagreement"] < 2
+    values = {("simclr", "simclr-o"): 0.2, ("byol", "simclr-o"): 0.1, ("ssd", "byol"): 0.3}
+    rows = [
+        make_row(
+            RunConfig(spec=spec, evaluation=EvaluationConfig(objective_view=view)),
+            metrics_json=f'{{"disagreement": {value}}}',
+        )
+        for (spec, view), value in values.items()
+    ]
+    board = leaderboard(rows, metric="disagreement")
+    found = [[line.method for line in group.lines] for group in board.groups]
+    assert sorted(found) == [["byol", "simclr"], ["ssd"]]
+
+
+def test_a_foreign_probe_has_heading_direction_and_class(foreign: Callable[..., None]) -> None:
+    metric = Metric(
+        "centroid_acc", "centroid %", "fraction", reads=metrics.PROBES, needs_labels=True
+    )
+
+    def measure(encoded: Any, _: Any) -> dict[str, float]:
+        labels = torch.from_numpy(np.array(encoded.train_labels))
+        means = torch.stack([encoded.train[labels == c].mean(dim=0) for c in labels.unique()])
+        nearest = labels.unique()[torch.cdist(encoded.test, means).argmin(dim=1)]
+        truth = torch.from_numpy(np.array(encoded.setup.dataset.test_labels))
+        return {metric.name: (nearest == truth).double().mean().item()}
+
+    with pytest.raises(ValidationError, match="centroid"):
+        EvaluationConfig.model_validate({"protocols": ["centroid"]})
+    for module in (schema, protocols):
+        foreign(module, "centroid", Probe(("centroid",), measure, (metric,)))
+    found = measured(tiny_config("simclr", evaluation__protocols=["knn", "centroid"]))
+    assert found["centroid_acc"] > 0
+    assert main_metrics(found) == ["objective", "knn_acc", "centroid_acc"]
+    assert heading("centroid_acc") == "centroid %"
+    assert needed("untrained_centroid_acc").reads == metrics.PROBES
