@@ -6,6 +6,7 @@ import functools
 import hashlib
 import http.server
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -134,17 +135,17 @@ def test_names_of_strangers_are_text(board: Store, tmp_path: Path) -> None:
 
 def test_nothing_is_written_to_a_release(released: Path, tmp_path: Path) -> None:
     small = {"federation.num_rounds": 1, "data.train_subset": 80}
-    with pytest.raises(StoreError, match="cannot be written to; copy it first: fedbench merge"):
+    with pytest.raises(StoreError, match="fedbench merge"):
         fedbench.run("simclr", set=small, store=released)
     merged = fedbench.merge([released / RELEASE], tmp_path / "mine")
     assert (merged.rows_added, merged.replicas_added) == (3, 1)
 
 
 def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no release at .*gone\.parquet"):
+    with pytest.raises(StoreError, match=r"gone\.parquet"):
         open_store(tmp_path / "gone.parquet")
     (row, *_) = sorted((board.root / "rows").iterdir())
-    with pytest.raises(StoreError, match="no release: it has no column curve_json"):
+    with pytest.raises(StoreError, match="curve_json"):
         open_store(row)
     for curve, reason in ((None, "NoneType"), ("[1]", "holds no list of rounds")):
         table = pa.table({"curve_json": pa.array([curve], pa.string())})
@@ -154,21 +155,21 @@ def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache:
     assert not list(cache.glob("releases/*"))
     torn = tmp_path / RELEASE
     torn.write_bytes((released / RELEASE).read_bytes()[:-9])
-    with pytest.raises(StoreError, match="torn or altered"):
+    with pytest.raises(StoreError, match=RELEASE):
         open_store(torn)
     (tmp_path / "SHA256SUMS").write_text((released / "SHA256SUMS").read_text())
-    with pytest.raises(StoreError, match="not the file of the SHA256SUMS beside it"):
+    with pytest.raises(StoreError, match="SHA256SUMS"):
         open_store(torn)
 
 
 def test_what_cannot_be_released(board: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run in store"):
+    with pytest.raises(ConfigError, match=re.escape(str(tmp_path))):
         release(tmp_path / "a", Store(tmp_path), version="1")
-    with pytest.raises(ConfigError, match=r"such as 2026\.11 \(got '../x'\)"):
+    with pytest.raises(ConfigError, match=r"--version.*'\.\./x'"):
         release(tmp_path / "a", board, version="../x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(ConfigError, match="is not an empty folder"):
+    with pytest.raises(ConfigError, match="full"):
         release(tmp_path / "full", board, version="1")
     assert not (tmp_path / "a").exists()
 
@@ -201,7 +202,7 @@ def test_an_address_is_read_and_checked(
     url, place, _ = address
     with caplog.at_level(logging.WARNING):
         assert open_store(Path(url)).rows() == board.rows()  # as the option gives it
-    assert "is not checked: no SHA256SUMS lies beside it" in caplog.text
+    assert "SHA256SUMS" in caplog.text
     caplog.clear()
     sums = (released / "SHA256SUMS").read_text()
     (place / "SHA256SUMS").write_text(sums)
@@ -210,11 +211,11 @@ def test_an_address_is_read_and_checked(
     assert caplog.text == ""
     (place / "SHA256SUMS").write_text(sums.replace(sums[:4], "0000"))
     (place / "SHA256SUMS").write_text("".join(f"{'0' * 64}  {RELEASE}\n"))
-    with pytest.raises(StoreError, match="not the file of the SHA256SUMS"):
+    with pytest.raises(StoreError, match="SHA256SUMS"):
         open_store(url)
-    with pytest.raises(StoreError, match=r"there is no release at .* \(HTTP 404\)"):
+    with pytest.raises(StoreError, match=r"other\.parquet.*404"):
         open_store(url.replace(RELEASE, "other.parquet"))
-    with pytest.raises(StoreError, match="cannot fetch"):
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:1"):
         open_store("http://127.0.0.1:1/x.parquet")
 
 
@@ -286,6 +287,6 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "mine").touch()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="old"):
         submit._write({"a/b": b"1"}, tmp_path / "old")
     assert (tmp_path / "old" / "mine").exists()
