@@ -5,6 +5,11 @@ Other add-ons are tested on one method each; `-m extended` has all compositions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
 from fedbench.bench.method import registry
 
 ON_ANY = (
@@ -13,6 +18,11 @@ ON_ANY = (
     "simclr+scaffold",
     "spectral+fedprox",
 )
+
+
+def extended(values: Iterable[Any], chosen: Callable[[Any], bool]) -> list[Any]:
+    """Return parameters of a test; the chosen ones are for the extended run only."""
+    return [pytest.param(v, marks=pytest.mark.extended) if chosen(v) else v for v in values]
 
 
 def _names_its_bases(spec: str) -> bool:

@@ -68,6 +68,7 @@ def test_the_published_clustering_ends_where_ours_does() -> None:
     torch.testing.assert_close(autograd_clustering(points, start, 30), centroids, rtol=0, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_smoke_and_the_table_of_it(tmp_path: Path) -> None:
     works = (*IN_ONE_PROCESS, "W3")
     command = ["-m", "benchmarks", "--smoke", "--only", *works]
@@ -109,6 +110,7 @@ def test_a_contender_that_fails_says_why() -> None:
         pass
 
 
+@pytest.mark.extended
 def test_every_part_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     command = [

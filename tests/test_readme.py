@@ -132,7 +132,12 @@ def test_the_configuration_reference_is_that_of_the_fields() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(line, marks=[pytest.mark.extended] if "--watch-labels" in line else [])
+        pytest.param(
+            line,
+            marks=[pytest.mark.extended]
+            if "--watch-labels" in line or line.startswith("fedbench tune orchestra")
+            else [],
+        )
         for line in commands()
     ],
 )

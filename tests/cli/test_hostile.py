@@ -48,10 +48,11 @@ def test_python_callers_get_the_same_limits() -> None:
             choose_devices("cpu", workers)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "locale",
     [
-        pytest.param({"LC_ALL": "C", "PYTHONUTF8": "0"}, marks=pytest.mark.extended),
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
     ],
 )

@@ -69,6 +69,7 @@ def test_stores_of_two_instruction_sets_merge_and_rank(
     assert len(hashes) == 1
 
 
+@pytest.mark.extended
 def test_reproduce_names_the_platforms(
     stores: tuple[Path, Path, str], shell: Callable[..., Any], call: Callable[..., Any]
 ) -> None:

@@ -181,7 +181,9 @@ def test_the_end_of_the_terminal_is_like_sigterm(tmp_path: Path) -> None:
     assert not list((tmp_path / "s").rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("term", ["dumb", "xterm"])  # plain lines, and lines drawn by rich
+@pytest.mark.parametrize(
+    "term", [pytest.param("dumb", marks=pytest.mark.extended), "xterm"]
+)  # plain lines, and lines drawn by rich
 def test_a_run_outlives_its_terminal(tmp_path: Path, term: str) -> None:
     """Without SIGHUP, as after `disown`, only writing fails: with EIO."""
     master, slave = pty.openpty()
@@ -242,6 +244,7 @@ def test_a_device_that_is_not_there_creates_nothing(call: Call, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.extended
 def test_letters_that_the_terminal_does_not_have(shell: Call, store: Path, finished: Any) -> None:
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     answer = shell("run", "simclr", *QUICK, "--store", store, "--json", env=env)

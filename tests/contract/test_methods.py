@@ -25,11 +25,31 @@ from tests.specs import OTHERS, REFUSED, SPECS
 
 
 class TestEveryMethod(MethodContract):
-    """Contract of every registered spec; registering a method is enough to test it."""
+    """Contract of every registered method; registering it is enough to test it."""
 
-    @pytest.fixture(autouse=True, params=SPECS)
+    @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" not in spec])
     def _each(self, request: pytest.FixtureRequest) -> None:
         self.spec = request.param
+
+
+class TestEveryAddOn(MethodContract):
+    """Contract of every add-on, on a method; what takes long is for the extended run."""
+
+    @pytest.fixture(autouse=True, params=[spec for spec in SPECS if "+" in spec])
+    def _each(self, request: pytest.FixtureRequest) -> None:
+        self.spec = request.param
+
+    @pytest.mark.extended
+    def test_lanes_change_no_bits(self, tmp_path: Path) -> None:
+        super().test_lanes_change_no_bits(tmp_path)
+
+    @pytest.mark.extended
+    def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
+        super().test_an_interrupted_run_ends_with_the_same_bits(tmp_path)
+
+    @pytest.mark.extended
+    def test_clients_of_any_size_work(self, tmp_path: Path) -> None:
+        super().test_clients_of_any_size_work(tmp_path)
 
 
 @pytest.mark.extended

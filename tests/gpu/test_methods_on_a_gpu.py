@@ -27,7 +27,7 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import InProcess
 from tests.gpu.fake_gpu import CUDA, DeviceMismatchError, FakeGPU, without_onednn
-from tests.specs import SPECS
+from tests.specs import SPECS, extended
 
 FIGURES = Path(__file__).parent / "steps.yaml"
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def trained(setup: Setup, device: torch.device, folder: Path) -> tuple[list[floa
     return losses, trainer.vector.cpu()
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", extended(SPECS, lambda spec: "+" in spec))
 def test_a_run_keeps_to_one_device_and_learns_as_on_the_cpu(spec: str, tmp_path: Path) -> None:
     setup = setup_of(spec, federation__num_rounds=1, federation__participation=0.5)
     with FakeGPU() as gpu:

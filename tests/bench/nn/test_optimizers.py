@@ -67,6 +67,7 @@ def test_bits_and_states_are_those_of_torch(case: str) -> None:
         assert all(torch.equal(actual[key], expected[key]) for key in actual)
 
 
+@pytest.mark.extended
 def test_training_does_not_start_the_compiler() -> None:
     """The compiler would cost two to three seconds in every process."""
     code = (

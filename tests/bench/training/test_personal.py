@@ -193,14 +193,13 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path, swapped: tuple[st
         store.load(client, round_index)
 
 
-DAMAGED = ("checkpoint", "client", "both")
-
-
 @pytest.mark.parametrize(
     ("spec", "values", "participation", "state", "damaged"),
     [
-        *(("pfedae", {}, 0.5, "between rounds", damaged) for damaged in DAMAGED),
-        *(("pfedae", {}, 1.0, "in a round", damaged) for damaged in DAMAGED),
+        pytest.param("pfedae", {}, 0.5, "between rounds", "checkpoint", marks=pytest.mark.extended),
+        *(("pfedae", {}, 0.5, "between rounds", damaged) for damaged in ("client", "both")),
+        pytest.param("pfedae", {}, 1.0, "in a round", "checkpoint", marks=pytest.mark.extended),
+        *(("pfedae", {}, 1.0, "in a round", damaged) for damaged in ("client", "both")),
         ("byol", {"method__target": "personal"}, 0.5, "in a round", "both"),
         (
             "byol",

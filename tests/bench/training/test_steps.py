@@ -23,6 +23,7 @@ from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan
+from tests.specs import extended
 
 _SIZES = {"digits": (1201, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
 _TINY = (100_000, 200)
@@ -151,7 +152,10 @@ def trains_nobody(cells: list[Cell]) -> list[str]:
     return empty
 
 
-@pytest.mark.parametrize("name", grid_names())
+FEW = {"after", "heterogeneity", "participation", "scaling"}
+
+
+@pytest.mark.parametrize("name", extended(grid_names(), lambda name: name not in FEW))
 def test_no_cell_of_a_shipped_grid_trains_nobody(name: str) -> None:
     """Of one seed, under every preset, with the sizes of the data sets and equal classes."""
     grid = load_grid(name)

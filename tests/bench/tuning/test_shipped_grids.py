@@ -16,6 +16,7 @@ from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan, presets_for
+from tests.specs import extended
 
 SPECS = {(cell.paper, cell.method): cell.spec for cell in paper_cells()}
 SHIFTS = {"hsu": "label_skew", "rotation": "covariate_shift", "joint": "joint_shift"}
@@ -37,7 +38,10 @@ def printed(table: str) -> set[tuple[str, str, str]]:
     return {(cell.dataset, cell.setting, cell.method) for cell in cells}
 
 
-@pytest.mark.parametrize("preset", preset_names())
+FEW = {"demo", "laptop", "cross-silo"}
+
+
+@pytest.mark.parametrize("preset", extended(preset_names(), lambda name: name not in FEW))
 @pytest.mark.parametrize("name", grid_names())
 def test_every_grid_under_every_preset(name: str, preset: str) -> None:
     planned = cells(name, preset=preset)

@@ -283,6 +283,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     home = Path.home() / ".ray"
     before = home.exists()

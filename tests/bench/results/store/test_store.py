@@ -176,6 +176,7 @@ def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
     assert decode(path.read_bytes(), Row) == [first, second]
 
 
+@pytest.mark.extended
 def test_a_thousand_rows_are_read_quickly(many: Path) -> None:
     store = Store(many)
     started = time.process_time()

@@ -52,6 +52,7 @@ def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # starts a Ray cluster
+@pytest.mark.extended
 def test_cells_after_a_cuda_failure_are_untouched(tmp_path: Path) -> None:
     result = on_nodes(tmp_path, {"num_cpus": 1}, broken=True)
     assert result["code"] == 3
