@@ -202,6 +202,19 @@ class MethodContract:
         other = train(self._setup(federation__participation=0.5, seed=1), tmp_path / "c")
         assert not torch.equal(all_tensors(a), all_tensors(other))
 
+    def test_chance_is_stated_for_every_logged_term(self, tmp_path: Path) -> None:
+        """If the method states what a net without information reaches, it leaves no term out."""
+        setup = self._setup()
+        stated = setup.method.chance(setup.config)
+        history = train(setup, tmp_path).history
+        logged = {"loss", *(name for record in history for name in record.parts)}
+        named = {name for term in stated for name in term.split(" - ")}
+        assert not stated or logged <= named, f"chance() lacks {sorted(logged - named)}"
+        for term, value in stated.items():
+            if not isinstance(value, str):
+                assert np.isfinite(value)
+                assert {*term.split(" - ")} <= logged, f"no run logs {term!r}"
+
     def test_an_interrupted_run_ends_with_the_same_bits(self, tmp_path: Path) -> None:
         """A run that pauses is at its pause, and ends, where one that never pauses is."""
         for optimizer in ("average", "adam"):

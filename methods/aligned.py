@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
 )
@@ -33,6 +35,8 @@ class Aligned(Method):
     mean of both views' uniformity at t = 2, on projections of length 1. Deviation: the projector's
     first layer has no bias, which the norm behind it would cancel.
     """
+
+    minimises_objective: ClassVar[bool] = True
 
     uniformity: float = Field(1.0, ge=0, description="factor of the uniformity")
     t: float = Field(2.0, gt=0, description="sharpness of the uniformity's kernel")
@@ -54,6 +58,18 @@ class Aligned(Method):
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim or backbone.dim)
         head = mlp(backbone.dim, *dims, norm=backbone.head_norm)
         return Net({"encoder": encoder, "projector": head})
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return that of noise, 2 - 2 t w, or of equal outputs, 0, whichever is less.
+
+        Points that are drawn evenly from the sphere, for each view anew, are at a squared distance
+        of 2 on average; in many dimensions nearly always, so that the uniformity is -2 t (in d
+        dimensions some 2 t^2 / d more).
+        """
+        return {
+            "loss": min(0.0, 2 - 2 * self.t * self.uniformity),
+            "uniformity": "noise has its least value",
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute alignment plus uniformity."""

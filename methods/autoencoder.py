@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch.nn.functional as F
 from pydantic import Field
 
-from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Net, Size
+from fedbench.bench.method import Batch, Client, DataSpec, Loss, Method, Net, RunConfig, Size
 from fedbench.bench.nn import Backbone, ImageDecoder, latent_encoder
 
 
@@ -26,6 +28,10 @@ class Autoencoder(Method):
         encoder = latent_encoder(backbone, self.latent_dim)
         decoder = ImageDecoder(backbone, self.latent_dim, data.image_shape, self.decoder_width)
         return Net({"encoder": encoder, "decoder": decoder})
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: the best constant image leaves the variance of the pixels."""
+        return {"loss": "the variance of the pixels, which data decide"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the mean squared error of the reconstruction."""

@@ -17,6 +17,7 @@ from fedbench.bench.method import (
     Loss,
     Needs,
     Net,
+    RunConfig,
     Sharing,
     Size,
     register,
@@ -117,6 +118,10 @@ class BYOL(DivergenceAware):
         if self.ema_inverted:
             ema_update(net, 1 - self.ema_decay)
         return data
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: a net that has collapsed to one output has the least loss, -1."""
+        return {"loss": "equal outputs have its least value", "spread": "no term of the loss"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the negative cosine of predictions and the other view's target projections."""

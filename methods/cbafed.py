@@ -22,6 +22,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Server,
     Sharing,
     Upload,
@@ -113,6 +114,13 @@ class CBAFed(Method):
         thresholds = balanced_thresholds(share, self.base_threshold, self.max_threshold)
         guess, accepted = accept(logits.softmax(dim=1), thresholds, share < self.rare_share)
         return data.relabel(torch.where(known, data.labels, guess), keep=known | accepted)
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: a client's constant guess leaves the entropy of its labels."""
+        return {
+            "loss": "the entropy of each client's labels, which data decide",
+            "trained-images": "no term of the loss",
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the mean cross entropy over views and batch, pseudo-labels included."""

@@ -19,6 +19,7 @@ from fedbench.bench.method import (
     Needs,
     Net,
     RoundPlan,
+    RunConfig,
     Sharing,
     Size,
     register,
@@ -80,6 +81,10 @@ class CentralAE(Autoencoder):
         if client.round < self.pretrain_rounds:
             return data
         return data.keep(data.labels >= 0)
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none, neither for images nor for labels."""
+        return {"loss": "the entropy of the labels, which data decide"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the error of reconstruction in the first rounds, then the cross entropy."""

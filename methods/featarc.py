@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -18,6 +20,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
 )
@@ -85,6 +88,13 @@ class FeatARC(Method):
         net["target_encoder"].eval()
         net["target_projector"].eval()
         return data
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return ln(2B - 1) for the contrast, as `simclr`."""
+        return {
+            "loss - align": math.log(2 * config.client.batch_size - 1),
+            "align": "equal outputs have its least value",
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute NT-Xent plus the weighted mean of both views' negative cosine to the anchors."""

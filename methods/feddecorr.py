@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.method import AddOn, Batch, Client, Loss, Net, PluginError, register
+from fedbench.bench.method import AddOn, Batch, Client, Loss, Net, PluginError, RunConfig, register
 
 _LEAST_VARIANCE = 1e-8
 
@@ -28,6 +29,10 @@ class FedDecorr(AddOn):
     scale: Literal["batch", "mean"] = Field(
         "batch", description="batch: times (B - 1)^2 / B, as released"
     )
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Add none: equal outputs are not correlated."""
+        return self.with_terms(config, decorrelation="equal outputs have its least value")
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add the term to the base's loss."""

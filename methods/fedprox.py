@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from fedbench.bench.method import (
     DataSpec,
     Loss,
     Net,
+    RunConfig,
     averaged_parameters,
     nothing_averaged,
     register,
@@ -52,6 +53,10 @@ class FedProx(AddOn):
             for kept, value in zip(net["received"].parameters(), self._shared(net), strict=True):
                 kept.copy_(value)
         return self.base.before_local(net, data, client)
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Add none: the term sees no image."""
+        return self.with_terms(config, proximity="it sees no image")
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add the distance to the base's loss."""

@@ -20,6 +20,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Server,
     Sharing,
     Size,
@@ -86,6 +87,10 @@ class FedSC(Method):
     def sharing(self) -> Mapping[str, Sharing]:
         """Send the sum of matrices down; average everything else."""
         return {"correlation*": Sharing.BROADCAST, "*": Sharing.AVERAGED}
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: the repulsion's weight and the others' matrix change from round to round."""
+        return {"loss": "depends on the other clients' matrices"}
 
     def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Return the correlation matrix of the client's projections, with noise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedbench.bench.method import (
     Needs,
     Net,
     PluginError,
+    RunConfig,
     Server,
     Size,
     Upload,
@@ -61,6 +62,12 @@ class FedU2(AddOn):
         """Ask for each client's tensors and the server's before them."""
         needs = replace(self.base.needs(), capturable=False)  # draws in the loss
         return replace(needs, single_uploads=True, before=True) if self.combine else needs
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Add none: points that are drawn evenly from the sphere have the least distance."""
+        if not self.weight:
+            return self.base.chance(config)
+        return self.with_terms(config, uniform="noise has its least value")
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add the mean of both views' distances to the base's loss."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -18,6 +20,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
 )
@@ -82,6 +85,17 @@ class FedX(Method):
         net["target_encoder"].eval()
         net["target_projector"].eval()
         return data
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return ln(2B - 1) for both contrasts, as `simclr`; the received net has no more."""
+        contrast = math.log(2 * config.client.batch_size - 1)
+        if not self.relational:
+            return {"loss - received": contrast, "received": contrast}
+        return {
+            "loss - received - relations": contrast,
+            "received": contrast,
+            "relations": "equal outputs have its least value",
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute both contrasts and both relations."""

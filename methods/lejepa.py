@@ -21,6 +21,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Server,
     Sharing,
     Size,
@@ -115,6 +116,24 @@ class LeJEPA(Method):
                     own = client.answers[name].to(net.tensor(f"pooled.{name}").device)
                     net.tensor(f"others.{name}").copy_(net.tensor(f"pooled.{name}") - own)
         return data
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return that of normal noise of the best scale, for local statistics.
+
+        Noise N(0, s I) for each view has s / 2 as invariance. At a knot with weight w_t its
+        empirical characteristic function of B examples is off that of N(0, I) by
+        (1 - e^(-s t^2)) / B + (e^(-s t^2 / 2) - e^(-t^2 / 2))^2 in the mean square; SIGReg is B
+        times their sum. s = 0 are equal outputs.
+        """
+        if self.statistics == "global":
+            return dict.fromkeys(("loss", "sigreg"), "depends on the other clients' embeddings")
+        knots, normal, weights = _quadrature(torch.device("cpu"))
+        scale = torch.linspace(0, 2, 401)[:, None]  # (401, 1)
+        off = ((-scale * knots.square() / 2).exp() - normal).square()  # (401, 17)
+        spread = 1 - (-scale * knots.square()).exp()
+        terms = (spread + config.client.batch_size * off) @ weights  # (401,)
+        total = (1 - self.weight) * scale[:, 0] / 2 + self.weight * terms
+        return {"loss": float(total.min()), "sigreg": "noise has its least value"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute invariance plus the mean of both views' SIGReg."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Sharing,
     Size,
     register,
@@ -80,6 +83,10 @@ class MaskedImages(Method):
         """Average all, or all but the decoder."""
         keep = {"decoder.*": Sharing.PERSONAL} if self.personal_decoder else {}
         return {**keep, "*": Sharing.AVERAGED}
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return 1 for normalised patches, of mean 0 and variance 1: the error of predicting 0."""
+        return {"loss": 1.0 if self.normalised else "the variance of the pixels, which data decide"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the mean squared error of the hidden patches."""

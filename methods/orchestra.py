@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -21,6 +22,7 @@ from fedbench.bench.method import (
     Needs,
     Net,
     RoundPlan,
+    RunConfig,
     Server,
     Sharing,
     Size,
@@ -180,6 +182,23 @@ class Orchestra(Method):
         if not self.degeneracy:
             return {}
         return {"turns": torch.randint(4, (batch_size,), generator=client.rng)}
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return ln G for clusters and ln 4 for quarter turns.
+
+        The global clustering keeps clusters equally large. Where assignments fill them evenly, a
+        prediction that does not depend on the image has at least the entropy of their mean, ln G,
+        as cross entropy; turns are drawn evenly. A net that gives all images one cluster has less
+        without information, which `collapsed` and the smallest cluster show.
+        """
+        found = {"clusters": math.log(self.num_global_clusters)}
+        if self.degeneracy:
+            found["rotation"] = math.log(4)
+        return {
+            **found,
+            "loss": sum(found.values()),
+            "min_cluster_size": "no term of the loss",
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the cross entropy of the views' cluster assignments, plus that of the turns."""

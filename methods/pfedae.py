@@ -21,6 +21,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Server,
     Sharing,
     Size,
@@ -101,6 +102,13 @@ class PFedAE(Method):
         """Keep the client's parts with it, and the server's unless they are shipped."""
         served = Sharing.BROADCAST if self.gradient == "ship" else Sharing.SERVER_ONLY
         return {"encoder.*": Sharing.PERSONAL, "surrogate_decoder.*": Sharing.PERSONAL, "*": served}
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: the best constant image leaves the variance of the pixels."""
+        return {
+            "loss": "the variance of the pixels, which data decide",
+            **dict.fromkeys(("latent_gap", "server_loss"), "no term of the loss"),
+        }
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the squared error of the reconstruction through the server's frozen parts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -17,6 +18,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
     rotate90,
@@ -55,6 +57,10 @@ class RotPred(Method):
     def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
         """Draw the number of quarter turns of each image."""
         return {"turns": torch.randint(4, (batch_size,), generator=client.rng)}
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return ln 4: turns are drawn evenly, whatever the image."""
+        return {"loss": math.log(4)}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the cross entropy of the four turns."""

@@ -18,6 +18,7 @@ from fedbench.bench.method import (
     Loss,
     Needs,
     Net,
+    RunConfig,
     Server,
     Sharing,
     Upload,
@@ -68,6 +69,10 @@ class Scaffold(AddOn):
         net.tensor("scaffold_work.total").zero_()
         net.tensor("scaffold_work.steps").zero_()
         return self.base.before_local(net, data, client)
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Add none: the term sees no image and has either sign."""
+        return self.with_terms(config, correction="it sees no image")
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add the term whose gradient is the correction; its value means nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     register,
 )
 from fedbench.bench.nn import (
@@ -74,6 +76,11 @@ class SemiFed(Method):
         net["target_encoder"].eval()
         net["target_classifier"].eval()
         return data.keep(data.labels >= 0) if client.round < self.warmup_rounds else data
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: a client's constant guess leaves the entropy of its labels."""
+        labels = "the entropy of each client's labels, which data decide"
+        return dict.fromkeys(("loss", "consistency", "pseudo-labels"), labels)
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the loss of weak views with labels, and of both views and the guess without."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -17,6 +19,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
 )
@@ -69,6 +72,17 @@ class SimCLR(Method):
         if data.labelled:
             net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
         return net
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return ln(2B - 1), or ln B for InfoNCE: a partner is picked among so many views.
+
+        To a net without information partner and other views are exchangeable, so the cross entropy
+        is at least that of a blind guess, which equal outputs reach.
+        """
+        if config.data.label_fraction:
+            return dict.fromkeys(("loss", "labels"), "depends on the classes of each batch")
+        size = config.client.batch_size
+        return {"loss": math.log(2 * size - 1 if self.variant == "nt-xent" else size)}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute NT-Xent or InfoNCE; with labels, inside groups, plus their cross entropy."""

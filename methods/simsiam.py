@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from fedbench.bench.method import (
     Loss,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
 )
@@ -98,6 +100,13 @@ class SimSiam(DivergenceAware):
         if self.heads == "m":
             return nn.Sequential(first, backbone.head_norm(hidden), nn.ReLU(), last)
         return nn.Sequential(backbone.head_norm(in_dim), first, nn.ReLU(), last)
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: a net that has collapsed to one output has the least loss, -1."""
+        found = {"loss": "equal outputs have its least value", "spread": "no term of the loss"}
+        if config.data.label_fraction:
+            found["labels"] = "the entropy of each client's labels, which data decide"
+        return found
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the negative cosine of predictions and projections, by class if known."""

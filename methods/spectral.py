@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     Size,
     register,
 )
@@ -76,6 +78,20 @@ class Spectral(Method):
         if data.labelled:
             net["classifier"] = nn.Linear(backbone.dim, data.num_classes)
         return net
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return -1 for cosines: equal outputs of squared length s have s^2 - 2 s, least at s = 1.
+
+        Noise does no better: for outputs with mean m and second moment M, which do not depend on
+        the image, the loss is |M|^2 - 2 |m|^2 with M >= m m^T, so at least |m|^4 - 2 |m|^2.
+        Clipping bounds s by mu and divides by mu.
+        """
+        if config.data.label_fraction:
+            return dict.fromkeys(("loss", "labels"), "depends on the classes of each batch")
+        if self.norm != "clip":
+            return {"loss": -1.0}
+        length = min(1.0, self.mu)
+        return {"loss": (length**2 - 2 * length) / self.mu}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the spectral loss of the embeddings; with labels, inside groups."""

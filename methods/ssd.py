@@ -10,7 +10,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedbench.bench.method import Batch, Client, ConfigError, DataSpec, Loss, Net, register
+from fedbench.bench.method import (
+    Batch,
+    Client,
+    ConfigError,
+    DataSpec,
+    Loss,
+    Net,
+    RunConfig,
+    register,
+)
 from fedbench.bench.nn import Backbone, keep_within_round
 from fedbench.methods.aligned import Aligned
 
@@ -71,6 +80,16 @@ class SSD(Aligned):
     def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
         """Return the client's number, whose directions the loss takes."""
         return {"ssd_client": torch.tensor([client.id])}
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return that of `aligned` for alignment and uniformity."""
+        terms = {
+            "separation": (self.separation, "equal outputs along a client's directions have least"),
+            "distillation": (self.distillation, "equal outputs have its least value"),
+        }
+        own = {name: reason for name, (factor, reason) in terms.items() if factor}
+        known = dict(super().chance(config))
+        return {" - ".join(("loss", *own)): known.pop("loss"), **known, **own}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add separation and distillation to alignment and uniformity."""

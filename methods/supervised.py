@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from fedbench.bench.method import (
     Method,
     Needs,
     Net,
+    RunConfig,
     register,
 )
 from fedbench.bench.nn import Backbone
@@ -43,6 +45,10 @@ class Supervised(Method):
         """Make encoder and a linear classifier."""
         classifier = nn.Linear(backbone.dim, data.num_classes)
         return Net({"encoder": backbone.make(), "classifier": classifier})
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return none: a client's constant guess leaves the entropy of its labels."""
+        return {"loss": "the entropy of each client's labels, which data decide"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the mean cross entropy over views and batch."""

@@ -19,6 +19,7 @@ from fedbench.bench.method import (
     Loss,
     Needs,
     Net,
+    RunConfig,
     Server,
     Sharing,
     Size,
@@ -85,6 +86,12 @@ class UV(AddOn):
             **self.base.draws(batch_size, client),
             "uv_client": torch.full((batch_size,), client.id),
         }
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Add none: outputs that are equal at each client tell clients apart."""
+        return self.with_terms(
+            config, uv="outputs that are equal at each client have less than ln K"
+        )
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Add the client's cross entropy, summed over views, to the base's loss."""

@@ -14,6 +14,7 @@ import pytest
 
 from fedbench import open_store
 from fedbench.bench.config import row_id
+from fedbench.bench.results.chance import Marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Grid, load_grid, plan
 
@@ -129,13 +130,14 @@ def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> No
     for method, rate in rates.items():
         grid = load_grid(module.FOLDER / "board.yaml")
         rows += made(row, grid, judged, methods=[method], set={"client.lr": rate})
-    runs = module.judging(rows, "cifar10", rates)
+    blind = {r.row_id: Marks(("loss",)) for r in rows if (r.method, r.seed) == ("simclr", 3)}
+    runs = module.judging(rows, "cifar10", rates, blind)
     assert len(runs) == 3 * 3 * 5
     table, tests = module.board(runs[runs["alpha"] == 0.1])
     assert table["mean"].tolist() == pytest.approx([45.0, 39.0, 25.0])
     assert table["n"].tolist() == [5, 5, 5]
     assert table["group"].tolist() == ["a", "b", ""]
-    assert table["note"].tolist() == ["", "", "failed"]
+    assert table["note"].tolist() == ["1 of 5 at chance", "", "failed"]
     assert [*tests.index] == [("simclr", "byol")]
     even, _ = module.board(runs[runs["alpha"] == 100.0])
     assert even["group"].tolist()[2] == ""

@@ -50,6 +50,7 @@ def leaderboard(
         UnknownNameError: for an unknown grid, metric or data set.
         StoreError: for a store that is not there or cannot be read.
     """
+    from fedbench.bench.results.chance import marks
     from fedbench.bench.results.leaderboard.curves import load_curves
     from fedbench.bench.results.leaderboard.leaderboard import leaderboard as rank
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
@@ -73,6 +74,7 @@ def leaderboard(
         studies=spent(store, {row.study_id for row in rows if row.study_id}),
         curves=curves,
         reach=reach,
+        marks=marks(store, rows),
     )
     board = ranked(min_seeds=min_seeds)
     problems = (*store.problems(), *unreadable)

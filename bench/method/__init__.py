@@ -4,7 +4,7 @@ A plugin imports from here and from `fedbench.bench.nn`. Start with the docstrin
 hooks say when they run and what they may change. `register` puts a method into the registry.
 """
 
-from fedbench.bench.config import Size
+from fedbench.bench.config import RunConfig, Size
 from fedbench.bench.data.batches import Batch, ClientData
 from fedbench.bench.data.views.image_ops import rotate90
 from fedbench.bench.method.base import (
@@ -46,6 +46,7 @@ __all__ = [
     "Net",
     "PluginError",
     "RoundPlan",
+    "RunConfig",
     "Server",
     "Sharing",
     "Size",

@@ -20,6 +20,7 @@ from fedbench.bench.method.sharing import Extra, Sharing
 from fedbench.bench.nn.optimizers import Optimizer
 
 if TYPE_CHECKING:
+    from fedbench.bench.config import RunConfig
     from fedbench.bench.nn.backbones import Backbone
 
 
@@ -260,6 +261,10 @@ class Method(Strict, ABC):
     relabels: ClassVar[bool] = False
     """True for a method whose `before_local` leaves no hidden label."""
 
+    minimises_objective: ClassVar[bool] = False
+    """True for a method whose loss is, but for weights, the objective by which settings are chosen:
+    a high objective says less of its encoder than of others'."""
+
     @abstractmethod
     def needs(self) -> Needs:
         """Return the method's requirements: views, labels, extras, encoders to evaluate.
@@ -303,6 +308,23 @@ class Method(Strict, ABC):
         Runs on a client for every batch, in training mode. It may draw from `client.rng` and update
         batch-norm statistics by its passes; it changes nothing else.
         """
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return, by logged term of the loss, the least value that a net without information has.
+
+        Such a net's outputs do not depend on the image: they are constant or noise. A run with a
+        term that ends no more than a tenth below this value has not learnt its own task, and does
+        not test the method; boards mark it *at chance*.
+
+        Args:
+            config: of the run; the answer depends on it alone.
+
+        Returns:
+            For "loss" and each name in `Loss.parts` and `Server.log` a number, or a line that says
+            why there is none. What a total holds beside logged terms has a name such as
+            "loss - align". Empty, the default: the method does not say, and no run is marked.
+        """
+        return {}
 
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """Return features (B, D) for k-NN and the linear probe.
@@ -446,6 +468,16 @@ class AddOn(Method):
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute the base's loss; an add-on adds terms to it (`Loss.plus`)."""
         return self.base.loss(net, batch, client)
+
+    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
+        """Return the base's values; an add-on with terms of its own calls `with_terms`."""
+        return self.base.chance(config)
+
+    def with_terms(self, config: RunConfig, **terms: float | str) -> Mapping[str, float | str]:
+        """Return the base's values with the add-on's terms taken out of the total, and theirs."""
+        net_of = "".join(f" - {name}" for name in terms)
+        known = self.base.chance(config).items()
+        return {name + net_of * name.startswith("loss"): value for name, value in known} | terms
 
     def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
         """Return the base's values; an add-on adds its own under names that start with its name."""

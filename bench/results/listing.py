@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
@@ -30,12 +31,14 @@ class Listing(Shown):
         rows: the rows; replicas of one run share its row id.
         short_ids: for each row the beginning of its id that no other row of the store has, at least
             8 characters.
+        marks: of each row.
         total: number of rows that fit, with those beyond the limit.
         problems: files of the store that could not be read.
     """
 
     rows: tuple[Row, ...]
     short_ids: tuple[str, ...]
+    marks: tuple[Marks, ...]
     total: int
     problems: tuple[str, ...] = ()
 
@@ -53,7 +56,10 @@ class Listing(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        shown = [row.model_dump(mode="json", include=_SHOWN) for row in self.rows]
+        shown = [
+            row.model_dump(mode="json", include=_SHOWN) | {"at_chance": list(mark.at_chance)}
+            for row, mark in zip(self.rows, self.marks, strict=True)
+        ]
         return {"total": self.total, "runs": shown}
 
 
@@ -86,7 +92,7 @@ def runs(
     store = open_store(store).require()
     rows = store.rows()
     if not rows:
-        return Listing((), (), 0, tuple(store.problems()))
+        return Listing((), (), (), 0, tuple(store.problems()))
     found = sorted(rows, key=lambda row: row.finished_at, reverse=True)
     given = {"method": method, "dataset": dataset, "preset": preset, "status": status}
     for column, value in given.items():
@@ -101,9 +107,11 @@ def runs(
             _check_names(rows, where)
     shown = found if limit is None else found[:limit]
     short = short_ids([row.row_id for row in rows])
+    marked = marks(store, shown)
     return Listing(
         tuple(shown),
         tuple(short[row.row_id] for row in shown),
+        tuple(marked.get(row.row_id, NO_MARKS) for row in shown),
         len(found),
         tuple(store.problems()),
     )

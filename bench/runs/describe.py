@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import FedbenchError
@@ -30,6 +31,7 @@ class Description:
         config: dotted name -> value and its source: that of `fedbench config`, or `changed`, with
             the study or the grid where one is known.
         curve: points by evaluated round, as `curve.parquet` has them.
+        at_chance: terms of the loss that ended at chance (`bench.results.chance`).
         commands: command lines that repeat the run; the first compares every bit.
         sources_unknown: why sources are empty: its method or preset is not here; empty if they are.
     """
@@ -37,6 +39,7 @@ class Description:
     row: Row
     config: Mapping[str, tuple[Any, str]]
     curve: Sequence[Mapping[str, Any]]
+    at_chance: tuple[str, ...]
     commands: tuple[str, ...]
     sources_unknown: str = ""
 
@@ -47,6 +50,7 @@ class Description:
             "row": self.row.model_dump(mode="json"),
             "config": config,
             "curve": list(self.curve),
+            "at_chance": list(self.at_chance),
             "commands": list(self.commands),
             "sources_unknown": self.sources_unknown,
         }
@@ -77,7 +81,9 @@ def describe(run_id: str, store: Store | Path | str | None = None) -> Descriptio
         for key in changed:
             words += ["--set", f"{key}={json.dumps(config[key][0])}"]
         commands.append(shlex.join(words))
-    return Description(row, config, store.curve(store.key(row)), tuple(commands), unknown)
+    marked = marks(store, [row]).get(row.row_id, NO_MARKS)
+    curve = store.curve(store.key(row))
+    return Description(row, config, curve, marked.at_chance, tuple(commands), unknown)
 
 
 def _sources(row: Row) -> tuple[dict[str, str], str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.method import registry
+from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import METRICS, Row, per_gigabyte
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import (
@@ -75,6 +76,7 @@ class RunResult(Shown):
             columns of the store.
         paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
         collapsed: the detector's verdict on the final features.
+        at_chance: terms of the loss that ended at chance (`bench.results.chance`).
         stored_before: whether the store had it already, so that nothing was executed.
         measured_from: the run whose weights were evaluated; None if this run was trained.
         row: the whole row of the store.
@@ -92,6 +94,7 @@ class RunResult(Shown):
     privacy: Mapping[str, Any]
     paths: Mapping[str, str | None]
     collapsed: bool
+    at_chance: tuple[str, ...]
     stored_before: bool
     measured_from: str | None
     row: Row = field(repr=False)
@@ -126,6 +129,7 @@ class RunResult(Shown):
             | json.loads(row.privacy_json or "{}"),
             paths={"store": str(store.root), **paths},
             collapsed=bool(row.collapsed),
+            at_chance=marks(store, [row]).get(row.row_id, NO_MARKS).at_chance,
             stored_before=stored_before,
             measured_from=row.measured_from,
             row=row,

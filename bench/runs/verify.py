@@ -15,6 +15,7 @@ from typing import Any
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.yaml_files import is_stamped, load_yaml
 from fedbench.bench.data.partition import Partition
+from fedbench.bench.results.chance import MARKS
 from fedbench.bench.results.store.reader import list_folder, parse_record, tables_in
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import has_checksum, read_table
@@ -141,6 +142,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
     yield from (("rows", path) for path in tables_in(root / "rows"))
     if (root / "leaderboard.parquet").exists():
         yield "leaderboard", root / "leaderboard.parquet"
+    if (root / MARKS).exists():
+        yield "marks", root / MARKS
     for kind in (SUBMISSIONS, REPRODUCTIONS):
         yield from ((kind, path) for path in sorted((root / kind).rglob("[!.]*.json")))
     for folder in list_folder(root / "trials"):
@@ -244,6 +247,7 @@ _KINDS: dict[str, tuple[_Check, str]] = {
         " merge` brings it back from the store that it came from",
     ),
     "trials": (_trial, "delete it; the same `fedbench tune` command runs this trial again"),
+    "marks": (partial(_json, required=True), "delete it; reading the store makes it again"),
     "studies": (_json, "delete it; the same `fedbench tune` command writes it again"),
     "rungs": (
         partial(_json, required=True),

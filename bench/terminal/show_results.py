@@ -63,6 +63,8 @@ def show_leaderboard(
 
 def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
     """Explain the columns and marks that the tables of groups have."""
+    from fedbench.bench.results.leaderboard.formats import AT_CHANCE, LEGENDS, MINIMISES
+
     lines = ranking.board.lines
     parts = []
     if any(line.n_seeds >= 3 for line in lines):
@@ -76,14 +78,16 @@ def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
     marked = [table for table in groups if "best" in table.header]
     marks = {row[table.header.index("best")] for table in marked for row in table.rows}
     if "*" in marks:
-        test = "t test over seeds, Holm, 5 %"
+        test = "paired t-test over seeds, Holm, 5 %"
         parts.append(f"*: the best, or not significantly different from it ({test})")
-    if any(line.ties for line in lines):
-        parts.append("ties: lines with one letter are not told from the best of them (same test)")
     if "?" in marks:
         parts.append(
             "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
         )
+    if any(line.at_chance for line in lines):
+        parts.append(LEGENDS[AT_CHANCE])
+    if any(line.minimises_objective for line in lines):
+        parts.append(LEGENDS[MINIMISES])
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
         parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")

@@ -26,7 +26,7 @@ _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon
 _COST = ("bytes_up", "bytes_down", "wall_seconds")
 _LISTED = (
     *("id", "method", "preset", "dataset", "partition", "alpha", "num_clients", "num_rounds"),
-    *("seed", "status", "linear_acc", "knn_acc", "objective", "finished_at"),
+    *("seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "finished_at"),
 )
 _PROVENANCE = (
     *("row_id", "finished_at", "wall_seconds", "package_version", "git_sha", "benchmark_version"),
@@ -61,7 +61,7 @@ def show_result(result: RunResult) -> None:
     _show_metrics({name: v for name, v in result.row.metrics.items() if name in shown})
     record = result.as_dict()
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
-    names = (*_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
+    names = ("at_chance", *_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
     show_record("", {**record["cost"], **record["privacy"], **record, **stored}, names)
 
 
@@ -113,8 +113,8 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
 def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
     records = [
-        {"id": short, **dict(row)}
-        for row, short in zip(listing.rows, listing.short_ids, strict=True)
+        {"id": short, "at_chance": marks.at_chance, **dict(row)}
+        for row, short, marks in zip(listing.rows, listing.short_ids, listing.marks, strict=True)
     ]
     if not records:
         note("no run fits")
@@ -132,6 +132,8 @@ def show_description(description: Description) -> None:
         emit(f"error: {row.error}")
     warn(*warnings(row))
     _show_metrics(row.metrics)
+    if description.at_chance:
+        show_record("", {"at_chance": description.at_chance})
     _show_curves(description.curve)
     emit("\n")
     config = [

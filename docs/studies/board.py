@@ -22,6 +22,7 @@ from rules import RULES, board_rule, judge
 from scipy import stats
 
 from fedbench import open_store
+from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.tuning.grid import load_grid, plan
@@ -115,8 +116,17 @@ def regrets(runs: pd.DataFrame) -> pd.Series:
     return pd.Series({name: np.mean(values) for name, values in lost.items()}).sort_values()
 
 
-def judging(rows: Sequence[Row], dataset: str, rates: Mapping[str, float]) -> pd.DataFrame:
-    """Return the judging runs at the chosen rates: method, alpha, seed, linear, before."""
+def judging(
+    rows: Sequence[Row], dataset: str, rates: Mapping[str, float], marked: Mapping[str, Marks]
+) -> pd.DataFrame:
+    """Return the judging runs at the chosen rates: method, alpha, seed, accuracies, marks.
+
+    Args:
+        rows: of a store.
+        dataset: of the runs.
+        rates: of each method.
+        marked: marks of the rows, by row id.
+    """
     on_it = [row for row in rows if row.dataset == dataset]
     grid = load_grid(FOLDER / f"{GRIDS[dataset]}.yaml")
     found = []
@@ -126,8 +136,10 @@ def judging(rows: Sequence[Row], dataset: str, rates: Mapping[str, float]) -> pd
         for row in cells.values():
             linear, before = accuracy[row.row_id]
             line = {"method": method, "alpha": row.alpha, "seed": row.seed}
+            mark = marked.get(row.row_id, NO_MARKS)
+            line |= {"at_chance": bool(mark.at_chance), "minimises": mark.minimises_objective}
             found.append({**line, "linear": linear, "before": before})
-    columns = ["method", "alpha", "seed", "linear", "before"]
+    columns = ["method", "alpha", "seed", "linear", "before", "at_chance", "minimises"]
     return pd.DataFrame(found, columns=columns)
 
 
@@ -152,7 +164,17 @@ def board(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     tests = compare_pairs({name: groups[name] for name in order}) if len(order) > 1 else None
     letters = {} if tests is None else tie_groups(order, tests)
     table["group"] = [letters.get(name, "") for name in table.index]
-    table["note"] = ["" if name in groups else "failed" for name in table.index]
+    by_method = runs.groupby("method")
+    blind = by_method["at_chance"].sum().astype(int)
+    scored = by_method["minimises"].any()
+    table["note"] = [
+        ", ".join(
+            ["failed"] * (name not in groups)
+            + [f"{blind[name]} of {table.loc[name, 'n']} at chance"] * bool(blind[name])
+            + ["minimises the objective"] * bool(scored[name])
+        )
+        for name in table.index
+    ]
     return table, pd.DataFrame() if tests is None else tests
 
 
@@ -183,7 +205,8 @@ def main() -> None:
     parser.add_argument("--dataset", choices=[*GRIDS], default="cifar10")
     parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
     arguments = parser.parse_args()
-    rows, dataset = open_store(arguments.store).rows(), arguments.dataset
+    store, dataset = open_store(arguments.store), arguments.dataset
+    rows = store.rows()
     tried = trials(rows, dataset)
     rates = chosen(tried)
     show(f"{dataset}: rates", rates)
@@ -195,7 +218,7 @@ def main() -> None:
                 f"--store leaderboards/results --methods {method} --set client.lr={rate:g}"
             )
         return
-    runs = judging(rows, dataset, rates.to_dict())
+    runs = judging(rows, dataset, rates.to_dict(), marks(store, rows))
     for alpha, own in runs.groupby("alpha"):
         table, tests = board(own)
         show(f"{dataset}, alpha {alpha:g}: linear accuracy", table)

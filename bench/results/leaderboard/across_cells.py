@@ -52,6 +52,8 @@ class MethodOverCells:
         diverged: True for cells in which a run of it diverged; it ranks last there.
         mean_rank: over the cells that all ranked methods have; None if it is not ranked, since
             half of its cells or more are missing, or there are fewer than two common cells.
+        num_runs, num_at_chance: its finished runs, and those that ended at chance.
+        minimises_objective: whether its loss is the objective that chooses settings.
         best: its mean rank is the lowest, or not further from it than the critical difference;
             None where no test was possible or none rejected.
     """
@@ -64,6 +66,9 @@ class MethodOverCells:
     worst: float | None
     slope: float | None
     diverged: tuple[bool, ...]
+    num_runs: int
+    num_at_chance: int
+    minimises_objective: bool
     mean_rank: float | None = None
     best: bool | None = None
 
@@ -271,6 +276,9 @@ def _entrant(
         if axis is None
         else slope([math.log10(float(value)) for value, _ in known], [m for _, m in known]),
         diverged=diverged,
+        num_runs=sum(line.n_seeds for line in lines.values()),
+        num_at_chance=sum(line.num_at_chance for line in lines.values()),
+        minimises_objective=first.minimises_objective,
     )
 
 

@@ -69,6 +69,14 @@ MARKS = {
 }
 """Marks of standings in the column `best`."""
 
+AT_CHANCE, MINIMISES = "at chance", "minimises the objective"
+"""Notes on lines, which `LEGENDS` explains."""
+
+LEGENDS = {
+    AT_CHANCE: f"{AT_CHANCE}: a loss ended within 10 % of a net's without information",
+    MINIMISES: f"{MINIMISES}: its loss is nearly the score of tuning",
+}
+
 _FORMULA = re.compile(r"[=+\-@]")
 _NUMBER = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
 _NUMBERS = re.compile(rf"{_NUMBER}( {_NUMBER})*")
@@ -141,7 +149,7 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
     percent = is_accuracy(comparison.metric)
     values = [f"{v:g}" if isinstance(v, int | float) else "" for v in comparison.values]
     shown = values if comparison.axis is not None else []
-    header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best"]
+    header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best", "notes"]
 
     def cells(entrant: MethodOverCells) -> list[str]:
         means = [
@@ -157,6 +165,7 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
             f"{entrant.num_cells}/{len(entrant.means)}",
             "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
             "*" if entrant.best else "",
+            ", ".join(_marks(entrant.num_at_chance, entrant.num_runs, entrant.minimises_objective)),
         ]
 
     listed = [entrant for entrant in comparison.entrants if entrant.num_cells > 1]
@@ -206,7 +215,6 @@ def plain_cells(line: Line, standing: Standing) -> dict[str, str]:
         "method": line.label,
         heading(line.metric): _spread(line, percent),
         "best": MARKS[standing],
-        "ties": line.ties or "",
         "seeds": str(line.n_seeds),
         "gain": number(line.gain, percent, signed=True),
     }
@@ -259,6 +267,8 @@ def _notes(line: Line) -> list[str]:
         notes.append("collapsed")
     elif line.contracted:
         notes.append("contracted")
+    terms = f" ({', '.join(line.at_chance)})"
+    notes += _marks(line.num_at_chance, line.n_seeds, line.minimises_objective, terms)
     if line.unmoved:
         notes.append("no weight moved")
     if line.gain is not None and needed(line.metric).score(line.gain) <= 0:
@@ -282,6 +292,12 @@ def _notes(line: Line) -> list[str]:
     if line.reproduced:
         notes.append(f"reproduced by {line.reproduced}")
     return notes
+
+
+def _marks(at_chance: int, runs: int, minimises: bool, terms: str = "") -> list[str]:
+    """Return the notes on runs that do not test their method, explained by `LEGENDS`."""
+    part = f"{at_chance} of {runs} " if at_chance < runs else ""
+    return [f"{part}{AT_CHANCE}{terms}"] * bool(at_chance) + [MINIMISES] * minimises
 
 
 def to_csv(board: Leaderboard) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedbench.bench.evaluation.metrics import full_name
+from fedbench.bench.results.chance import Marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
 from fedbench.bench.results.leaderboard.comparability import (
     class_id,
@@ -87,6 +89,7 @@ def leaderboard(
     curves: Mapping[str, Curve] | None = None,
     reach: float | None = None,
     min_seeds: int = 1,
+    marks: Mapping[str, Marks] | None = None,
 ) -> Leaderboard:
     """Rank configurations within their comparability class.
 
@@ -100,6 +103,7 @@ def leaderboard(
         curves: accuracies over rounds by row id, for the columns that need them.
         reach: k-NN accuracy for `rounds_to_reach` and `gb_to_reach`.
         min_seeds: leave out lines with fewer seeds that measured the metric or diverged; 1 = none.
+        marks: of rows, by row id; None = no line is marked.
 
     Raises:
         UnknownNameError: a metric that is no column and in no row.
@@ -117,7 +121,7 @@ def leaderboard(
     )
     groups = []
     for identity, (keys, members) in divided.items():
-        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach)
+        lines = lines_of(members, metric, keys, published, studies or {}, curves, reach, marks)
         unscaled = unscaled_keys(members, keys)
         groups.append(Group(title_of[identity], keys, tuple(lines), unscaled))
     groups.sort(key=lambda group: order(group.keys))
@@ -133,14 +137,12 @@ def leaderboard(
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:
-    if metric in FINAL_METRICS:
-        return metric
-    known = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
-    known |= {*FINAL_METRICS}
-    for name in (metric, f"{metric.replace('-', '_')}_acc"):
-        if name in known:
-            return name
-    raise UnknownNameError("metric", metric, known)
+    metric = full_name(metric)
+    if metric not in FINAL_METRICS:
+        known = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
+        if metric not in known:
+            raise UnknownNameError("metric", metric, known | set(FINAL_METRICS))
+    return metric
 
 
 def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
+from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.comparability import (
     KEYS,
     Meaning,
@@ -33,10 +34,11 @@ from fedbench.bench.results.leaderboard.curves import (
 )
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import Published, published_number
-from fedbench.bench.results.leaderboard.separation import Separation
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
+    holm,
     mean,
+    paired_p,
     rounded,
     summarize,
 )
@@ -75,18 +77,19 @@ class Line:
         collapsed, contracted: whether the encoder of a run has collapsed, or its projections have
             lost half of the spread that they had before training.
         unmoved: whether a run that was to train has moved no weight.
+        at_chance: terms of the loss that ended at chance in a run of it, which does not test its
+            method; see `bench.results.chance`.
+        num_at_chance: such runs.
+        minimises_objective: whether the method's loss is the objective that chooses settings.
         num_diverged, num_failed: runs that ended so; a line with diverged runs ranks last.
         difference: mean - published value.
         keys: the comparability class, columns and further settings.
         settings_id: the same for equal hyperparameters, whatever the class.
         tune_runs: runs of the study that hyperparameters come from; None if untuned or not known.
         tuned_on: data set of that study if it is another than that of these runs; else None.
-        best: True for the first line of its class and for those that a t-test over seeds (see
-            `separation`) does not tell from it; None where one of the two has fewer than 3 seeds.
+        best: True for the first line of its class and for those that a paired t-test over common
+            seeds (Holm) cannot tell from it; None with fewer than 3 common seeds.
         p_best: p-value of that test, adjusted.
-        detectable: smallest difference to the first line that the test finds with probability 0.8.
-        ties: letter of a group whose lines are not told from its first; None with fewer than 3
-            seeds.
         area: mean of k-NN accuracy over the rounds; needs curves that were evaluated after the
             same rounds as those of most lines, as do the next three.
         rounds_to_reach: first evaluated round with the k-NN accuracy asked for, mean over seeds.
@@ -131,6 +134,9 @@ class Line:
     collapsed: bool
     contracted: bool
     unmoved: bool
+    at_chance: tuple[str, ...]
+    num_at_chance: int
+    minimises_objective: bool
     num_diverged: int
     num_failed: int
     tuned: bool
@@ -145,8 +151,6 @@ class Line:
     tuned_on: str | None = None
     best: bool | None = None
     p_best: float | None = None
-    detectable: float | None = None
-    ties: str | None = None
     area: float | None = None
     rounds_to_reach: float | None = None
     gb_to_reach: float | None = None
@@ -178,6 +182,7 @@ class Line:
         if self.reproduced is None:
             del flat["reproduced"]
         flat["seeds"], flat["values"] = list(self.seeds), list(self.values)
+        flat["at_chance"] = list(self.at_chance)
         return flat | {key: self.keys[key] for key in KEYS}
 
 
@@ -222,6 +227,7 @@ def lines_of(
     studies: Mapping[str, Spent],
     curves: Mapping[str, Curve] | None = None,
     reach: float | None = None,
+    marks: Mapping[str, Marks] | None = None,
 ) -> list[Line]:
     """Return the lines of one class, not ranked yet.
 
@@ -233,6 +239,7 @@ def lines_of(
         studies: cost of each tuning study, by its id.
         curves: by row id; None = leave the fields out that come from them.
         reach: k-NN accuracy to look for in the curves.
+        marks: of rows, by row id.
     """
     configs: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (contender(row), row.seed, *_first_finished(row))):
@@ -249,6 +256,7 @@ def lines_of(
             # Runs that have not measured the metric may differ in what decides its meaning.
             published_number((_having(runs, metric) or runs)[0], metric) if look_up else None,
             next(filter(None, (studies.get(row.study_id or "") for row in runs)), None),
+            marks or {},
         )
         for config_id, runs in configs.items()
     ]
@@ -373,8 +381,10 @@ def _line(
     keys: Mapping[str, Any],
     published: Published | None,
     study: Spent | None,
+    marks: Mapping[str, Marks],
 ) -> Line:
     first, done, metric = runs.rows[0], runs.done, runs.metric
+    of_rows = [marks.get(row.row_id, NO_MARKS) for row in done]
     values = [value for _, value in runs.measured]
     gains = runs.gains()
     summary = summarize(values)
@@ -416,6 +426,9 @@ def _line(
         collapsed=any(row.collapsed for row in done),
         contracted=any(map(_contracted, done)),
         unmoved=any(row.unmoved for row in done),
+        at_chance=tuple(dict.fromkeys(term for mark in of_rows for term in mark.at_chance)),
+        num_at_chance=sum(bool(mark.at_chance) for mark in of_rows),
+        minimises_objective=any(mark.minimises_objective for mark in of_rows),
         num_diverged=runs.num_diverged,
         num_failed=runs.num_failed,
         tuned=any(row.tuned for row in runs.rows),
@@ -503,32 +516,36 @@ def ranked(lines: Sequence[Line]) -> tuple[Line, ...]:
             tied = bool(numbered) and place(numbered[-1]) == place(line)
             rank = numbered[-1].rank if tied else position
         numbered.append(replace(line, rank=rank))
-    return _tested(numbered)
+    return _with_best_set(numbered)
 
 
-def _tested(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Return the lines of a class with the groups that tie, and the tests against the first."""
-    tests = separation(lines)
-    letters = tests.groups()
-    lines = [replace(line, ties=letters.get(i)) for i, line in enumerate(lines)]
-    if 0 not in letters or len(letters) < 2:
+def _with_best_set(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Mark the first line and all that a paired test over seeds cannot tell from it.
+
+    The tests are adjusted by Holm's rule for their number. Nothing is marked where no line shares
+    three seeds with the first.
+    """
+    if not lines or lines[0].rank is None or lines[0].mean is None or lines[0].num_diverged:
         return tuple(lines)
-    others = tests.places[1:]
-    p = tests.adjusted(0, others)
+    first = dict(zip(lines[0].seeds, lines[0].values, strict=True))
+    p_values: dict[str, float] = {}
+    for line in lines[1:]:
+        if line.rank is None or line.num_diverged:
+            continue
+        pairs = [
+            (first[seed], value)
+            for seed, value in zip(line.seeds, line.values, strict=True)
+            if seed in first
+        ]
+        p = paired_p([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        if p is not None:
+            p_values[line.config_id] = p
+    if not p_values:
+        return tuple(lines)
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     marked = [replace(lines[0], best=True)]
-    for i, line in enumerate(lines[1:], start=1):
-        best = False if line.num_diverged else p[i] > LEVEL if i in p else None
-        least = tests.detectable(0, i, len(others)) if i in p else None
-        marked.append(replace(line, best=best, p_best=p.get(i), detectable=least))
+    for line in lines[1:]:
+        p = adjusted.get(line.config_id)
+        best = False if line.num_diverged else None if p is None else p > LEVEL
+        marked.append(replace(line, best=best, p_best=p))
     return tuple(marked)
-
-
-def separation(lines: Sequence[Line]) -> Separation:
-    """Return the tests between the ranked lines of a class, which are in the order of ranks."""
-    return Separation(
-        {
-            i: line.values
-            for i, line in enumerate(lines)
-            if line.rank is not None and not line.num_diverged
-        }
-    )

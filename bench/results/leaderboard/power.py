@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fedbench.bench.evaluation.metrics import is_accuracy
-from fedbench.bench.results.leaderboard.lines import Line, separation
-from fedbench.bench.results.leaderboard.statistics import LEVEL
+from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.leaderboard.statistics import (
+    LEVEL,
+    detectable_difference,
+    paired_p,
+)
 
 
 class Standing(StrEnum):
@@ -23,7 +27,7 @@ class Standing(StrEnum):
     ALIKE = "alike"  # no sign of a difference from the first, here or better placed
     UNCLEAR = "unclear"  # not told from the first, for want of seeds
     WORSE = "worse"  # told from the first, or diverged
-    UNTESTED = "untested"  # fewer than three seeds
+    UNTESTED = "untested"  # fewer than three common seeds
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,9 @@ class Power:
         standings: one per line.
         num_tested: lines that were tested against the first.
         num_told: lines that the test tells from it.
-        num_seeds: of the tested lines, the fewest and the most.
-        detectable: smallest difference to the first that the test finds with probability 0.8,
-            least and most of the tested lines.
+        num_seeds: common seeds of a test, the fewest and the most.
+        detectable: smallest difference to the first that the test shows, least and most of the
+            tested lines.
         note: the same as a sentence.
     """
 
@@ -52,22 +56,19 @@ def power(lines: Sequence[Line]) -> Power:
     """Return the standings of the lines of a class, which are in the order of their ranks."""
     tested = {i: line for i, line in enumerate(lines) if line.p_best is not None}
     if not tested:
-        note = (
-            "" if len(lines) < 2 else "Not tested: fewer than 3 seeds of the first or the others."
-        )
+        note = "" if len(lines) < 2 else "Not tested: fewer than 3 seeds in common with the first."
         return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
-    tests = separation(lines)
-    differ = [i for i in tested if tests.p(0, i) <= LEVEL]
+    first = lines[0]
+    pairs = {i: _pairs(first, line) for i, line in tested.items()}
+    differ = [i for i, (x, y) in pairs.items() if (paired_p(x, y) or 0.0) <= LEVEL]
     num_told = sum(not line.best for line in tested.values())
     limit = min(differ) if num_told else 0  # of the lines that are alike
     standings = tuple(_standing(line, index, limit) for index, line in enumerate(lines))
-    sizes = [line.detectable or 0.0 for line in tested.values()]
+    sizes = [detectable_difference(x, y, len(pairs)) or 0.0 for x, y in pairs.values()]
     detectable = (min(sizes), max(sizes))
-    counts = [lines[i].n_seeds for i in (0, *tested)]
+    counts = [len(x) for x, _ in pairs.values()]
     seeds = (min(counts), max(counts))
-    number = " to ".join(map(str, dict.fromkeys(seeds)))
-    test = f"{'Welch' if tests.welch else 't'} test over {number} seeds"
-    note = _note(lines[0], standings, len(tested), num_told, test, detectable)
+    note = _note(first, standings, len(tested), num_told, seeds, detectable)
     return Power(standings, len(tested), num_told, seeds, detectable, note)
 
 
@@ -87,27 +88,37 @@ def _standing(line: Line, index: int, limit: int) -> Standing:
     return Standing.ALIKE if index else Standing.FIRST
 
 
+def _pairs(first: Line, other: Line) -> tuple[list[float], list[float]]:
+    values = dict(zip(first.seeds, first.values, strict=True))
+    mine = [(values[s], v) for s, v in zip(other.seeds, other.values, strict=True) if s in values]
+    return [pair[0] for pair in mine], [pair[1] for pair in mine]
+
+
 def _note(
     first: Line,
     standings: Sequence[Standing],
     num_tested: int,
     num_told: int,
-    test: str,
+    num_seeds: tuple[int, int],
     detectable: tuple[float, float],
 ) -> str:
     percent = is_accuracy(first.metric)
     least, most = (f"{d * 100:.1f}" if percent else f"{d:.3f}" for d in detectable)
     size = least if least == most else f"{least} to {most}"
-    finest = f"it finds a difference of {size}{' points' * percent} with probability 0.8"
+    seeds = " to ".join(map(str, dict.fromkeys(num_seeds)))
+    finest = f"a difference shows from {size}{' points' * percent} on, by the spread over seeds"
     if not num_told:
         others = "the other method" if num_tested == 1 else f"any of the other {num_tested}"
-        return f"No best is marked: a {test} does not tell {others} from the first; {finest}."
+        return (
+            f"No best is marked: a paired test over {seeds} seeds cannot tell {others} from the"
+            f" first; {finest}."
+        )
     alike, unclear = standings.count(Standing.ALIKE), standings.count(Standing.UNCLEAR)
     note = f"Best: {first.method}"
     if alike:
-        note += f", and {alike} that a {test} does not tell from it"
+        note += f", and {alike} that a paired test over {seeds} seeds cannot tell from it"
     else:
-        note += f", told from {num_told} by a {test}"
+        note += f", told from {num_told} by a paired test over {seeds} seeds"
     if unclear:
         note += f"; {unclear} unclear for want of seeds"
     return f"{note}; {finest}."

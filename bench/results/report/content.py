@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
+from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.curves import Curve
@@ -60,6 +61,7 @@ _RUN_COLUMNS = (
     "untrained_linear_acc",
     "untrained_knn_acc",
     "collapsed",
+    "at_chance",
     "bytes_up",
     "bytes_down",
     "revealing_messages",
@@ -144,6 +146,7 @@ def content(
     problems: Sequence[str],
     *,
     spent: Mapping[str, Spent] | None = None,
+    marked: Mapping[str, Marks] | None = None,
     geometry: Sequence[Mapping[str, Any]] = (),
     partitions: Sequence[Mapping[str, Any]] = (),
     partitions_not_shown: Sequence[str] = (),
@@ -158,6 +161,7 @@ def content(
         studies: of the store.
         problems: a line for every file that could not be read.
         spent: cost of each tuning study, by its id.
+        marked: marks of rows, by row id.
         geometry: angles between classes and maps of features, one record a run.
         partitions: labels of clients, one record a partition.
         partitions_not_shown: a line for every partition whose labels are not known.
@@ -166,7 +170,8 @@ def content(
     """
     metrics = _metrics(rows)
     boards = {
-        metric: leaderboard(rows, metric=metric, curves=curves, studies=spent) for metric in metrics
+        metric: leaderboard(rows, metric=metric, curves=curves, studies=spent, marks=marked)
+        for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
     specs = {row.method for row in rows} | {study.spec for study in studies}
@@ -188,7 +193,9 @@ def content(
         "geometry": list(geometry),
         "runs": columns(
             [
-                dict(row) | {"started_at": row.started_at.isoformat(timespec="seconds")}
+                dict(row)
+                | {"started_at": row.started_at.isoformat(timespec="seconds")}
+                | {"at_chance": ", ".join((marked or {}).get(row.row_id, NO_MARKS).at_chance)}
                 for row in rows
             ],
             _RUN_COLUMNS,

@@ -69,6 +69,7 @@ def write_report(
         ConfigError: for a file of another ending, or one that cannot be written.
         StoreError: for a store that cannot be read, or one without runs on the data set.
     """
+    from fedbench.bench.results.chance import marks
     from fedbench.bench.results.leaderboard.curves import load_curves
     from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
@@ -85,6 +86,7 @@ def write_report(
             raise StoreError(why_empty(store.rows(), dataset=dataset, grid=None))
     rows = named_by_content(rows)
     curves, unreadable = load_curves(store, rows)
+    marked = marks(store, rows)
     geometry, torn = geometries(store, rows)
     views = studies(store)
     problems = (*views.problems, *unreadable, *torn)
@@ -96,6 +98,7 @@ def write_report(
         views,
         problems,
         spent=spent,
+        marked=marked,
         geometry=geometry,
         partitions=by_client,
         partitions_not_shown=not_known,

@@ -10,6 +10,7 @@ cells/<row_id>@<hash>/             the same of a replica
 submissions/<id>.json              manifests of bundles that were added: who submitted which rows
 reproductions/<row_id>/<hash>.json rows that others got when they repeated a run
 leaderboard.parquet                all rows, sorted; derived, may be deleted; makes reading fast
+at-chance.json                     terms of rows' losses that ended at chance; derived likewise
 ```
 
 Files appear whole or not at all (`bench.system.files`), so any number of processes may write at

@@ -41,6 +41,7 @@ def test_a_store_that_is_well(whole: Path) -> None:
     assert {kind.kind: kind.files for kind in result.kinds} == {
         "rows": 1, "trials": 1, "studies": 1, "best values": 1, "curves": 1, "checkpoints": 1,
         "clients": 4, "partitions": 1, "rounds": 1, "untrained": 1, "leaderboard": 1, "rungs": 1,
+        "marks": 1,
     }  # fmt: skip
     assert all(kind.fine == kind.files for kind in result.kinds)
     assert result.bytes == sum(
@@ -64,6 +65,7 @@ def test_a_store_that_is_well(whole: Path) -> None:
         ("rounds", "cells/*/history.jsonl"),
         ("untrained", "cells/*/untrained.json"),
         ("leaderboard", "leaderboard.parquet"),
+        ("marks", "at-chance.json"),
     ],
 )
 def test_a_flipped_bit_in_each_kind(copy: Path, kind: str, pattern: str) -> None:

@@ -14,7 +14,7 @@
   function go(id) { const place = document.getElementById(id); place?.scrollIntoView(); place?.focus({ preventScroll: true }); }
   const text = (words) => (words ? el("p", { class: "lead" }, words) : null);
   const pair = (...figures) => el("div", { class: "pair" }, ...figures);
-  const WORDS = new Set(["method", "notes", "best", "ties"]);
+  const WORDS = new Set(["method", "notes", "best"]);
   const asColumns = (header) => header.map((title) => ({ title, num: !WORDS.has(title) }));
 
   function overview() {
@@ -83,12 +83,12 @@
       ] : []));
     });
     return [
-      text("Ranks are within one cell only: same data, partition, budget, encoder and probe. ± is half of the 95 % t-interval over seeds; fewer than 3 seeds are only described. Shaded and marked *: the best of its cell, and all that a t test over seeds (unpaired, Holm, 5 %) does not tell from it; lines with one letter tie. ?: not told from the best either, but the seeds are too few for the mark to mean anything. Published numbers stand beside rows of exactly the published setting and are not ranked."),
+      text("Ranks are within one cell only: same data, partition, budget, encoder and probe. ± is half of the 95 % t-interval over seeds; fewer than 3 seeds are only described. Shaded and marked *: the best of its cell, and all that a paired t-test over seeds (Holm, 5 %) cannot tell from it. ?: not told from the best either, but the seeds are too few for the mark to mean anything. At chance: a term of the loss ended within a tenth of what a net without information reaches; such a run does not test its method. Published numbers stand beside rows of exactly the published setting and are not ranked."),
       holder,
     ];
   }
 
-  const ORDER = ["rank", "method", "", "best", "ties", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
+  const ORDER = ["rank", "method", "", "best", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
   const place = (name, first) => (name === first ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
   const asNumber = (cell) => (cell !== "" && !Number.isNaN(Number(cell)) ? [cell, Number(cell)] : cell);
 
@@ -97,7 +97,7 @@
     alpha: ["alpha", String], num_clients: ["clients", String], participation: ["participation", String], num_rounds: ["rounds", String],
     local_epochs: ["epochs", String], seed: ["seed", String], linear_acc: ["linear %", percent], knn_acc: ["k-NN %", percent],
     objective: ["objective", plain], untrained_linear_acc: ["untrained linear %", percent], untrained_knn_acc: ["untrained k-NN %", percent],
-    collapsed: ["collapsed"], bytes_up: ["MB up", mega], bytes_down: ["MB down", mega],
+    collapsed: ["collapsed"], at_chance: ["at chance"], bytes_up: ["MB up", mega], bytes_down: ["MB down", mega],
     revealing_messages: ["show single images", String], epsilon: ["ε", (v) => v.toPrecision(3)], epsilon_of: ["ε of"], wall_seconds: ["seconds", (v) => v.toFixed(1)],
     peak_memory_bytes: ["peak MB", mega], device: ["device"], grid: ["grid"], study_id: ["study"], started_at: ["started"], error: ["error"],
   };

@@ -1,0 +1,120 @@
+"""Runs whose loss ended where that of a net without information does: their task was not learnt.
+
+A method states the value of each term (`Method.chance`); a run's curve has how it ended. What
+follows for a row is derived when a store is read, and remembered in `at-chance.json` beside the
+rows, which may be deleted: methods take a while to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.system.errors import FedbenchError, StoreError
+from fedbench.bench.system.files import atomic_write_text
+from fedbench.bench.system.sealed_json import seal, unseal
+
+if TYPE_CHECKING:
+    from fedbench.bench.config import RunConfig
+    from fedbench.bench.results.store.row import Row
+    from fedbench.bench.results.store.store import Store
+
+LAST_ROUNDS, NEAR = 5, 0.1
+"""Rounds at the end whose mean counts, and the share of the value that a term must be below it."""
+MARKS = "at-chance.json"
+_VERSION = 1
+"""Of what methods state; a file of another version is not read."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a row's numbers do not test.
+
+    Attributes:
+        at_chance: terms of the loss that ended at chance, such as `clusters` or `loss - align`.
+        minimises_objective: whether the method's loss is the objective by which settings are
+            chosen.
+    """
+
+    at_chance: tuple[str, ...] = ()
+    minimises_objective: bool = False
+
+
+NO_MARKS = Marks()
+
+
+def terms_at_chance(config: RunConfig, curve: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the terms of a run's loss that ended at chance, of those for which there is a value.
+
+    The total is left out where a part of it is named.
+
+    Args:
+        config: of the run.
+        curve: its rounds, as `Store.curve` gives them.
+
+    Raises:
+        ConfigError: for a method that is not registered, or no longer takes its fields.
+    """
+    from fedbench.bench.method import registry
+
+    stated = registry.create(config.spec, config.method).chance(config)
+    found = []
+    for term, value in stated.items():
+        total, *others = term.split(" - ")
+        names = [total if total == "loss" else f"parts.{total}", *(f"parts.{n}" for n in others)]
+        ends = [_end(curve, name) for name in names]
+        if not isinstance(value, str) and None not in ends:
+            end, *taken_out = (end or 0.0 for end in ends)
+            if end - sum(taken_out) >= value - NEAR * abs(value):
+                found.append(term)
+    return tuple(term for term in found if term != "loss" or len(found) == 1)
+
+
+def _end(curve: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean of a column over the last rounds that have it."""
+    values = [point[name] for point in curve[-LAST_ROUNDS:] if point.get(name) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def marks(store: Store, rows: Iterable[Row]) -> dict[str, Marks]:
+    """Return the marks of finished rows by row id; of replicas the first counts.
+
+    Rows of methods that are not here have none.
+    """
+    path = store.root / MARKS
+    known, found = _read(path), dict[str, Marks]()
+    new = False
+    for row in sorted(rows, key=lambda row: row.finished_at):
+        if row.status != "ok" or row.row_id in found:
+            continue
+        stamp = row.finished_at.isoformat()
+        entry = known.get(row.row_id)
+        if entry is None or entry[0] != stamp:
+            with suppress(FedbenchError):  # of a plugin that is gone, or a curve that is torn
+                known[row.row_id] = entry = [stamp, *_derive(store, row)]
+                new = True
+        if entry is not None and entry[0] == stamp:
+            found[row.row_id] = Marks(tuple(entry[1]), entry[2])
+    if new:
+        with suppress(StoreError):  # a store that may not be written to
+            atomic_write_text(path, seal({"version": _VERSION, "rows": known}) + "\n")
+    return found
+
+
+def _derive(store: Store, row: Row) -> tuple[list[str], bool]:
+    from fedbench.bench.method import registry
+
+    terms = terms_at_chance(row.config, store.curve(store.key(row)))
+    method = registry.parse_spec(row.method)[0]
+    return [*terms], method.cls.minimises_objective
+
+
+def _read(path: Path) -> dict[str, list[Any]]:
+    with suppress(OSError, ValueError):  # not there, or damaged: it is made again
+        content = unseal(path.read_bytes(), required=True)
+        if content["version"] == _VERSION:
+            return dict(content["rows"])
+    return {}

@@ -1,0 +1,127 @@
+"""A run is marked where a term of its loss ends within a tenth of chance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.results import chance
+from fedbench.bench.results.chance import Marks, marks, terms_at_chance
+from fedbench.bench.results.leaderboard.formats import tables
+from fedbench.bench.results.leaderboard.leaderboard import leaderboard
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.system.sealed_json import seal
+
+
+def config_of(spec: str, **given: Any) -> RunConfig:
+    values = {key.replace("__", "."): value for key, value in given.items()}
+    return resolve(spec, preset="laptop", set=values, environ={}).config
+
+
+def curve(**ends: float) -> list[dict[str, Any]]:
+    """Return a run that began elsewhere and whose last five rounds have these means."""
+    start = dict.fromkeys(ends, -9.0)
+    near = [{name: end + shift for name, end in ends.items()} for shift in (-0.2, 0, 0, 0, 0.2)]
+    return [
+        {name if name == "loss" else f"parts.{name}": value for name, value in point.items()}
+        for point in (start, start, *near)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "rotation", "found"),
+    [
+        (3.33, 1.394, ("clusters", "rotation")),  # the committed rows of 2026-11
+        (3.0, 1.1, ()),  # the pilot of long training
+        (3.11, 1.24, ()),
+        (3.13, 1.24, ("clusters",)),
+        (3.11, 1.26, ("rotation",)),
+        (4.5, 1.0, ("clusters",)),  # worse than chance
+    ],
+)
+def test_orchestras_terms(clusters: float, rotation: float, found: tuple[str, ...]) -> None:
+    ended = curve(loss=clusters + rotation, clusters=clusters, rotation=rotation)
+    assert terms_at_chance(config_of("orchestra"), ended) == found
+
+
+def test_totals_negative_losses_and_terms_of_addons() -> None:
+    simclr, spectral = config_of("simclr"), config_of("spectral")
+    chance_of = math.log(63)  # batches of 32
+    assert terms_at_chance(simclr, curve(loss=0.91 * chance_of)) == ("loss",)
+    assert terms_at_chance(simclr, curve(loss=0.89 * chance_of)) == ()
+    assert terms_at_chance(spectral, curve(loss=-1.09)) == ("loss",)  # a tenth below -1
+    assert terms_at_chance(spectral, curve(loss=-1.11)) == ()
+    verified = config_of("simclr+uv")
+    assert terms_at_chance(verified, curve(loss=7.2, uv=3.4)) == ("loss - uv",)
+    assert terms_at_chance(verified, curve(loss=6.2, uv=3.4)) == ()
+    assert terms_at_chance(config_of("byol"), curve(loss=-0.01, spread=0.9)) == ()
+
+
+def test_short_runs_and_rounds_without_a_step() -> None:
+    simclr = config_of("simclr")
+    assert terms_at_chance(simclr, [{"loss": 4.1}]) == ("loss",)
+    assert terms_at_chance(simclr, [{"loss": 4.1}, {"loss": None}]) == ("loss",)
+    assert terms_at_chance(simclr, []) == ()
+
+
+def filled(store: Store, make_row: Any) -> Store:
+    for seed, loss in ((0, 4.1), (1, 2.0)):
+        row = make_row(config_of("simclr", seed=seed), linear_acc=0.4)
+        store.write_row(row)
+        store.write_curve(row.row_id, curve(loss=loss))
+    aligned = make_row(config_of("aligned"), linear_acc=0.5)
+    store.write_row(aligned)
+    store.write_curve(aligned.row_id, curve(loss=-2.6, uniformity=-3.8))
+    return store
+
+
+def test_marks_are_derived_once(
+    store: Store, make_row: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = filled(store, make_row).rows()
+    by_id = marks(store, rows)
+    found = sorted((row.method, row.seed, by_id[row.row_id]) for row in rows)
+    assert [mark for _, _, mark in found] == [Marks((), True), Marks(("loss",)), Marks()]
+    file = store.root / "at-chance.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(chance, "_derive", lambda *_: pytest.fail("derived again"))
+        assert marks(Store(store.root), rows) == by_id
+    whole = file.read_text(encoding="utf-8")
+    for damage in (whole[:50], "[]", whole.replace('["loss"]', "[]"), seal({"version": 0})):
+        file.write_text(damage, encoding="utf-8")
+        assert marks(store, rows) == by_id
+        assert file.read_text(encoding="utf-8") == whole
+    # A row that ended at another time is another run.
+    later = [
+        row.model_copy(update={"finished_at": row.finished_at.replace(year=2031)}) for row in rows
+    ]
+    assert marks(store, later) == by_id
+    assert file.read_text(encoding="utf-8") != whole
+
+
+def test_rows_without_a_mark(store: Store, make_row: Any) -> None:
+    plugin = make_row(config_of("simclr")).model_copy(update={"method": "gone"})
+    plugin = plugin.model_copy(
+        update={"config_json": plugin.config_json.replace('"spec":"simclr"', '"spec":"gone"')}
+    )
+    diverged = make_row(config_of("simclr", seed=1), status="diverged")
+    assert marks(store, [plugin, diverged]) == {}
+    assert not store.root.exists()
+
+
+def test_the_board_shows_them(store: Store, make_row: Any) -> None:
+    rows = filled(store, make_row).rows()
+    board = leaderboard(rows, marks=marks(store, rows), published=False)
+    notes = [dict(zip(t.header, row, strict=True)) for t in tables(board) for row in t.rows]
+    assert {line["method"]: line["notes"] for line in notes} == {
+        "aligned": "minimises the objective, descriptive",
+        "simclr": "1 of 2 at chance (loss), descriptive",
+    }
+    records = {row["method"]: row for row in board.to_dict()["rows"]}
+    assert records["simclr"]["at_chance"] == ["loss"]
+    assert records["aligned"]["minimises_objective"]
+    assert leaderboard(rows, published=False).lines[0].at_chance == ()
