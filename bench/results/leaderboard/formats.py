@@ -266,13 +266,13 @@ def _notes(line: Line) -> list[str]:
     if line.collapsed:
         notes.append("collapsed")
     elif line.contracted:
-        notes.append("contracted")
+        notes.append("shrunk")
     terms = f" ({', '.join(line.at_chance)})"
     notes += _marks(line.num_at_chance, line.n_seeds, line.minimises_objective, terms)
     if line.unmoved:
         notes.append("no weight moved")
     if line.gain is not None and needed(line.metric).score(line.gain) <= 0:
-        notes.append("not above untrained")
+        notes.append("not above random init")
     if line.tuned:
         place = "" if line.tuned_on is None else f" on {line.tuned_on}"
         known = f"tuned in {line.tune_runs} runs{place}"

@@ -369,7 +369,7 @@ def _values(rows: Sequence[Row], metric: str) -> list[tuple[Row, float]]:
     return [(row, v) for row in rows if (v := metric_value(row, metric)) is not None]
 
 
-def _contracted(row: Row) -> bool:
+def _shrunk(row: Row) -> bool:
     after = {name: metric_value(row, name) for name in FIGURES}
     before = {name: metric_value(row, f"untrained_{name}") for name in FIGURES}
     return bool(shrinkage(after, before))
@@ -424,7 +424,7 @@ def _line(
         mb_up_down=_mean((row.bytes_up_down for row in done), unit=1e6),
         minutes=_mean((row.wall_seconds for row in done), unit=60),
         collapsed=any(row.collapsed for row in done),
-        contracted=any(map(_contracted, done)),
+        contracted=any(map(_shrunk, done)),
         unmoved=any(row.unmoved for row in done),
         at_chance=tuple(dict.fromkeys(term for mark in of_rows for term in mark.at_chance)),
         num_at_chance=sum(bool(mark.at_chance) for mark in of_rows),

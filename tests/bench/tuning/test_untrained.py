@@ -24,7 +24,7 @@ def test_noise_limit_is_the_end_of_the_prediction_interval() -> None:
         (0.1216, 0.7, []),
         (0.1214, 0.7, ["no trial left the noise"]),
         (0.1216, 0.39, ["spread of projections 0.39, 0.8 before training"]),
-        (-0.003, 0.02, ["best objective is -0.0030, 5 encoders", "contracted"]),
+        (-0.003, 0.02, ["best objective is -0.0030, 5 encoders", "shrank"]),
     ],
 )
 def test_cautions(objective: float, spread: float, expected: list[str]) -> None:

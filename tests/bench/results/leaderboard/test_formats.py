@@ -57,10 +57,10 @@ def test_cells_for_people(board: Leaderboard) -> None:
     assert cells["simclr"]["minutes"] == "0.8"
     assert cells["simclr"]["objective"] == "0.812"
     assert cells["simclr"]["notes"] == ""
-    assert cells["byol"]["notes"] == "not above untrained, descriptive"
+    assert cells["byol"]["notes"] == "not above random init, descriptive"
 
 
-@pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "contracted, ")])
+@pytest.mark.parametrize(("spread", "note"), [(0.41, ""), (0.39, "shrunk, ")])
 def test_contracted_projections_are_noted(make_row: MakeRow, spread: float, note: str) -> None:
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
     row = make_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))

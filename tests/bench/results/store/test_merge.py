@@ -200,6 +200,11 @@ def test_metrics_that_another_version_does_not_record_are_not_compared(make_row:
     new = old.model_copy(update={"git_sha": "b" * 40, "metrics_json": '{"lidar":3.0,"sep":0.5}'})
     assert differences(old, new) == differences(new, old) == []
     assert measured_once(old, new) == measured_once(new, old) == ["lidar"]
+    sent = [
+        r.model_copy(update={"metrics_json": m})
+        for r, m in ((old, '{"lidar":1.0,"objective_bytes":9.0}'), (new, '{"objective_bytes":4.0}'))
+    ]
+    assert differences(*sent) == []  # fewer scores, fewer bytes
     (difference,) = differences(old, new.model_copy(update={"metrics_json": '{"sep":0.6}'}))
     assert difference.name == "sep"
     # Of one version a metric that a run lacks is undefined there.
