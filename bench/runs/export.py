@@ -131,7 +131,8 @@ def load_encoder(file: Path | str) -> Encoder:
         channels, height, width = map(int, card["image_shape"])
         feature_dim = int(card["feature_dim"])
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as err:
-        raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({err})") from err
+        reason = " ".join(str(err).split())
+        raise DataError(f"{str(path)!r} is not an encoder exported by fedbench ({reason})") from err
 
     def make() -> nn.Module:
         return latent_encoder(make_backbone(model, channels, (height, width)), feature_dim)

@@ -129,7 +129,7 @@ def setup_of(cls: type[Sends], **declares: bool) -> Setup:
 def test_an_undeclared_extra_stops_the_run_by_name(
     cls: type[Sends], name: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PluginError, match=f"'simclr' sends '{name}' up.* does not declare"):
+    with pytest.raises(PluginError, match=f"'{name}'"):
         train(setup_of(cls), tmp_path)
     train(setup_of(cls, **{name: True}), tmp_path)
 
@@ -170,7 +170,7 @@ def test_a_round_with_a_survey_is_rehearsed_as_a_whole() -> None:
 
 
 def test_activations_are_single_samples(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=r"server-only parts.*activations.*per_sample=True"):
+    with pytest.raises(PluginError, match="activations"):
         train(setup_of(Split), tmp_path / "a")
     with pytest.raises(PluginError, match="activations"):
         train(setup_of(Split, activations=False), tmp_path / "b")
@@ -188,7 +188,7 @@ def test_a_declared_group_size_must_be_sent(tmp_path: Path) -> None:
             extra = {"mean": Extra(group_size="least"), "least": Extra()}
             return dataclasses.replace(super().needs(), extras=extra)
 
-    with pytest.raises(PluginError, match="'mean' without its group size 'least'"):
+    with pytest.raises(PluginError, match=r"'mean'.*'least'"):
         train(setup_of(Sizeless), tmp_path)
 
 
@@ -199,6 +199,6 @@ def test_a_run_is_stopped_before_it_trains(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
     registry.register("leaky")(Leaky)
     config = tiny_config("leaky")
-    with pytest.raises(PluginError, match="method 'leaky' uploads 'memory'"):
+    with pytest.raises(PluginError, match=r"'leaky'.*'memory'"):
         execute(config, Origin(), Place(tmp_path))
     assert not list(tmp_path.glob("round-*"))

