@@ -61,7 +61,7 @@ def board_page(board: Leaderboard) -> str:
         " comparable and the tests; [the report](../../results/gallery.md) draws the same rows.",
         _FILTER,
     ]
-    header = ["rank", "method", "linear %", "best", "seeds", "gain", "k-NN %", "objective"]
+    header = ["rank", "method", "linear %", "best", "ties", "seeds", "gain", "k-NN %", "objective"]
     header += ["MB", "minutes"]
     known = any(line.reproduced for line in board.lines)
     header += ["reproduced"] * known
@@ -72,6 +72,7 @@ def board_page(board: Leaderboard) -> str:
                 _link(line, html.escape(line.label), own=False),
                 _link(line, _interval(line)),
                 MARKS[standing],
+                line.ties or "",
                 str(line.n_seeds),
                 *(
                     _link(line, text)

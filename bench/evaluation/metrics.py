@@ -118,16 +118,6 @@ def _base_of(name: str) -> Metric | None:
     return None
 
 
-def full_name(short: str) -> str:
-    """Return the name in rows that a short one stands for: `knn_acc` for `knn`.
-
-    >>> full_name("linear-paper"), full_name("objective")
-    ('linear_paper_acc', 'objective')
-    """
-    name = short.replace("-", "_")
-    return f"{name}_acc" if get(short) is None and get(f"{name}_acc") else short
-
-
 def is_accuracy(name: str) -> bool:
     """Return True for the name of an accuracy, also of a probe that is not installed here."""
     return name.endswith("_acc")

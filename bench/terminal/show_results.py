@@ -78,8 +78,10 @@ def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
     marked = [table for table in groups if "best" in table.header]
     marks = {row[table.header.index("best")] for table in marked for row in table.rows}
     if "*" in marks:
-        test = "paired t-test over seeds, Holm, 5 %"
+        test = "t test over seeds, Holm, 5 %"
         parts.append(f"*: the best, or not significantly different from it ({test})")
+    if any(line.ties for line in lines):
+        parts.append("ties: lines with one letter are not told from the best of them (same test)")
     if "?" in marks:
         parts.append(
             "?: the seeds cannot tell whether it is below the first; on the first, whether any is"

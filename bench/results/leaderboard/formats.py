@@ -215,6 +215,7 @@ def plain_cells(line: Line, standing: Standing) -> dict[str, str]:
         "method": line.label,
         heading(line.metric): _spread(line, percent),
         "best": MARKS[standing],
+        "ties": line.ties or "",
         "seeds": str(line.n_seeds),
         "gain": number(line.gain, percent, signed=True),
     }

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedbench.bench.evaluation.metrics import full_name
 from fedbench.bench.results.chance import Marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison, compare_cells
 from fedbench.bench.results.leaderboard.comparability import (
@@ -137,12 +136,14 @@ def leaderboard(
 
 
 def _checked_metric(metric: str, rows: Sequence[Row]) -> str:
-    metric = full_name(metric)
-    if metric not in FINAL_METRICS:
-        known = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
-        if metric not in known:
-            raise UnknownNameError("metric", metric, known | set(FINAL_METRICS))
-    return metric
+    if metric in FINAL_METRICS:
+        return metric
+    known = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
+    known |= {*FINAL_METRICS}
+    for name in (metric, f"{metric.replace('-', '_')}_acc"):
+        if name in known:
+            return name
+    raise UnknownNameError("metric", metric, known)
 
 
 def why_empty(rows: Sequence[Row], *, dataset: str | None, grid: str | None) -> str:

@@ -34,11 +34,10 @@ from fedbench.bench.results.leaderboard.curves import (
 )
 from fedbench.bench.results.leaderboard.data_names import is_on
 from fedbench.bench.results.leaderboard.published import Published, published_number
+from fedbench.bench.results.leaderboard.separation import Separation
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
-    holm,
     mean,
-    paired_p,
     rounded,
     summarize,
 )
@@ -87,9 +86,12 @@ class Line:
         settings_id: the same for equal hyperparameters, whatever the class.
         tune_runs: runs of the study that hyperparameters come from; None if untuned or not known.
         tuned_on: data set of that study if it is another than that of these runs; else None.
-        best: True for the first line of its class and for those that a paired t-test over common
-            seeds (Holm) cannot tell from it; None with fewer than 3 common seeds.
+        best: True for the first line of its class and for those that a t-test over seeds (see
+            `separation`) does not tell from it; None where one of the two has fewer than 3 seeds.
         p_best: p-value of that test, adjusted.
+        detectable: smallest difference to the first line that the test finds with probability 0.8.
+        ties: letter of a group whose lines are not told from its first; None with fewer than 3
+            seeds.
         area: mean of k-NN accuracy over the rounds; needs curves that were evaluated after the
             same rounds as those of most lines, as do the next three.
         rounds_to_reach: first evaluated round with the k-NN accuracy asked for, mean over seeds.
@@ -151,6 +153,8 @@ class Line:
     tuned_on: str | None = None
     best: bool | None = None
     p_best: float | None = None
+    detectable: float | None = None
+    ties: str | None = None
     area: float | None = None
     rounds_to_reach: float | None = None
     gb_to_reach: float | None = None
@@ -516,36 +520,32 @@ def ranked(lines: Sequence[Line]) -> tuple[Line, ...]:
             tied = bool(numbered) and place(numbered[-1]) == place(line)
             rank = numbered[-1].rank if tied else position
         numbered.append(replace(line, rank=rank))
-    return _with_best_set(numbered)
+    return _tested(numbered)
 
 
-def _with_best_set(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Mark the first line and all that a paired test over seeds cannot tell from it.
-
-    The tests are adjusted by Holm's rule for their number. Nothing is marked where no line shares
-    three seeds with the first.
-    """
-    if not lines or lines[0].rank is None or lines[0].mean is None or lines[0].num_diverged:
+def _tested(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Return the lines of a class with the groups that tie, and the tests against the first."""
+    tests = separation(lines)
+    letters = tests.groups()
+    lines = [replace(line, ties=letters.get(i)) for i, line in enumerate(lines)]
+    if 0 not in letters or len(letters) < 2:
         return tuple(lines)
-    first = dict(zip(lines[0].seeds, lines[0].values, strict=True))
-    p_values: dict[str, float] = {}
-    for line in lines[1:]:
-        if line.rank is None or line.num_diverged:
-            continue
-        pairs = [
-            (first[seed], value)
-            for seed, value in zip(line.seeds, line.values, strict=True)
-            if seed in first
-        ]
-        p = paired_p([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        if p is not None:
-            p_values[line.config_id] = p
-    if not p_values:
-        return tuple(lines)
-    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    others = tests.places[1:]
+    p = tests.adjusted(0, others)
     marked = [replace(lines[0], best=True)]
-    for line in lines[1:]:
-        p = adjusted.get(line.config_id)
-        best = False if line.num_diverged else None if p is None else p > LEVEL
-        marked.append(replace(line, best=best, p_best=p))
+    for i, line in enumerate(lines[1:], start=1):
+        best = False if line.num_diverged else p[i] > LEVEL if i in p else None
+        least = tests.detectable(0, i, len(others)) if i in p else None
+        marked.append(replace(line, best=best, p_best=p.get(i), detectable=least))
     return tuple(marked)
+
+
+def separation(lines: Sequence[Line]) -> Separation:
+    """Return the tests between the ranked lines of a class, which are in the order of ranks."""
+    return Separation(
+        {
+            i: line.values
+            for i, line in enumerate(lines)
+            if line.rank is not None and not line.num_diverged
+        }
+    )

@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fedbench.bench.evaluation.metrics import is_accuracy
-from fedbench.bench.results.leaderboard.lines import Line
-from fedbench.bench.results.leaderboard.statistics import (
-    LEVEL,
-    detectable_difference,
-    paired_p,
-)
+from fedbench.bench.results.leaderboard.lines import Line, separation
+from fedbench.bench.results.leaderboard.statistics import LEVEL
 
 
 class Standing(StrEnum):
@@ -27,7 +23,7 @@ class Standing(StrEnum):
     ALIKE = "alike"  # no sign of a difference from the first, here or better placed
     UNCLEAR = "unclear"  # not told from the first, for want of seeds
     WORSE = "worse"  # told from the first, or diverged
-    UNTESTED = "untested"  # fewer than three common seeds
+    UNTESTED = "untested"  # fewer than three seeds
 
 
 @dataclass(frozen=True)
@@ -38,9 +34,9 @@ class Power:
         standings: one per line.
         num_tested: lines that were tested against the first.
         num_told: lines that the test tells from it.
-        num_seeds: common seeds of a test, the fewest and the most.
-        detectable: smallest difference to the first that the test shows, least and most of the
-            tested lines.
+        num_seeds: of the tested lines, the fewest and the most.
+        detectable: smallest difference to the first that the test finds with probability 0.8,
+            least and most of the tested lines.
         note: the same as a sentence.
     """
 
@@ -56,19 +52,22 @@ def power(lines: Sequence[Line]) -> Power:
     """Return the standings of the lines of a class, which are in the order of their ranks."""
     tested = {i: line for i, line in enumerate(lines) if line.p_best is not None}
     if not tested:
-        note = "" if len(lines) < 2 else "Not tested: fewer than 3 seeds in common with the first."
+        note = (
+            "" if len(lines) < 2 else "Not tested: fewer than 3 seeds of the first or the others."
+        )
         return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
-    first = lines[0]
-    pairs = {i: _pairs(first, line) for i, line in tested.items()}
-    differ = [i for i, (x, y) in pairs.items() if (paired_p(x, y) or 0.0) <= LEVEL]
+    tests = separation(lines)
+    differ = [i for i in tested if tests.p(0, i) <= LEVEL]
     num_told = sum(not line.best for line in tested.values())
     limit = min(differ) if num_told else 0  # of the lines that are alike
     standings = tuple(_standing(line, index, limit) for index, line in enumerate(lines))
-    sizes = [detectable_difference(x, y, len(pairs)) or 0.0 for x, y in pairs.values()]
+    sizes = [line.detectable or 0.0 for line in tested.values()]
     detectable = (min(sizes), max(sizes))
-    counts = [len(x) for x, _ in pairs.values()]
+    counts = [lines[i].n_seeds for i in (0, *tested)]
     seeds = (min(counts), max(counts))
-    note = _note(first, standings, len(tested), num_told, seeds, detectable)
+    number = " to ".join(map(str, dict.fromkeys(seeds)))
+    test = f"{'Welch' if tests.welch else 't'} test over {number} seeds"
+    note = _note(lines[0], standings, len(tested), num_told, test, detectable)
     return Power(standings, len(tested), num_told, seeds, detectable, note)
 
 
@@ -88,37 +87,27 @@ def _standing(line: Line, index: int, limit: int) -> Standing:
     return Standing.ALIKE if index else Standing.FIRST
 
 
-def _pairs(first: Line, other: Line) -> tuple[list[float], list[float]]:
-    values = dict(zip(first.seeds, first.values, strict=True))
-    mine = [(values[s], v) for s, v in zip(other.seeds, other.values, strict=True) if s in values]
-    return [pair[0] for pair in mine], [pair[1] for pair in mine]
-
-
 def _note(
     first: Line,
     standings: Sequence[Standing],
     num_tested: int,
     num_told: int,
-    num_seeds: tuple[int, int],
+    test: str,
     detectable: tuple[float, float],
 ) -> str:
     percent = is_accuracy(first.metric)
     least, most = (f"{d * 100:.1f}" if percent else f"{d:.3f}" for d in detectable)
     size = least if least == most else f"{least} to {most}"
-    seeds = " to ".join(map(str, dict.fromkeys(num_seeds)))
-    finest = f"a difference shows from {size}{' points' * percent} on, by the spread over seeds"
+    finest = f"it finds a difference of {size}{' points' * percent} with probability 0.8"
     if not num_told:
         others = "the other method" if num_tested == 1 else f"any of the other {num_tested}"
-        return (
-            f"No best is marked: a paired test over {seeds} seeds cannot tell {others} from the"
-            f" first; {finest}."
-        )
+        return f"No best is marked: a {test} does not tell {others} from the first; {finest}."
     alike, unclear = standings.count(Standing.ALIKE), standings.count(Standing.UNCLEAR)
     note = f"Best: {first.method}"
     if alike:
-        note += f", and {alike} that a paired test over {seeds} seeds cannot tell from it"
+        note += f", and {alike} that a {test} does not tell from it"
     else:
-        note += f", told from {num_told} by a paired test over {seeds} seeds"
+        note += f", told from {num_told} by a {test}"
     if unclear:
         note += f"; {unclear} unclear for want of seeds"
     return f"{note}; {finest}."

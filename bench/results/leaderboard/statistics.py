@@ -125,6 +125,11 @@ def _fisher(r: float | None, n: int, factor: float) -> tuple[float, float] | Non
     return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
+def negligible(value: float, values: Sequence[float]) -> bool:
+    """Return True for a difference or spread of some values that is their rounding."""
+    return abs(value) <= 2.0**-_BITS * max(map(abs, values))
+
+
 def paired_p(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Two-sided p-value of Student's paired test; None below three pairs.
 
@@ -135,9 +140,8 @@ def paired_p(x: Sequence[float], y: Sequence[float]) -> float | None:
     if len(differences) < MIN_FOR_INTERVAL:
         return None
     centre, std = mean(differences) or 0.0, sample_std(differences) or 0.0
-    rounding = 2.0**-_BITS * max(map(abs, (*x, *y)))
-    if std <= rounding:  # all differences are the same one
-        return float(abs(centre) <= rounding)
+    if negligible(std, (*x, *y)):  # all differences are the same one
+        return float(negligible(centre, (*x, *y)))
     from scipy.special import stdtr
 
     n = len(differences)
@@ -200,28 +204,6 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     x0, y0 = mean(x) or 0.0, mean(y) or 0.0
     products = math.fsum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True))
     return products / math.fsum((a - x0) ** 2 for a in x)
-
-
-def detectable_difference(x: Sequence[float], y: Sequence[float], tests: int = 1) -> float | None:
-    """Smallest mean difference that a paired test would reject, given the spread of these pairs.
-
-    Args:
-        x: one value a pair.
-        y: the others.
-        tests: number of tests that share the level, as in the first step of Holm's rule.
-
-    Returns:
-        None below three pairs.
-
-    Raises:
-        ValueError: when the two are of different length.
-    """
-    std = sample_std([a - b for a, b in zip(x, y, strict=True)])
-    if std is None or len(x) < MIN_FOR_INTERVAL:
-        return None
-    from scipy.special import stdtrit
-
-    return float(stdtrit(len(x) - 1, 1 - LEVEL / (2 * tests))) * std / math.sqrt(len(x))
 
 
 def pareto_front(costs: Sequence[float | None], scores: Sequence[float | None]) -> list[bool]:

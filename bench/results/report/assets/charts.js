@@ -40,7 +40,7 @@ function heatmap() {
             tips(points, "cell", "name", (p) => `${p.name}\n${p.cell}\n${measure().title} ${spread(p)}\nrank ${p.rank ?? "–"} of ${p.of}, ${p.values.length} seeds\n${STANDING[p.standing]}`, { maxRadius: 120 }),
           ],
         },
-        caption: `${measure().title}, mean over seeds; an empty field was not run. * is the best of its cell and what a paired test cannot tell from it; there is none where no test has the power to tell. Only fields of one column are comparable.`,
+        caption: `${measure().title}, mean over seeds; an empty field was not run. * is the best of its cell and what a test cannot tell from it; there is none where no test has the power to tell. Only fields of one column are comparable.`,
         header: ["method", "cell", measure().title, "gain", "rank", "seeds", "standing"],
         rows: points.map((p) => [p.name, p.cell, exact(p.mean), exact(p.gain), p.rank == null ? "" : [`${p.rank}`, p.rank], [`${p.values.length}`, p.values.length], STANDING[p.standing]]),
       };

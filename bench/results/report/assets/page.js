@@ -14,7 +14,7 @@
   function go(id) { const place = document.getElementById(id); place?.scrollIntoView(); place?.focus({ preventScroll: true }); }
   const text = (words) => (words ? el("p", { class: "lead" }, words) : null);
   const pair = (...figures) => el("div", { class: "pair" }, ...figures);
-  const WORDS = new Set(["method", "notes", "best"]);
+  const WORDS = new Set(["method", "notes", "best", "ties"]);
   const asColumns = (header) => header.map((title) => ({ title, num: !WORDS.has(title) }));
 
   function overview() {
@@ -83,12 +83,12 @@
       ] : []));
     });
     return [
-      text("Ranks are within one cell only: same data, partition, budget, encoder and probe. ± is half of the 95 % t-interval over seeds; fewer than 3 seeds are only described. Shaded and marked *: the best of its cell, and all that a paired t-test over seeds (Holm, 5 %) cannot tell from it. ?: not told from the best either, but the seeds are too few for the mark to mean anything. At chance: a term of the loss ended within a tenth of what a net without information reaches; such a run does not test its method. Published numbers stand beside rows of exactly the published setting and are not ranked."),
+      text("Ranks are within one cell only: same data, partition, budget, encoder and probe. ± is half of the 95 % t-interval over seeds; fewer than 3 seeds are only described. Shaded and marked *: the best of its cell, and all that a t test over seeds (unpaired, Holm, 5 %) does not tell from it; lines with one letter tie. ?: not told from the best either, but the seeds are too few for the mark to mean anything. At chance: a term of the loss ended within a tenth of what a net without information reaches; such a run does not test its method. Published numbers stand beside rows of exactly the published setting and are not ranked."),
       holder,
     ];
   }
 
-  const ORDER = ["rank", "method", "", "best", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
+  const ORDER = ["rank", "method", "", "best", "ties", "seeds", "gain", "linear %", "k-NN %", "objective", "area %", "MB up", "MB down", "% / GB", "per GB", "minutes", "published", "notes"];
   const place = (name, first) => (name === first ? 2 : ORDER.includes(name) ? ORDER.indexOf(name) : 8.5);
   const asNumber = (cell) => (cell !== "" && !Number.isNaN(Number(cell)) ? [cell, Number(cell)] : cell);
 

@@ -158,9 +158,9 @@ def test_markdown(board: Leaderboard) -> None:
     lines = to_markdown(board).splitlines()
     assert lines[0] == "### digits · preset demo · alpha 0.1"
     assert lines[2].startswith(
-        "| rank | method | linear % | seeds | gain | objective | MB up | MB down | % / GB |"
+        "| rank | method | linear % | ties | seeds | gain | objective | MB up | MB down | % / GB |"
     )
-    assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) | 2 |")
+    assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) |  | 2 |")
     assert "published" not in lines[2]  # empty throughout
     groups = lines[: lines.index("### over alpha · digits · preset demo · linear % · 2 cells")]
     assert len({line.count("|") for line in groups if line.startswith("|")}) == 1

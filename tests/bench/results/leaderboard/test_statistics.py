@@ -7,8 +7,6 @@ import pytest
 from scipy import stats
 
 from fedbench.bench.results.leaderboard.statistics import (
-    LEVEL,
-    detectable_difference,
     friedman_p,
     holm,
     mean,
@@ -160,16 +158,6 @@ def test_slope() -> None:
     assert slope([1, 1], [0.1, 0.2]) is None
     x, y = [-3.0, -1.0, 5.0], [0.3, 0.35, 0.5]
     assert slope(x, y) == pytest.approx(np.polyfit(x, y, 1)[0])
-
-
-def test_a_difference_is_detectable_where_its_test_has_the_level() -> None:
-    x, y = [0.5, 0.6, 0.4, 0.55], [0.45, 0.5, 0.42, 0.5]
-    for tests in (1, 3):
-        size = detectable_difference(x, y, tests)
-        assert size is not None
-        shift = size - (mean(x) or 0) + (mean(y) or 0)
-        assert paired_p([value + shift for value in x], y) == pytest.approx(LEVEL / tests)
-    assert detectable_difference([1, 2], [1, 2]) is None
 
 
 def test_pareto_front() -> None:
