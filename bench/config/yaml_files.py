@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from functools import cache
 from importlib import resources
 from importlib.metadata import entry_points
@@ -10,7 +11,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.tag import Tag
 
 from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
@@ -19,99 +24,23 @@ from fedbench.bench.system.plugins import leave_out, load_error, origin
 
 _STAMP = "# fedbench wrote this file; sha256 of the lines below: "
 _MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
-_PREFIX = "tag:yaml.org,2002:"
-_TAGS: dict[type, str] = {
-    kind: _PREFIX + name
-    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (type(None), "null"))
-}
+_DEEP = f"is nested more than {_MAX_DEPTH} deep"
+_NAMES = {str: "str", bool: "bool", int: "int", float: "float", type(None): "null"}
 
 
-class _CoreSchema(yaml.resolver.BaseResolver):
-    """Types of unquoted words as in `parse_word`; an empty one is null."""
+class _Words(VersionedResolver):
+    """Types of unquoted words as in `parse_word`: a date is text."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        if kind is yaml.ScalarNode and implicit[0]:
-            tag = _TAGS.get(type(parse_word(value or "null")))
-            if tag is not None:
-                return tag
-        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        if kind is ScalarNode and implicit[0]:
+            return Tag(suffix=f"tag:yaml.org,2002:{_NAMES[type(parse_word(value or 'null'))]}")
+        return super().resolve(kind, value, implicit)
 
 
-class _Loader(_CoreSchema, yaml.SafeLoader):
-    """PyYAML's safe loader with the types of the core schema, and no others."""
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise _refusal(parent, f"is nested more than {_MAX_DEPTH} deep")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def construct_document(self, node: yaml.Node) -> Any:
-        values, _ = self._size(node, {}, 1)
-        if values > _MAX_VALUES:
-            raise _refusal(
-                node, f"holds more than {_MAX_VALUES:,} values once its aliases are written out"
-            )
-        return super().construct_document(node)
-
-    def _size(
-        self, node: yaml.Node, sizes: dict[yaml.Node, tuple[int, int]], depth: int
-    ) -> tuple[int, int]:
-        """Return the values of a node and its height, both with its aliases written out."""
-        size = sizes.get(node, (1, 1))
-        if depth + size[1] > _MAX_DEPTH + 1:  # an alias inside of its own anchor, among others
-            raise _refusal(node, f"is nested more than {_MAX_DEPTH} deep")
-        if node not in sizes and isinstance(node, yaml.CollectionNode):
-            pairs = isinstance(node, yaml.MappingNode)
-            below = [n for pair in node.value for n in pair] if pairs else node.value
-            parts = [self._size(part, sizes, depth + 1) for part in below]
-            size = (
-                1 + sum(values for values, _ in parts),
-                1 + max((height for _, height in parts), default=0),
-            )
-        sizes[node] = size
-        return size
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != f"{_PREFIX}str":
-                name = f" {key.value!r}" if isinstance(key, yaml.ScalarNode) else ""
-                raise _refusal(key, f"the key{name} is not text: write it in quotes")
-            if key.value in seen:
-                raise _refusal(key, f"{key.value!r} is given twice in one mapping")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-    def construct_word(self, node: yaml.ScalarNode) -> Any:
-        value = parse_word(node.value or "null")
-        if type(value) is int and node.tag == _TAGS[float]:
-            return float(value)
-        if _TAGS.get(type(value)) != node.tag:  # a tag that was written out: `!!float abc`
-            raise _refusal(node, f"{node.value!r} is no {node.tag.removeprefix(_PREFIX)}")
-        return value
-
-
-_Loader.yaml_implicit_resolvers = {}
-_Loader.yaml_constructors = {
-    None: _Loader.construct_undefined,
-    f"{_PREFIX}map": _Loader.construct_mapping,
-    f"{_PREFIX}seq": _Loader.construct_sequence,
-    f"{_PREFIX}str": _Loader.construct_yaml_str,
-    **dict.fromkeys(_TAGS.values(), _Loader.construct_word),
-}
-
-
-class _Dumper(_CoreSchema, yaml.SafeDumper):
-    """Quotes text that a reader of YAML 1.2, or of YAML 1.1, would not take for text."""
-
-
-def _refusal(node: Any, message: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=message, problem_mark=node.start_mark)
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Resolver = _Words
+    return yaml
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
@@ -127,17 +56,47 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
             both cases with aliases written out.
     """
     try:
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as err:
+        value = _yaml().load(text)
+        _check(value)
+    except MarkedYAMLError as err:
         line = f":{err.problem_mark.line + 1}" if err.problem_mark else ""
-        raise ConfigError(f"{name}{line}: {err.problem or 'not YAML'}") from err
-    except (yaml.YAMLError, ValueError, OverflowError) as err:  # the last two: "\UFFFFFFFF"
-        raise ConfigError(f"{name}: {' '.join(str(err).split())}") from err
+        raise ConfigError(f"{name}{line}: {_line(err.problem or 'not YAML')}") from err
+    except RecursionError as err:
+        raise ConfigError(f"{name}: {_DEEP}") from err
+    except (YAMLError, ValueError, OverflowError) as err:  # the last two: "\UFFFFFFFF"
+        raise ConfigError(f"{name}: {_line(str(err))}") from err
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{name}: must be a mapping of names to values (got {value!r})")
+        raise ConfigError(f"{name}: must be a mapping of names to values (got {value!r:.80})")
     return value
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _check(value: Any) -> None:
+    """Raise a ValueError for what JSON does not have, and for too much of the rest."""
+    count, rest = 0, [(value, 1)]
+    while rest:
+        value, depth = rest.pop()
+        count += 1
+        if count > _MAX_VALUES:
+            raise ValueError(
+                f"holds more than {_MAX_VALUES:,} values once its aliases are written out"
+            )
+        if depth > _MAX_DEPTH:
+            raise ValueError(_DEEP)
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise ValueError(f"the key {key!r:.80} is not text: write it in quotes")
+            rest += [(part, depth + 1) for part in value.values()]
+        elif isinstance(value, list):
+            rest += [(part, depth + 1) for part in value]
+        elif type(value) not in _NAMES:
+            raise ValueError(f"{value!r:.80} is neither text nor a number, a list or a mapping")
 
 
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
@@ -180,9 +139,23 @@ def _check_stamp(text: str, name: str) -> None:
         )
 
 
-def dump_yaml(value: Any, **options: Any) -> str:
-    """Format a value as YAML that `parse_yaml` reads back; options are those of `yaml.dump`."""
-    return str(yaml.dump(value, Dumper=_Dumper, **options))
+def dump_yaml(value: Any, *, sort: bool = True, ascii_only: bool = True, flow: bool = False) -> str:
+    """Format a value as YAML that `parse_yaml` reads back.
+
+    Args:
+        value: of the types of JSON; a tuple becomes a list.
+        sort: sort the keys of mappings.
+        ascii_only: write other letters as escapes.
+        flow: on one line, as JSON.
+    """
+    yaml, text = _yaml(), io.StringIO()
+    yaml.representer.sort_base_mapping_type_on_output = sort
+    yaml.allow_unicode = not ascii_only
+    yaml.default_flow_style = flow
+    if flow:
+        yaml.width = 10_000
+    yaml.dump(value, text)
+    return text.getvalue()
 
 
 def load_named(folder: str, name: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def get(config: RunConfig, key: str) -> Any:
 
 def show(value: Any) -> str:
     """Format a value as YAML on one line."""
-    dumped = dump_yaml(value, default_flow_style=True, width=10_000)
+    dumped = dump_yaml(value, flow=True)
     return dumped.removesuffix("\n").removesuffix("\n...")
 
 

@@ -234,10 +234,10 @@ def config_yaml(resolved: Resolved) -> str:
     head = {"spec": values.pop("spec"), "preset": resolved.preset}
     if resolved.study:
         head["study"] = resolved.study
-    text = dump_yaml({**head, **values}, sort_keys=False, allow_unicode=True)
+    text = dump_yaml({**head, **values}, sort=False, ascii_only=False)
     if text.isascii() or (takes_unicode() and text == visible(text)):
         return text
-    return dump_yaml({**head, **values}, sort_keys=False, allow_unicode=False)  # "caf\xE9"
+    return dump_yaml({**head, **values}, sort=False)  # "caf\xE9"
 
 
 def show_config(resolved: Resolved) -> None:
