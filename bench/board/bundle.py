@@ -28,12 +28,12 @@ from fedbench.bench.board.people import Person, person_from
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.results.store.reader import parse_record
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import UNPACKED, has_checksum, read_table, to_records
+from fedbench.bench.results.store.schema import UNPACKED, read_table, to_records
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import has_checksum, json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, read_regular
 from fedbench.bench.system.scratch import temporary_folder
-from fedbench.bench.system.sealed_json import seal, unseal
 
 LICENCE = "CC0-1.0"
 MANIFEST = "manifest.json"
@@ -129,7 +129,7 @@ def write_manifest(folder: Path, who: Person | None) -> str:
             for name, data in files.items()
         },
     }
-    text = seal(manifest, indent=2) + "\n"
+    text = json_with_checksum(manifest, indent=2) + "\n"
     atomic_write_text(folder / MANIFEST, text)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -219,7 +219,7 @@ def read_manifest(data: bytes) -> tuple[_Manifest, Person | None]:
     Raises:
         ValueError, ConfigError: for any other content, on one line.
     """
-    content = unseal(data, required=True)
+    content = parse_json(data, required=True)
     try:
         manifest = _Manifest.model_validate(content)
     except ValidationError as err:
@@ -260,12 +260,12 @@ def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
     row = parse_record(root / row_name, data, Row)
     if not isinstance(row, Row):
         raise StoreError(str(row).replace(repr(str(root / row_name)), row_name))
-    for name, content in ((row_name, data), (curve_name, curve)):
-        if not has_checksum(content):
-            raise StoreError(f"{name} has no checksum; it was not written by fedbench")
     try:
         table = read_table(curve, most)
         points = to_records(table)
     except StoreError as err:
         raise StoreError(f"{curve_name}: {err}") from err
+    for name, content in ((row_name, data), (curve_name, curve)):
+        if not has_checksum(content):
+            raise StoreError(f"{name} has no checksum; it was not written by fedbench")
     return Entry(row, tuple(points)), table.nbytes

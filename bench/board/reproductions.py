@@ -26,9 +26,9 @@ from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
 from fedbench.bench.runs.reproduce import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.runs.run import canonical
 from fedbench.bench.runs.spread import widest
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.system.files import atomic_write_text, read_regular
-from fedbench.bench.system.sealed_json import seal, unseal
 
 _FORMAT = 1
 _LARGEST, _LARGEST_MANIFEST = 2**20, 2**26
@@ -80,7 +80,7 @@ def record_reproduction(store: Store, result: Reproduction, who: Person) -> Path
         "by": who.as_dict(),
         "row": result.row.model_dump(mode="json"),
     }
-    text = seal(content, indent=1) + "\n"
+    text = json_with_checksum(content, indent=1) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:20]
     file = store.root / REPRODUCTIONS / result.row_id / f"{name}.json"
     atomic_write_text(file, text)
@@ -125,7 +125,7 @@ def _record(
     """Read a record and compare its row again."""
     record = Record(str(file))
     try:
-        content = unseal(read_regular(file, _LARGEST), required=True)
+        content = parse_json(read_regular(file, _LARGEST), required=True)
         if content.get("format") != _FORMAT:
             raise StoreError(f"format {content.get('format')!r}, this fedbench reads {_FORMAT}")
         record = replace(record, by=person_from(content.get("by")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from functools import cache
 from importlib import resources
@@ -18,11 +17,11 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tag import Tag
 
 from fedbench.bench.config.overrides import parse_word
+from fedbench.bench.system.checksums import check_yaml
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.bench.system.files import read_limited
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 
-_STAMP = "# fedbench wrote this file; sha256 of the lines below: "
 _MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
 _DEEP = f"is nested more than {_MAX_DEPTH} deep"
 _NAMES = {str: "str", bool: "bool", int: "int", float: "float", type(None): "null"}
@@ -104,7 +103,7 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
 
     Raises:
         ConfigError: if the file is missing, unreadable, larger than 1 MiB, not UTF-8, refused by
-            `parse_yaml`, or not as `stamped` made it.
+            `parse_yaml`, or if its checksum does not fit.
     """
     name = str(path) if isinstance(path, Path) else path.name
     try:
@@ -116,27 +115,13 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
         raise ConfigError(f"{name}: cannot be read ({err.strerror})") from err
     except UnicodeDecodeError as err:
         raise ConfigError(f"{name}: is not UTF-8 text") from err
-    _check_stamp(text, name)
-    return parse_yaml(text, name)
-
-
-def stamped(text: str) -> str:
-    """Put a first line before a YAML text with the checksum of it, which `load_yaml` checks."""
-    return f"{_STAMP}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
-
-
-def is_stamped(text: str) -> bool:
-    """Return True for a text whose first line is from `stamped`, or was before it was altered."""
-    first = text.partition("\n")[0]
-    return first[:16] == _STAMP[:16] or "sha256" in first
-
-
-def _check_stamp(text: str, name: str) -> None:
-    if is_stamped(text) and text != stamped(text.partition("\n")[2]):
+    try:
+        check_yaml(text)
+    except ValueError as err:
         raise ConfigError(
-            f"{name}: torn or altered since fedbench wrote it; if you changed it on purpose, delete"
-            " its first line"
-        )
+            f"{name}: torn or altered: {err}; if you changed it on purpose, delete its first line"
+        ) from err
+    return parse_yaml(text, name)
 
 
 def dump_yaml(value: Any, *, sort: bool = True, ascii_only: bool = True, flow: bool = False) -> str:

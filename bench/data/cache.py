@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import logging
 import os
 import shutil
@@ -29,6 +28,7 @@ import numpy.typing as npt
 
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import fitted_block
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import DataError, exhausted
 from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
 
@@ -424,13 +424,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     """
     file = path / "meta.json"
     try:
-        meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        recorded = meta.pop("checksum")
-        intact = recorded == _checksum(meta)
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as err:
+        meta = parse_json(file.read_bytes(), required=True)
+    except (OSError, ValueError) as err:
         raise DataError(f"{file} cannot be read ({first_line(err)})") from err
-    if not intact:
-        raise DataError(f"{file} was altered: its checksum differs")
     if meta.get("format") != FORMAT_VERSION:
         raise DataError(
             f"{path} has cache format {meta.get('format')}, this fedbench reads {FORMAT_VERSION}"
@@ -440,12 +436,8 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def write_meta(path: Path, meta: Mapping[str, Any]) -> None:
     """Write `meta.json` with a checksum of itself, in one step."""
-    text = json.dumps({**meta, "checksum": _checksum(meta)}, ensure_ascii=False, indent=1)
+    text = json_with_checksum(meta, indent=1)
     atomic_write_text(path / "meta.json", text, error=DataError)
-
-
-def _checksum(meta: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def stamp_of(file: Path) -> list[int]:

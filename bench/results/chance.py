@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import FedbenchError, StoreError
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.system.sealed_json import seal, unseal
 
 if TYPE_CHECKING:
     from fedbench.bench.config import RunConfig
@@ -100,7 +100,7 @@ def marks(store: Store, rows: Iterable[Row]) -> dict[str, Marks]:
             found[row.row_id] = Marks(tuple(entry[1]), entry[2])
     if new:
         with suppress(StoreError):  # a store that may not be written to
-            atomic_write_text(path, seal({"version": _VERSION, "rows": known}) + "\n")
+            atomic_write_text(path, json_with_checksum({"version": _VERSION, "rows": known}) + "\n")
     return found
 
 
@@ -114,7 +114,7 @@ def _derive(store: Store, row: Row) -> tuple[list[str], bool]:
 
 def _read(path: Path) -> dict[str, list[Any]]:
     with suppress(OSError, ValueError):  # not there, or damaged: it is made again
-        content = unseal(path.read_bytes(), required=True)
+        content = parse_json(path.read_bytes(), required=True)
         if content["version"] == _VERSION:
             return dict(content["rows"])
     return {}

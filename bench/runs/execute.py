@@ -40,13 +40,13 @@ from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, R
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import numerics
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
-from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
@@ -321,7 +321,7 @@ class _Run:
             return {}
         path = self._folder / "untrained.json"
         try:
-            stored = unseal(path.read_bytes(), required=True)
+            stored = parse_json(path.read_bytes(), required=True)
             return {name: float(value) for name, value in stored.items()}
         except FileNotFoundError:
             pass
@@ -332,7 +332,7 @@ class _Run:
         vector.copy_(self.trainer.initial)
         metrics = self._evaluate(first=True)
         vector.copy_(trained)
-        atomic_write_text(path, seal(metrics))
+        atomic_write_text(path, json_with_checksum(metrics))
         return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:

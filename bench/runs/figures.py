@@ -18,9 +18,9 @@ from fedbench.bench.evaluation.angles import histogram
 from fedbench.bench.results.store.store import Store, open_store, replica_key
 from fedbench.bench.runs.geometry import Geometry, measure
 from fedbench.bench.runs.load import load_run
+from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
-from fedbench.bench.system.sealed_json import seal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,7 @@ def figures(
     with suppress(StoreError):  # a store that cannot be written can still be drawn
         for row, record in zip(rows.values(), records, strict=True):
             file = store.cell_dir(store.key(row)) / GEOMETRY
-            atomic_write_text(file, seal(record) + "\n")
+            atomic_write_text(file, json_with_checksum(record) + "\n")
     files.append(folder / GEOMETRY)
     atomic_write_text(files[-1], json.dumps(records) + "\n")
     return Figures(tuple(files), records)

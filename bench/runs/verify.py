@@ -8,29 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION
-from fedbench.bench.config.yaml_files import is_stamped, load_yaml
-from fedbench.bench.data.partition import Partition
+from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.results.chance import MARKS
 from fedbench.bench.results.store.reader import list_folder, parse_record, tables_in
 from fedbench.bench.results.store.row import Row, Trial
-from fedbench.bench.results.store.schema import has_checksum, read_table
+from fedbench.bench.results.store.schema import read_table
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
 from fedbench.bench.runs.execute import derived
 from fedbench.bench.system import tensor_files
+from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import FedbenchError, StoreError
-from fedbench.bench.system.sealed_json import is_sealed, unseal
 from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
 from fedbench.bench.training.history import History
 
 _THREADS = min(8, os.cpu_count() or 1)
-
-_Check = Callable[[Path], bool]
-"""Reads a file; returns whether it has a checksum, and raises if it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ def verify(store: Store | Path | str | None = None) -> Verification:
     began = time.monotonic()
     root = open_store(store).require().root
     files = list(_files(root))
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _KINDS}
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _REMEDIES}
     damaged = []
     with ThreadPoolExecutor(_THREADS) as threads:
         for (kind, path), outcome in zip(files, threads.map(_outcome, files), strict=True):
@@ -130,7 +125,7 @@ def verify(store: Store | Path | str | None = None) -> Verification:
                 counts[kind][state] += 1
             else:
                 counts[kind]["damaged"] += 1
-                damaged.append(Damage(str(path), kind, state, _KINDS[kind][1]))
+                damaged.append(Damage(str(path), kind, state, _REMEDIES[kind]))
     names = ("files", "fine", "without_checksum", "damaged", "bytes")
     kinds = (FileKind(kind, **{n: c[n] for n in names}) for kind, c in counts.items() if c)
     order = sorted(damaged, key=lambda damage: damage.file)
@@ -169,7 +164,10 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
     kind, path = file
     try:
         size = path.stat().st_size
-        return size, "fine" if _KINDS[kind][0](path) else "without_checksum"
+        _READ[kind if kind in _READ else path.suffix](path)
+        # Every checksum, of older versions too, is called that.
+        with_checksum = b"sha256" in path.read_bytes() or path.stem.count("-") == 2
+        return size, "fine" if with_checksum else "without_checksum"
     except FileNotFoundError:
         return None
     except OSError as err:
@@ -179,9 +177,8 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
         return size, text.removeprefix(f"{str(path)!r}: ").removeprefix(f"{path}: ")
 
 
-def _row(path: Path) -> bool:
-    data = path.read_bytes()
-    row = parse_record(path, data, Row)
+def _row(path: Path) -> None:
+    row = parse_record(path, path.read_bytes(), Row)
     if not isinstance(row, Row):
         raise StoreError(str(row))
     if row.benchmark_version == BENCHMARK_VERSION:
@@ -190,99 +187,55 @@ def _row(path: Path) -> bool:
                 raise StoreError(
                     f"{name} is {getattr(row, name)} but its configuration gives {value}"
                 )
-    return has_checksum(data)
 
 
-def _trial(path: Path) -> bool:
-    data = path.read_bytes()
-    trial = parse_record(path, data, Trial)
+def _trial(path: Path) -> None:
+    trial = parse_record(path, path.read_bytes(), Trial)
     if not isinstance(trial, Trial):
         raise StoreError(str(trial))
     if trial.study_id != path.parent.name:
         raise StoreError(f"it belongs to study {trial.study_id}")
-    return has_checksum(data)
 
 
-def _table(path: Path) -> bool:
-    data = path.read_bytes()
-    read_table(data)
-    return has_checksum(data)
-
-
-def _json(path: Path, required: bool = False) -> bool:
-    data = path.read_bytes()
-    unseal(data, required=required)
-    return is_sealed(data)
-
-
-def _yaml(path: Path) -> bool:
-    load_yaml(path)
-    return is_stamped(path.read_text(encoding="utf-8"))
-
-
-def _history(path: Path) -> bool:
-    History(path.parent).read()
-    return all(map(is_sealed, path.read_bytes().split(b"\n")[:-1]))
-
-
-def _checkpoint(path: Path) -> bool:
-    read_checkpoint(path)
-    return tensor_files.has_checksum(path) or path.stem.count("-") == 2
-
-
-def _partition(path: Path) -> bool:
-    Partition.load(path)
-    return tensor_files.has_checksum(path)
-
-
-def _tensors(path: Path) -> bool:
-    tensor_files.read(path)
-    return tensor_files.has_checksum(path)
-
-
-_KINDS: dict[str, tuple[_Check, str]] = {
-    "rows": (
-        _row,
-        "delete it; the same command runs this cell again; where a replica is left, `fedbench"
-        " merge` brings it back from the store that it came from",
+_READ: dict[str, Callable[[Path], object]] = {
+    ".parquet": lambda path: read_table(path.read_bytes()),
+    ".json": lambda path: parse_json(path.read_bytes()),
+    ".jsonl": lambda path: History(path.parent).read(),
+    ".yaml": load_yaml,
+    ".safetensors": tensor_files.read,
+    "rows": _row,
+    "trials": _trial,
+    "checkpoints": read_checkpoint,
+    **dict.fromkeys(
+        ("marks", "rungs", "untrained", SUBMISSIONS, REPRODUCTIONS),
+        lambda path: parse_json(path.read_bytes(), required=True),
     ),
-    "trials": (_trial, "delete it; the same `fedbench tune` command runs this trial again"),
-    "marks": (partial(_json, required=True), "delete it; reading the store makes it again"),
-    "studies": (_json, "delete it; the same `fedbench tune` command writes it again"),
-    "rungs": (
-        partial(_json, required=True),
-        "delete the folder it is in; the same `fedbench tune` command runs its trials again",
-    ),
-    "best values": (_yaml, "delete it; the same `fedbench tune` command writes it again"),
-    "curves": (
-        _table,
-        "delete it; to have it again, delete its row, with replicas, and run the cell again",
-    ),
-    "checkpoints": (
-        _checkpoint,
-        "an unfinished run goes back a round by itself; to export a finished one, delete its row"
-        " and its folder and run it again",
-    ),
-    "clients": (
-        _tensors,
-        "an unfinished run goes back a round, or says to delete its folder; to use the weights of a"
-        " finished one, delete its row and its folder and run it again",
-    ),
-    "partitions": (_partition, "delete it; it is made again when it is needed"),
-    "rounds": (_history, "delete its folder; an unfinished run starts again"),
-    "untrained": (
-        partial(_json, required=True),
-        "delete it; an unfinished run measures again, the row of a finished one has it",
-    ),
-    "figures": (_json, "run `fedbench figures` for this run again"),
-    SUBMISSIONS: (
-        partial(_json, required=True),
-        "copy it again from the bundle of that id; until then no reproduction counts",
-    ),
-    REPRODUCTIONS: (partial(_json, required=True), "delete it; it does not count"),
-    "leaderboard": (_table, "delete it; it is made again from the rows"),
 }
-"""Check and remedy of each kind of file."""
+"""By the kind of a file, else by its suffix: what reads it, and raises if it is damaged."""
+
+
+_REMEDIES = {
+    "rows": "delete it; the same command runs this cell again; where a replica is left, `fedbench"
+    " merge` brings it back from the store that it came from",
+    "trials": "delete it; the same `fedbench tune` command runs this trial again",
+    "marks": "delete it; reading the store makes it again",
+    "studies": "delete it; the same `fedbench tune` command writes it again",
+    "rungs": "delete the folder it is in; the same `fedbench tune` command runs its trials again",
+    "best values": "delete it; the same `fedbench tune` command writes it again",
+    "curves": "delete it; to have it again, delete its row, with replicas, and run the cell again",
+    "checkpoints": "an unfinished run goes back a round by itself; to export a finished one, delete"
+    " its row and its folder and run it again",
+    "clients": "an unfinished run goes back a round, or says to delete its folder; to use the"
+    " weights of a finished one, delete its row and its folder and run it again",
+    "partitions": "delete it; it is made again when it is needed",
+    "rounds": "delete its folder; an unfinished run starts again",
+    "untrained": "delete it; an unfinished run measures again, the row of a finished one has it",
+    "figures": "run `fedbench figures` for this run again",
+    SUBMISSIONS: "copy it again from the bundle of that id; until then no reproduction counts",
+    REPRODUCTIONS: "delete it; it does not count",
+    "leaderboard": "delete it; it is made again from the rows",
+}
+"""Remedy for each kind of file."""
 
 _OF_CELLS = {
     "curves": "curve.parquet",

@@ -4,9 +4,8 @@ The format needs no pickle, any tool can read it, and its tensors lie uncompress
 offsets: all workers can map one copy of the offsets of a million clients (an `.npz` can be neither
 mapped nor checked as a whole).
 
-A file carries the SHA-256, type and shape of each tensor, and one SHA-256 over those and all JSON
-values. So a reader of some tensors hashes only them, and nothing that it uses is left out. Files of
-older versions have one checksum over everything, or none.
+A file carries one checksum over all of its bytes. Files of older versions have one of each tensor
+and of the header, one over everything, or none.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, has_checksum
 from fedbench.bench.system.identity import canonical_json
 
 _ENTRY = "fedbench"
@@ -40,18 +41,16 @@ def digest(meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> s
 
 
 def encode(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the content of a file, with its checksums; equal values give equal bytes.
+    """Return the content of a file, with its checksum; equal values give equal bytes.
 
     Args:
         meta: JSON values.
         tensors: on any device.
     """
     flat = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    values = json.loads(json.dumps(dict(meta)))  # keys become text, as they are when read
-    body = {"values": values, "tensors": {name: _entry(flat[name]) for name in flat}}
-    sealed = {"sha256": _envelope(body), **body}
+    values = json.loads(json.dumps(dict(meta), sort_keys=True))  # keys become text, as when read
     # One entry: safetensors writes several in an order that changes from call to call.
-    return save(flat, {_ENTRY: json.dumps(sealed, sort_keys=True)})
+    return add_checksum(save(flat, {_ENTRY: json.dumps({"values": values, KEY: ZEROS})}))
 
 
 def read(
@@ -70,6 +69,8 @@ def read(
         OSError: if the file cannot be opened.
         ValueError: if it is torn, altered, or not one that `encode` made.
     """
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        is_checked = has_checksum(data)
     try:
         with safe_open(path, "pt") as file:
             text = dict(file.metadata() or {})
@@ -79,24 +80,12 @@ def read(
     except SafetensorError as err:
         raise ValueError(str(err)) from err
     if _ENTRY not in text:
-        return _old_values(text, tensors, whole=len(names) == len(all_names)), tensors
+        return _oldest_values(text, tensors, whole=len(names) == len(all_names)), tensors
     body = _parsed(text[_ENTRY])
-    if not isinstance(body, dict) or body.pop("sha256", None) != _envelope(body):
-        raise ValueError("the checksum of its header does not fit")
-    entries: Any = body.get("tensors")
-    if not isinstance(entries, dict) or entries.keys() != all_names:
-        raise ValueError("its tensors are not those of its header")
-    for name, value in tensors.items():
-        if _entry(value) != entries[name]:
-            raise ValueError(f"the checksum of {name!r} does not fit")
+    if not is_checked:
+        _check_entries(body, tensors, all_names)
     values: dict[str, Any] = body["values"]
     return values, tensors
-
-
-def has_checksum(path: Path) -> bool:
-    """Return True for a file that `read` could read and that carries a checksum."""
-    with safe_open(path, "pt") as file:
-        return bool({_ENTRY, _OLD_CHECKSUM} & dict(file.metadata() or {}).keys())
 
 
 def _parsed(text: str) -> Any:
@@ -106,11 +95,11 @@ def _parsed(text: str) -> Any:
         raise ValueError("the JSON of its header is nested too deeply") from err
 
 
-def _old_values(
+def _oldest_values(
     text: dict[str, str], tensors: Mapping[str, Tensor], *, whole: bool
 ) -> dict[str, Any]:
     """Return the JSON values of an older file, after checking its checksum if it has one."""
-    if any('"sha256"' in value for value in text.values()):
+    if any('sha256"' in value for value in text.values()):
         raise ValueError("the name of its header's entry is altered")
     expected = text.pop(_OLD_CHECKSUM, None)
     values = {name: _parsed(value) for name, value in text.items()}
@@ -121,10 +110,19 @@ def _old_values(
     return values
 
 
-def _entry(value: Tensor) -> list[Any]:
-    content = value.reshape(-1).view(torch.uint8).numpy()
-    return [str(value.dtype), list(value.shape), hashlib.sha256(content.data).hexdigest()]
+def _check_entries(body: Any, tensors: Mapping[str, Tensor], all_names: set[str]) -> None:
+    """Compare an older file with the checksums of its header and of each tensor."""
+    if not isinstance(body, dict) or body.pop("sha256", None) != _sha256(body):
+        raise ValueError("the checksum of its header does not fit")
+    entries = body["tensors"]
+    if entries.keys() != all_names:
+        raise ValueError("its tensors are not those of its header")
+    for name, value in tensors.items():
+        content = value.reshape(-1).view(torch.uint8).numpy()
+        found = [str(value.dtype), list(value.shape), hashlib.sha256(content.data).hexdigest()]
+        if found != entries[name]:
+            raise ValueError(f"the checksum of {name!r} does not fit")
 
 
-def _envelope(body: Mapping[str, Any]) -> str:
+def _sha256(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.files import append_line, atomic_write_bytes
-from fedbench.bench.system.sealed_json import seal, unseal
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class History:
 
     def append(self, record: RoundRecord, *, sync: bool = True) -> None:
         """Append one round; with `sync` the disk has it and those before when this returns."""
-        append_line(self._path, seal(record.as_dict()), sync=sync)
+        append_line(self._path, json_with_checksum(record.as_dict()), sync=sync)
 
     def write(self, records: Sequence[RoundRecord]) -> None:
         """Replace all rounds at once.
@@ -115,7 +115,7 @@ class History:
         Raises:
             StoreError: as `atomic_write_bytes`.
         """
-        lines = (seal(record.as_dict()).encode() + b"\n" for record in records)
+        lines = (json_with_checksum(record.as_dict()).encode() + b"\n" for record in records)
         atomic_write_bytes(self._path, b"".join(lines))
 
     def _records(self, lines: Sequence[bytes], at_least: int) -> list[RoundRecord]:
@@ -123,7 +123,7 @@ class History:
         problem = ""
         for line in lines:
             try:
-                record = RoundRecord(**unseal(line))
+                record = RoundRecord(**parse_json(line))
             except (ValueError, TypeError) as err:
                 problem = f"its line {len(records) + 1} is altered ({err})"
                 break

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.config.yaml_files import load_yaml, stamped
+from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.data_names import dataset_name
@@ -15,6 +15,7 @@ from fedbench.bench.results.leaderboard.studies import data_named, study_data
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED, warn_once
+from fedbench.bench.system.checksums import yaml_with_checksum
 from fedbench.bench.system.errors import ConfigError, StoreError, did_you_mean
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
@@ -47,7 +48,7 @@ def write_best(
         entries["caution"] = "; ".join(cautions)
     lines = [f"{key}: {show(value)}\n" for key, value in entries.items()]
     text = "# the best trial by the label-free objective\n" + "".join(lines)
-    atomic_write_text(path, stamped(text))
+    atomic_write_text(path, yaml_with_checksum(text))
 
 
 def find_tuned(

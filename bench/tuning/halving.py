@@ -1,7 +1,8 @@
 """Runs of a study by successive halving, continued from rung to rung.
 
-Every trial has a sealed record per rung, every rung a sealed decision, in `bracket-<n>/` of the
-study's folder. A restarted study reads the records, decides again and compares.
+Every trial has a record per rung and every rung a decision, as JSON with a checksum, in
+`bracket-<n>/` of the study's folder. A restarted study reads the records, decides again and
+compares.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
-from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.tuning.cell import CellJob
 from fedbench.bench.tuning.rungs import Halving, decide
 from fedbench.bench.tuning.study_plan import Params
@@ -114,7 +115,7 @@ class RungTrials(Trials):
         self._reached(bracket, number, record)
 
     def _write(self, bracket: _Bracket, number: int, record: Mapping[str, Any]) -> None:
-        atomic_write_text(self._path(bracket, number), seal(record, indent=2) + "\n")
+        atomic_write_text(self._path(bracket, number), json_with_checksum(record, indent=2) + "\n")
 
     def _reached(self, bracket: _Bracket, number: int, record: Mapping[str, Any]) -> None:
         """Take the record of a trial at a rung; decide after the last one."""
@@ -148,7 +149,7 @@ class RungTrials(Trials):
         path = self._folder(bracket.index) / f"rung-{rung}.json"
         stored = _read(path)
         if stored is None:
-            atomic_write_text(path, seal(decision, indent=2) + "\n")
+            atomic_write_text(path, json_with_checksum(decision, indent=2) + "\n")
         elif canonical_json(stored) != canonical_json(decision):
             raise StoreError(
                 f"{str(path)!r} does not follow from the records of its rung: one of them was"
@@ -176,13 +177,13 @@ def _without_number(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the content of a sealed file; None if there is none.
+    """Return the content of a file, whose checksum fits; None if there is none.
 
     Raises:
         StoreError: if it cannot be read, or is torn or altered.
     """
     try:
-        return unseal(path.read_bytes(), required=True)
+        return parse_json(path.read_bytes(), required=True)
     except FileNotFoundError:
         return None
     except OSError as err:

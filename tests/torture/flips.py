@@ -295,7 +295,7 @@ def kinds(work: Path) -> dict[str, Kind]:
         return np.asarray(rotated_images(opened, shares)).tobytes()
 
     rotated(turned)
-    made["rotated images"] = Kind(turned, "digits/rotated-*.npy", rotated)
+    made["rotated images"] = Kind(turned, "digits/rotated-*.safetensors", rotated)
     return made
 
 

@@ -47,10 +47,11 @@ from PIL import Image
 from fedbench.bench.board.bundle import files_of, pack, write_manifest
 from fedbench.bench.board.copies import known_entries
 from fedbench.bench.config.yaml_files import shipped
-from fedbench.bench.results.store import checked, schema
+from fedbench.bench.results.store import checked
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum
 from fedbench.cli import app, main
 
 SECONDS, MEGABYTES = 600, 2000
@@ -631,10 +632,8 @@ def with_checksum(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({schema._CHECKSUM.decode(): schema._ZEROS.decode()})
-    data = bytes(sink.getvalue().to_pybytes())
-    start = schema._checksum_start(data)
-    return data[:start] + schema._checksum(data, start) + data[start + len(schema._ZEROS) :]
+        writer.add_key_value_metadata({KEY: ZEROS})
+    return add_checksum(bytes(sink.getvalue().to_pybytes()))
 
 
 def _has_child(pid: int, name: str) -> bool:

@@ -37,7 +37,7 @@ from fedbench.bench.results.report.series import (
 )
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.sealed_json import unseal
+from fedbench.bench.system.checksums import parse_json
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
@@ -127,7 +127,7 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
     for row in rows:
         path = store.cell_dir(store.key(row)) / "geometry.json"
         try:
-            record = _Geometry.model_validate_json(json.dumps(unseal(path.read_bytes())))
+            record = _Geometry.model_validate_json(json.dumps(parse_json(path.read_bytes())))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

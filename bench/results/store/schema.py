@@ -6,7 +6,6 @@ fixes the result. Units and meanings travel in the field metadata.
 
 from __future__ import annotations
 
-import hashlib
 import types
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,13 +17,12 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from fedbench.bench.results.store.row import SCHEMA_VERSION, PaperCell, Record, Row, Trial
+from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, has_checksum
 from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
 
 _VERSION = b"fedbench.schema_version"
-_CHECKSUM = b"fedbench.sha256"
-_ZEROS = b"0" * 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_WITH_CHECKSUM = 3
 """Schema version from which all rows and trials carry a checksum."""
@@ -120,10 +118,8 @@ def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") 
         write_page_checksum=True,
     ) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({_CHECKSUM.decode(): _ZEROS.decode()})
-    data = bytes(sink.getvalue().to_pybytes())
-    start = _checksum_start(data)
-    return data[:start] + _checksum(data, start) + data[start + len(_ZEROS) :]
+        writer.add_key_value_metadata({KEY: ZEROS})
+    return add_checksum(bytes(sink.getvalue().to_pybytes()))
 
 
 def read_table(data: bytes, most: int = UNPACKED) -> pa.Table:
@@ -137,11 +133,10 @@ def read_table(data: bytes, most: int = UNPACKED) -> pa.Table:
         StoreError: when the bytes are not a whole Parquet file, a checksum does not fit, or the
             values would take more memory.
     """
-    with_checksum = has_checksum(data)
-    if with_checksum:  # before anything is parsed
-        start = _checksum_start(data)
-        if data[start : start + len(_ZEROS)] != _checksum(data, start):
-            raise StoreError("torn or altered: its checksum does not fit its content")
+    try:
+        with_checksum = has_checksum(data)  # before anything is parsed
+    except ValueError as cause:
+        raise StoreError(f"torn or altered: {cause}") from cause
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         _check_unpacked(file.metadata, most)
@@ -169,23 +164,6 @@ def _check_unpacked(metadata: pq.FileMetaData, most: int) -> None:
             values += column.num_values
     if max(size, 8 * values) > most:
         raise StoreError(f"it unpacks to more than {most:,} bytes")
-
-
-def has_checksum(data: bytes) -> bool:
-    """Return True for Parquet bytes with a checksum; those of older versions have none."""
-    return _CHECKSUM in data
-
-
-def _checksum_start(data: bytes) -> int:
-    return data.rindex(_CHECKSUM) + len(_CHECKSUM) + 2  # type and length lie between
-
-
-def _checksum(data: bytes, start: int) -> bytes:
-    """SHA-256 in hexadecimal of the bytes, with zeros in the place of the checksum."""
-    content = hashlib.sha256(memoryview(data)[:start])
-    content.update(_ZEROS)
-    content.update(memoryview(data)[start + len(_ZEROS) :])
-    return content.hexdigest().encode()
 
 
 def decode(data: bytes, model: type[R]) -> list[R]:

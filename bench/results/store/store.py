@@ -4,7 +4,7 @@
 rows/<row_id>.parquet              the truth, one file per finished cell
 rows/<row_id>@<hash>.parquet       replicas: other results of that run, from other platforms
 trials/<study_id>/<number>.parquet one file per finished trial; study.json beside them
-trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as sealed JSON
+trials/<study_id>/bracket-<n>/   records and decisions of a search by rungs, as JSON with a checksum
 cells/<row_id>/                    checkpoints, curve.parquet and the lock of a cell
 cells/<row_id>@<hash>/             the same of a replica
 submissions/<id>.json              manifests of bundles that were added: who submitted which rows
@@ -43,6 +43,7 @@ from fedbench.bench.results.store.released import RELEASE, Points, is_release, u
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
 from fedbench.bench.results.store.schema import encode, read_table, table_bytes
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import (
     atomic_write_bytes,
@@ -51,7 +52,6 @@ from fedbench.bench.system.files import (
     file_lock,
     sweep_temporary,
 )
-from fedbench.bench.system.sealed_json import seal, unseal
 
 SUBMISSIONS, REPRODUCTIONS = "submissions", "reproductions"
 STORE_VARIABLE = "FEDBENCH_STORE"
@@ -273,7 +273,7 @@ class Store:
     def write_study(self, study_id: str, meta: Mapping[str, Any]) -> None:
         """Write or replace the description of a study."""
         try:
-            text = seal(meta, indent=2, allow_nan=False)
+            text = json_with_checksum(meta, indent=2, allow_nan=False)
         except (TypeError, ValueError) as cause:
             raise StoreError(f"study {study_id!r}: not JSON: {cause}") from cause
         self._sweep()
@@ -287,7 +287,7 @@ class Store:
         """
         path = self._study_dir(study_id) / "study.json"
         try:
-            return check_study(unseal(path.read_bytes()))
+            return check_study(parse_json(path.read_bytes()))
         except FileNotFoundError:
             return None
         except OSError as cause:

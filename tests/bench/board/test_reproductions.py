@@ -20,8 +20,8 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.reproduce import Reproduction, reproduce
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.verify import verify
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
-from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.testing import tiny_config
 
 from .conftest import elsewhere
@@ -66,12 +66,12 @@ def only(board: Store) -> tuple[int, list[str]]:
 def edit(board: Store, **content: Any) -> None:
     """Change the only record, and give it a new checksum."""
     (file,) = board.root.glob("reproductions/*/*.json")
-    file.write_text(seal(unseal(file.read_text()) | content))
+    file.write_text(json_with_checksum(parse_json(file.read_text()) | content))
 
 
 def row_of(board: Store, **columns: Any) -> dict[str, Any]:
     (file,) = board.root.glob("reproductions/*/*.json")
-    row: dict[str, Any] = unseal(file.read_text())["row"]
+    row: dict[str, Any] = parse_json(file.read_text())["row"]
     return row | columns
 
 

@@ -14,7 +14,7 @@ from fedbench.bench.results.leaderboard.formats import tables
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.system.sealed_json import seal
+from fedbench.bench.system.checksums import json_with_checksum
 
 
 def config_of(spec: str, **given: Any) -> RunConfig:
@@ -91,7 +91,12 @@ def test_marks_are_derived_once(
         patch.setattr(chance, "_derive", lambda *_: pytest.fail("derived again"))
         assert marks(Store(store.root), rows) == by_id
     whole = file.read_text(encoding="utf-8")
-    for damage in (whole[:50], "[]", whole.replace('["loss"]', "[]"), seal({"version": 0})):
+    for damage in (
+        whole[:50],
+        "[]",
+        whole.replace('["loss"]', "[]"),
+        json_with_checksum({"version": 0}),
+    ):
         file.write_text(damage, encoding="utf-8")
         assert marks(store, rows) == by_id
         assert file.read_text(encoding="utf-8") == whole

@@ -20,8 +20,8 @@ from fedbench.bench.runs.figures import figures
 from fedbench.bench.runs.geometry import Geometry, measure, project
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.run import run
+from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.sealed_json import unseal
 from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config
 
@@ -104,7 +104,9 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
             assert drawn == pytest.approx(metrics[f"{name}_{which}"], rel=1e-6)
     assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 40
     assert "map" not in made.as_dict()["runs"][1]
-    stored = unseal((store.cell_dir(ids["pfedae"]) / "geometry.json").read_text(), required=True)
+    stored = parse_json(
+        (store.cell_dir(ids["pfedae"]) / "geometry.json").read_text(), required=True
+    )
     assert stored == record
     again = figures(
         [ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40

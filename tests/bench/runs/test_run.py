@@ -65,7 +65,7 @@ def test_torn_files_of_a_run_are_made_again(tmp_path: Path) -> None:
 def test_an_altered_rotated_image_is_noticed(tmp_path: Path) -> None:
     config = tiny_config("supervised", federation__num_rounds=1, data__partition="rotation")
     first = run(config, store=Store(tmp_path / "1"), data_dir=tmp_path, workers=1, device="cpu")
-    (cached,) = tmp_path.rglob("rotated-*.npy")
+    (cached,) = tmp_path.rglob("rotated-*.safetensors")
     content = bytearray(cached.read_bytes())
     content[-1000:] = bytes(1000)
     cached.write_bytes(content)

@@ -11,8 +11,8 @@ import pytest
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.verify import verify
+from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import StoreError
-from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.tuning.best import best_file, write_best
 
@@ -26,7 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_best(best_file(store, "s"), "pfedae", "demo", "s", {"client.lr": 0.1})
     decision = store.root / "trials" / "s" / "bracket-0" / "rung-0.json"
     decision.parent.mkdir()
-    decision.write_text(seal({"kept": [0]}))
+    decision.write_text(json_with_checksum({"kept": [0]}))
     return store.root
 
 

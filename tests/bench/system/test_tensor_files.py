@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
 
-from fedbench.bench.system.tensor_files import digest, encode, has_checksum, read
+from fedbench.bench.system.tensor_files import digest, encode, read
 
 TENSORS = {
     "a": torch.arange(5),
@@ -38,53 +40,47 @@ def test_equal_values_give_equal_bytes() -> None:
     assert encode(meta, TENSORS) == encode(dict(reversed(meta.items())), dict(TENSORS))
 
 
-def test_any_altered_byte_is_refused_or_does_not_matter(tmp_path: Path) -> None:
-    """Every bit pattern but one that gives the values back is an error, wherever it lies."""
-    path = tmp_path / "a"
-    data = encode({"state": {"x": [1.5, None]}}, TENSORS)
-    refused = 0
-    for at in range(len(data)):
-        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        try:
-            meta, tensors = read(path)
-        except ValueError:
-            refused += 1
-            continue
-        assert meta == {"state": {"x": [1.5, None]}}
-        assert all(torch.equal(tensors[name], value) for name, value in TENSORS.items())
-    assert refused > 0.9 * len(data)
-
-
-def test_a_reader_of_some_tensors_checks_those_alone(tmp_path: Path) -> None:
+def test_a_reader_of_some_tensors_refuses_damage_to_others(tmp_path: Path) -> None:
     path = tmp_path / "a"
     data = encode({}, {"first": torch.zeros(4), "second": torch.ones(4)})
     path.write_bytes(data[:-1] + b"\x00")  # of "second"
-    assert read(path, "first")[1]["first"].tolist() == [0.0] * 4
-    with pytest.raises(ValueError, match="the checksum of 'second' does not fit"):
-        read(path, ("first", "second"))
+    with pytest.raises(ValueError, match="checksum does not fit"):
+        read(path, "first")
+
+
+def test_files_with_a_checksum_for_each_tensor(tmp_path: Path) -> None:
+    """As versions wrote them until there was one checksum of all bytes."""
+    path, tensor = tmp_path / "a", torch.arange(5)
+    digest_of = hashlib.sha256(tensor.numpy().data).hexdigest()
+    body = {"values": {"x": 1}, "tensors": {"a": ["torch.int64", [5], digest_of]}}
+    header = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    entry = {"fedbench": json.dumps({"sha256": header, **body}, sort_keys=True)}
+    data = save({"a": tensor}, entry)
+    path.write_bytes(data)
+    assert read(path)[0] == {"x": 1}
+    for altered in (data.replace(b'\\"x\\": 1', b'\\"x\\": 2'), data[:-1] + b"\x01"):
+        path.write_bytes(altered)
+        with pytest.raises(ValueError, match="does not fit"):
+            read(path)
 
 
 def test_older_files_are_read_with_their_checksum_or_without(tmp_path: Path) -> None:
     path, tensors = tmp_path / "a", {"a": torch.arange(5)}
     path.write_bytes(save(tensors, {"x": "1"}))
-    assert not has_checksum(path)
     assert read(path)[0] == {"x": 1}
     checksum = digest({"x": 1}, {"a": tensors["a"].numpy()})
     path.write_bytes(save(tensors, {"x": "1", "sha256": checksum}))
-    assert has_checksum(path)
     assert read(path)[0] == {"x": 1}
     path.write_bytes(save(tensors, {"x": "2", "sha256": checksum}))
     with pytest.raises(ValueError, match="its checksum does not fit its content"):
         read(path)
-    path.write_bytes(encode({"x": 1}, tensors))
-    assert has_checksum(path)
 
 
 @pytest.mark.parametrize("end", [0, 5, 30, -1])
 def test_a_torn_file_is_noticed_without_a_checksum(tmp_path: Path, end: int) -> None:
     path = tmp_path / "a"
     path.write_bytes(encode({}, TENSORS)[:end])
-    with pytest.raises(ValueError, match="header"):
+    with pytest.raises(ValueError, match=r"header|empty|fit"):
         read(path)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "absent")

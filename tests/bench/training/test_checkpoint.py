@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import DataError, StoreError
-from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.system.tensor_files import encode
 from fedbench.bench.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedbench.bench.training.history import History, RoundRecord
@@ -172,7 +172,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["", "one round", "one round and a half"])
 def test_a_history_shorter_than_its_checkpoint_is_refused(tmp_path: Path, left: str) -> None:
     history = History(tmp_path)
-    line = seal(RECORD.as_dict())
+    line = json_with_checksum(RECORD.as_dict())
     contents = {"": "", "one round": f"{line}\n", "one round and a half": f"{line}\n{line[:30]}"}
     path = tmp_path / "history.jsonl"
     path.write_text(contents[left])

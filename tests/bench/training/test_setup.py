@@ -114,7 +114,7 @@ def test_every_source_of_shift_leaves_each_client_its_share_of_labels(source: st
 def test_rotated_images_are_turned_once_and_are_everyones() -> None:
     values = {"data__partition": "rotation", "data__alpha": 0.1}
     first = tiny_setup(tiny_config("simclr", **values))
-    (path,) = first.dataset.path.glob(f"rotated-{first.partition.hash}-*.npy")
+    (path,) = first.dataset.path.glob(f"rotated-{first.partition.hash}.safetensors")
     written = path.stat().st_mtime_ns
     other = tiny_setup(tiny_config("supervised", **values))
     assert path.stat().st_mtime_ns == written

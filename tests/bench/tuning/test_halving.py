@@ -18,9 +18,9 @@ from fedbench.bench.results.leaderboard.studies import studies
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.verify import verify
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.system.sealed_json import seal, unseal
 from fedbench.bench.tuning import halving
 from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.rungs import decide, make_halving
@@ -260,8 +260,8 @@ def test_altered_decisions_are_refused(tmp_path: Path, in_one_process: Use) -> N
     with pytest.raises(KilledError):
         search(tmp_path)
     (path,) = tmp_path.glob("trials/*/bracket-0000/rung-0.json")
-    decision = unseal(path.read_bytes(), required=True)
-    path.write_text(seal({**decision, "kept": decision["kept"][::-1]}))
+    decision = parse_json(path.read_bytes(), required=True)
+    path.write_text(json_with_checksum({**decision, "kept": decision["kept"][::-1]}))
     in_one_process(fake=by_curve(near))
     with pytest.raises(StoreError, match=r"rung-0.json' does not follow from the records"):
         search(tmp_path)

@@ -19,8 +19,8 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts, open_dataset
 from fedbench.bench.runs.fields import build_config
+from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
-from fedbench.bench.system.sealed_json import seal
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.tuning import cell as cell_module
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
@@ -233,7 +233,7 @@ def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path
     folder = Store(tmp_path).cell_dir("cell")
     folder.mkdir(parents=True)
     rounds = records(True, True, False, True, True, True)
-    history = [seal(record.as_dict()) + "\n" for record in rounds]
+    history = [json_with_checksum(record.as_dict()) + "\n" for record in rounds]
     (folder / "history.jsonl").write_text("".join(history) + '{"collaps')
     message = last(made)
     assert (message["status"], message["bytes"]) == ("stopped", 6 * 7)

@@ -16,10 +16,10 @@ from fedbench.bench.results.store.schema import (
     TRIAL_SCHEMA,
     decode,
     encode,
-    has_checksum,
     read_table,
     table_bytes,
 )
+from fedbench.bench.system.checksums import has_checksum
 from fedbench.bench.system.errors import StoreError
 
 # What version 3 is, written out by hand: `!` marks columns that are never null. A change here is a

@@ -1,0 +1,127 @@
+"""Checksums: values come back, every altered bit is refused or means the same, old files too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from fedbench.bench.config.yaml_files import load_yaml
+from fedbench.bench.results.store.schema import read_table, table_bytes
+from fedbench.bench.system import tensor_files
+from fedbench.bench.system.checksums import (
+    KEY,
+    ZEROS,
+    add_checksum,
+    has_checksum,
+    json_with_checksum,
+    parse_json,
+    yaml_with_checksum,
+)
+from fedbench.bench.system.errors import FedbenchError
+
+VALUE = {
+    "loss": 0.1 + 0.2,
+    "rounds": {"2": None, "10": [True, -1]},
+    "name": 'é"\n',
+    "big": 2**60,
+    "inner": {KEY: "sha256:" + "1" * 64},  # as where one file holds another
+}
+
+
+def test_values_come_back() -> None:
+    assert parse_json(json_with_checksum(VALUE)) == VALUE
+    assert parse_json(json_with_checksum(VALUE, indent=2)) == VALUE
+    assert "\n" not in json_with_checksum(VALUE)
+    assert parse_json(json_with_checksum({"a": {2: "b"}})) == {"a": {"2": "b"}}
+    assert math.isnan(parse_json(json_with_checksum({"a": math.nan}))["a"])
+
+
+def test_the_checksum_is_over_all_bytes_with_zeros_in_its_place() -> None:
+    text = json_with_checksum({"a": 1})
+    digits = text[-66:-2]
+    plain = text.replace(digits, ZEROS)
+    assert digits == hashlib.sha256(plain.encode()).hexdigest()
+    assert add_checksum(plain.encode()) == text.encode()
+    assert has_checksum(text.encode())
+    assert not has_checksum(b"{}")
+
+
+def of_tensors(path: Path) -> Any:
+    values, tensors = tensor_files.read(path)
+    return values, {name: tensor.tolist() for name, tensor in tensors.items()}
+
+
+FORMATS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
+    "json": (json_with_checksum(VALUE).encode(), lambda path: parse_json(path.read_bytes())),
+    "yaml": (yaml_with_checksum("client.lr: 0.5\nspec: a\n").encode(), load_yaml),
+    "parquet": (
+        table_bytes(
+            pa.table({"a": [1, 2]}).replace_schema_metadata({"fedbench.schema_version": "9"})
+        ),
+        lambda path: read_table(path.read_bytes()).to_pylist(),
+    ),
+    "tensors": (tensor_files.encode({"state": [1.5, None]}, {"a": torch.arange(5)}), of_tensors),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_altered_bit_is_refused_or_means_the_same(kind: str, tmp_path: Path) -> None:
+    data, read = FORMATS[kind]
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    value = read(path)
+    accepted = 0
+    for at in range(len(data)):
+        for bit in range(8) if kind == "json" else [at % 7]:
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            try:
+                again = read(path)
+            except (ValueError, FedbenchError):
+                continue
+            accepted += 1
+            assert again == value
+    assert accepted == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (json.dumps(VALUE), "it has no checksum"),
+        ("[1]", "not a JSON object"),
+        ("[" * 100_000, "nested too deeply"),
+        ("", "Expecting value"),
+        (b"\xff", "invalid start byte"),
+        ('{"sha256": "0"}', "does not fit"),
+    ],
+)
+def test_what_is_refused(text: str | bytes, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_json(text, required=True)
+
+
+@pytest.mark.parametrize(("key", "prefix"), [("sha256", "sha256:"), ("checksum", "")])
+def test_json_of_older_versions(key: str, prefix: str) -> None:
+    assert parse_json(json.dumps(VALUE)) == VALUE
+    content = json.dumps(VALUE, sort_keys=True).encode()
+    old = {**VALUE, key: prefix + hashlib.sha256(content).hexdigest()}
+    assert parse_json(json.dumps(old, indent=1), required=True) == VALUE
+    with pytest.raises(ValueError, match="does not fit"):
+        parse_json(json.dumps(old | {"big": 1}))
+
+
+def test_yaml_of_older_versions(tmp_path: Path) -> None:
+    path, body = tmp_path / "best.yaml", "client.lr: 0.5\n"
+    head = "# fedbench wrote this file; sha256 of the lines below: "
+    path.write_text(f"{head}{hashlib.sha256(body.encode()).hexdigest()}\n{body}")
+    assert load_yaml(path) == {"client.lr": 0.5}
+    path.write_text(path.read_text().replace("0.5", "0.6"))
+    with pytest.raises(FedbenchError, match=r"best\.yaml: torn or altered"):
+        load_yaml(path)
