@@ -541,16 +541,6 @@ def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None
     emit_json(record) if output.json else show_lists.show_objective(record)
 
 
-@command("fedbench schema grid > grid.schema.json")
-def schema(
-    kind: Annotated[str, argument("Kind of file: grid, space or preset.", "KIND", names.kinds)],
-    *,
-    output: groups.Output,
-) -> None:
-    """Print the JSON schema of a YAML file, for editors."""
-    emit_json(fedbench.schema(kind))
-
-
 @command("fedbench datasets")
 def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
     """List data sets and how to get them."""

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     )
     from fedbench.bench.terminal.progress import RunProgress, StudyProgress, SweepProgress
     from fedbench.bench.tuning.explain import explain
-    from fedbench.bench.tuning.schemas import schema
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
@@ -84,7 +83,6 @@ _HOMES = {
     " UnknownNameError",
     "terminal.progress": "RunProgress StudyProgress SweepProgress",
     "tuning.explain": "explain",
-    "tuning.schemas": "schema",
     "tuning.study": "StudyResult tune",
     "tuning.sweep": "SweepResult sweep",
 }
@@ -133,7 +131,6 @@ __all__ = [
     "resolve",
     "run",
     "runs",
-    "schema",
     "studies",
     "submit",
     "sweep",

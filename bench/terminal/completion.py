@@ -58,11 +58,6 @@ def datasets(incomplete: str) -> list[str]:
     return _matching((name.removesuffix("PATH") for name in known_names()), incomplete)
 
 
-def kinds(incomplete: str) -> list[str]:
-    """Kinds of YAML files that have a schema."""
-    return _matching(("grid", "space", "preset"), incomplete)
-
-
 def samplers(incomplete: str) -> list[str]:
     """Search algorithms of `tune`."""
     from fedbench.bench.tuning.samplers import SAMPLERS

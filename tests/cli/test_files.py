@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-import fedbench
 from fedbench.bench.config import yaml_files
-from fedbench.bench.config.yaml_files import load_yaml, parse_yaml, shipped
 from fedbench.bench.data import datasets
 from fedbench.bench.data.sources import base
 from fedbench.bench.runs import presets
@@ -32,47 +29,9 @@ def example(page: str, language: str, start: str) -> str:
     return next(str(block) for block in blocks if block.startswith(start))
 
 
-@pytest.mark.parametrize(
-    ("kind", "folder"), [("grid", "grids"), ("space", ""), ("preset", "presets")]
-)
-def test_shipped_files_fit_their_schema(kind: str, folder: str) -> None:
-    check = jsonschema.Draft202012Validator(fedbench.schema(kind))
-    check.check_schema(check.schema)
-    for name, file in shipped(folder).items():
-        content = load_yaml(file)
-        assert [error.message for error in check.iter_errors(content)] == [], name
-        assert list(check.iter_errors({**content, "descripton": "x"}))
-
-
-def test_schemas_know_keys_values_and_ranges() -> None:
-    def refused(kind: str, content: dict[str, Any]) -> bool:
-        return bool(
-            list(jsonschema.Draft202012Validator(fedbench.schema(kind)).iter_errors(content))
-        )
-
-    grid = {"grid": "g", "description": "d", "methods": ["simclr"]}
-    assert not refused("grid", {**grid, "axes": {"data.partition": ["iid", "hsu"]}})
-    assert refused("grid", {**grid, "axes": {"data.partition": ["idd"]}})
-    assert refused("grid", {**grid, "axes": {"data.alpha": [0.0]}})
-    assert refused("grid", {**grid, "axes": {"data.alpah": [0.1]}})
-    preset = parse_yaml(example("files", "yaml", "# yaml-language-server"), "example")
-    assert not refused("preset", preset)
-    assert refused("preset", {**preset, "values": {"client.lr": {"value": "x", "from": "ours"}}})
-    assert refused("preset", {**preset, "values": {"client.lr": {"value": 0.1, "from": "me"}}})
-    space = {"method": "simclr", "space": {"client.lr": {"type": "choice", "values": [0.1]}}}
-    assert not refused("space", space)
-    assert refused("space", {**space, "points": [{"client.lr": -1}]})
-
-
-def test_schema_is_json_on_stdout(call: Call) -> None:
-    assert call("schema", "space").json["properties"]["space"]["minProperties"] == 1
-    answer = call("schema", "gird")
-    assert (answer.code, "did you mean 'grid'?" in answer.err) == (2, True)
-
-
 def test_a_preset_from_a_file(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "other name.yaml"
-    file.write_text(example("files", "yaml", "# yaml-language-server"), encoding="utf-8")
+    file.write_text(example("files", "yaml", "preset: mine"), encoding="utf-8")
     record = call("config", "simclr", "--preset", file, "--json").json
     assert (record["preset"], record["client"]["lr"]) == ("mine", 0.01)
     assert record["sources"]["client.lr"] == "preset mine (ours)"
