@@ -1,29 +1,27 @@
-"""Estimated time, traffic and disk space of a run, from measured parts of it.
+"""Cost of a run before it is run: steps and bytes by counting, time from one real round of it.
 
-Measured once per distinct model: a client with a few local steps, the server's part of a round, one
-evaluation, the start of a process. Every client is assumed to train on all of its images in every
-round, so that methods which leave out unlabelled images, in some rounds or in all, cost less than
-estimated. Left out are the decoding of a data set that is not in the cache yet, and other load on
+The round is the run's last but one, of a few of its clients, whose training is cut short after some
+seconds; all else in it happens as in the run. Which clients take part in which round is drawn as in
+the run, so that steps and bytes are those of the run unless the method leaves out images by what it
+has learned. Left out are the decoding of a data set that is not in the cache yet, and other load on
 the machine.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
@@ -33,34 +31,29 @@ from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import ACTIVATIONS, Client, RoundPlan
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.system.compute import choose_devices
-from fedbench.bench.system.errors import (
-    FedbenchError,
-    PluginWarning,
-    ResourceError,
-    described,
-    rebuild,
-)
 from fedbench.bench.system.regime import check_precision, reproducible
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training.aggregate import optimized_size
 from fedbench.bench.training.checkpoint import Checkpoint, save_checkpoint
-from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.layout import Binding, Layout
+from fedbench.bench.training.client import ClientRunner, Task, Trained
+from fedbench.bench.training.layout import Layout
 from fedbench.bench.training.ledger import BYTES_PER_NUMBER, Ledger
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.steps import partition_of
-from fedbench.bench.training.trainer import default_seconds
+from fedbench.bench.training.steps import partition_of, steps_per_epoch
+from fedbench.bench.training.trainer import Diverged, Trainer, default_seconds
+from fedbench.bench.training.workers import InProcess
 
-_WARM_UP, _MEASURED = 2, 6
-"""Local steps; of slow ones two are enough, of which the first warms up, or one that is long."""
-_ENOUGH_SECONDS, _LONG_STEP_SECONDS = 4.0, 10.0
-_LONG = 5.0
-"""Seconds of an evaluation beside which its imports and allocations hardly count."""
-_ALIKE = 3
-"""Configurations that are measured of those which differ in a method's real numbers alone."""
+_CLIENTS = 4
+"""Clients that are run of a cohort."""
+_WARM_UP, _STEPS = 2, 6
+"""Local steps of the first client that are not counted, and of each client that are."""
+_STEP_SECONDS = 4.0
+"""Time after which no further step is made, unless none was."""
 _EVALUATED = (2000, 1000)
 """Training and test images of the evaluation that is measured; more take time in proportion."""
+_LONG = 5.0
+"""Seconds of an evaluation of an eighth of these which is enough to go by."""
 
 
 @dataclass(frozen=True)
@@ -92,39 +85,33 @@ class Estimate:
 
 
 @dataclass
-class _Costs:
-    """Measured costs of the parts of a run.
+class _Parts:
+    """Measured parts of a run: seconds, and bytes that no declaration tells.
 
     Attributes:
-        step: seconds of a local step.
-        client: seconds of a client's part of a round beside its steps.
-        round: seconds of the server's part of a round beside the checkpoint.
-        checkpoint: seconds of a checkpoint.
-        evaluation: seconds of an evaluation.
-        up: bytes per image that cross to server-only parts in training.
-        down: bytes per image that come back from them.
+        step: a local step.
+        client: a client's part of a round beside its steps.
+        server: the server's part of a round beside the checkpoint.
+        checkpoint, evaluation: one of each.
+        wire: bytes per image that cross to server-only parts in training, up and down.
         latents: bytes per image of activations that go up after the last local epoch.
-        extras: the other extras of a client in a round.
+        extras: bytes of a client's other extras in a round, and of its answers to a survey.
         client_bytes: size of a client's file of personal tensors; 0 if it keeps none.
     """
 
-    step: float
-    client: float
-    round: float
-    checkpoint: float
     evaluation: float
-    up: float
-    down: float
-    latents: float
-    extras: Ledger
-    client_bytes: int
+    step: float = 0.0
+    client: float = 0.0
+    server: float = 0.0
+    checkpoint: float = 0.0
+    wire: tuple[float, float] = (0.0, 0.0)
+    latents: float = 0.0
+    extras: float = 0.0
+    client_bytes: int = 0
 
 
 class Estimator:
-    """Estimates costs; measures once per distinct (method, model, batch size, data, evaluation).
-
-    Of configurations that differ in a method's real numbers alone, as those of a search do, three
-    are measured; the slowest of these stands for all further ones.
+    """Estimates costs; measures once for all configurations whose parts take equally long.
 
     Args:
         data_dir: cache of data sets; None = the default one.
@@ -138,256 +125,199 @@ class Estimator:
         self._data_dir = data_dir
         devices = choose_devices(device, workers)
         self._device, self._workers = torch.device(devices[0]), len(devices)
-        self._known: dict[str, dict[str, _Costs]] = {}
+        self._known: dict[str, _Parts] = {}
 
     def __call__(self, config: RunConfig) -> Estimate:
         """Estimate the cost of one configuration.
-
-        Time, steps and bytes are upper bounds for methods that train on some of the images only:
-        each client counts with all of them.
 
         Raises:
             FedbenchError: for a configuration or a data set that cannot be used.
         """
         check_precision(config.client.precision, self._device)
-        with reproducible(self._device):
-            return self._estimate(config)
+        with reproducible(self._device), temporary_folder() as folder:
+            setup = self._setup(config)
+            monitor = CollapseMonitor(setup, self._device)
+            trainer = Trainer(setup, folder, "", self._device, monitor, float("inf"))
+            if (key := self._key(setup)) not in self._known:
+                self._known[key] = self._measure(setup, trainer)
+            return self._extrapolate(setup, trainer, self._known[key])
 
-    def _estimate(self, config: RunConfig) -> Estimate:
-        setup = self._setup(config)
-        layout = setup.layout(setup.make_net())
-        all_sizes = setup.partition.sizes
-        sizes = all_sizes[all_sizes > 0]
-        batch, whole = config.client.batch_size, config.client.keep_last_batch
-        steps = np.ceil(sizes / batch) if whole else sizes // batch  # (K,) per local epoch
-        images = sizes if whole else steps * batch  # (K,)
-        cohort = max(1, min(config.cohort_size, len(sizes)))
-        rounds = config.federation.num_rounds + setup.method.needs().preparatory_rounds
-        default = RoundPlan(config.client.local_epochs)
-        epochs = [setup.method.plan_round(r, default).local_epochs for r in range(rounds)]
-        trained = cohort * sum(map(bool, epochs))  # clients' parts of rounds that train
-        visits, passes = cohort * rounds, cohort * sum(epochs)
-        num_steps = float(steps.mean()) * passes
-        num_images = float(images.mean()) * passes
-        costs = self._costs(setup)
-        traffic, per_client = Ledger(), Ledger.of_client(layout)
-        traffic.merge(per_client.one_way("down"), visits)
-        traffic.merge(per_client.one_way("up"), round(float((steps > 0).mean()) * trained))
-        traffic.merge(costs.extras, visits)
-        up = costs.up * num_images + costs.latents * float(images.mean()) * trained
+    def _extrapolate(self, setup: Setup, trainer: Trainer, parts: _Parts) -> Estimate:
+        config, rounds = setup.config, trainer.total_rounds
+        steps = steps_per_epoch(config, setup.client_partition)  # (K,)
+        images = np.minimum(setup.partition.sizes, steps * config.client.batch_size)  # (K,)
+        visits = trained = num_steps = num_images = num_latents = 0
+        for index in range(rounds):
+            default = RoundPlan(config.client.local_epochs)
+            epochs = setup.method.plan_round(index, default).local_epochs
+            cohort = trainer.cohort(index)
+            visits += len(cohort)
+            num_steps += epochs * int(steps[cohort].sum())
+            num_images += epochs * int(images[cohort].sum())
+            num_latents += int(images[cohort].sum()) if epochs else 0
+            trained += int((steps[cohort] > 0).sum()) if epochs else 0
+        weights = Ledger.of_client(trainer.layout)
+        again = Ledger.resent(trainer.layout, setup.method.needs().survey)
+        bytes_up = trained * weights.bytes_up + visits * parts.extras
+        bytes_up += num_images * parts.wire[0] + num_latents * parts.latents
+        bytes_down = visits * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
+        cohort_size = max(1, round(visits / max(1, rounds)))
+        busy = min(self._workers, cohort_size)
+        share = -(-cohort_size // busy) / cohort_size  # of a round's clients, at the busiest worker
+        training = (num_steps * parts.step + visits * parts.client) * share + rounds * parts.server
+        between = default_seconds(rounds)
+        training += parts.checkpoint * (min(rounds, 1 + training / between) if between else rounds)
         evaluations = 1 + config.evaluation.untrained
         evaluations += sum(config.evaluates_after(done, rounds) for done in range(1, rounds))
-        busy = min(self._workers, cohort)
-        further = cohort * min(2, rounds - 1)  # files of clients beside their newest one
-        share = -(-cohort // busy) / cohort  # of a round's clients, at the busiest worker
-        training = (num_steps * costs.step + visits * costs.client) * share + rounds * costs.round
-        between = default_seconds(rounds)
-        written = min(rounds, 1 + training / between) if between else rounds
-        training += written * costs.checkpoint
-        evaluating = evaluations * costs.evaluation
+        evaluating = evaluations * parts.evaluation
         starting = start_seconds() * (1 if busy == 1 else 2)  # the workers', after this one's
+        # A client has one file, and another for each of the last two rounds that it took part in
+        # after its first; each worker writes one.
+        files = len(setup.partition.sizes) + cohort_size * max(0, min(2, rounds - 1)) + busy
         return Estimate(
             seconds=training + evaluating + starting,
             train_seconds=training,
             evaluation_seconds=evaluating,
             start_seconds=starting,
-            bytes_up=traffic.bytes_up + round(up),
-            bytes_down=traffic.bytes_down + round(costs.down * num_images),
-            # A client has one file, and another for each of the last two rounds that it took part
-            # in after its first; each worker writes one.
-            disk_bytes=2 * _checkpoint_bytes(config, layout)
-            + (len(all_sizes) + further + busy) * costs.client_bytes,
-            num_steps=round(num_steps),
+            bytes_up=round(bytes_up),
+            bytes_down=round(bytes_down),
+            disk_bytes=2 * _checkpoint_bytes(config, trainer.layout) + files * parts.client_bytes,
+            num_steps=num_steps,
             workers=busy,
-            step_seconds=costs.step,
+            step_seconds=parts.step,
         )
 
     def _setup(self, config: RunConfig) -> Setup:
         dataset = open_dataset(config, self._data_dir)
         return Setup.of(config, dataset, partition_of(dataset, config))
 
-    def _costs(self, setup: Setup) -> _Costs:
-        config = setup.config
-        protocols = config.evaluation.model_dump_json()
-        clients = setup.partition.num_clients if setup.evaluate_on_clients else 0
-        images = (len(setup.images), len(setup.dataset.test_images))
-        client = config.client
-        # Without the number of clients: a step and an evaluation cost the same for all of them, but
-        # for clients that never fill a batch, whose steps are then overestimated.
-        rest = (
-            f"{config.spec}/{config.model}/{client.batch_size}/{client.optimizer}"
-            f"/{client.precision}/{replace(setup.spec, num_clients=1)}/{config.data.label_fraction}"
-            f"/{protocols}/{clients}/{images}"
-        )
-        values = flatten(config.method).items()
-        shape = {k: v != 0 if isinstance(v, float) else v for k, v in values}  # 0 may drop a term
-        alike = self._known.setdefault(f"{shape}/{rest}", {})
-        key = str(config.method)
-        if key not in alike:
-            if len(alike) >= _ALIKE:
-                return max(alike.values(), key=lambda costs: costs.step)
-            alike[key] = self._measure(setup)
-        return alike[key]
-
-    def _measure(self, setup: Setup) -> _Costs:
-        """Train the biggest client for a few steps of the last round, and evaluate."""
-        config, needs = setup.config, setup.method.needs()
-        biggest = int(setup.partition.sizes.argmax())
-        last_round = max(0, config.federation.num_rounds + needs.preparatory_rounds - 1)
-        # An incomplete batch is measured too: it may be the only one that the client has.
-        client = config.client.model_copy(update={"keep_last_batch": True})
-        timed = replace(setup, config=config.model_copy(update={"client": client}))
-        with temporary_folder() as folder, single_thread():
-            runner = _TimedRunner(timed, self._device, folder)
-            server = runner.binding.server.data.clone()
-            upload = torch.empty(runner.layout.upload_size, device=self._device)
-            began = time.perf_counter()
-            task = Task(biggest, last_round, 1, None)
-            extras = Ledger()
-            if needs.survey:
-                asked = runner.run(replace(task, survey=True), server, upload)
-                extras.merge(asked.wire)
-                extras.merge(Ledger.resent(runner.layout, needs.survey))
-            surveyed = extras.bytes_up
-            trained = runner.run(task, server, upload)
-            seconds = time.perf_counter() - began
-            client_bytes = sum(path.stat().st_size for path in folder.iterdir())
-        extras.add_extras({n: value for n, value in trained.extras.items() if n != ACTIVATIONS})
-        wire, activations = runner.binding.net.wire, trained.extras.get(ACTIVATIONS)
-        latents = trained.wire.bytes_up - wire.up - (extras.bytes_up - surveyed)
-        images, steps = max(1, runner.num_images), runner.seconds
-        return _Costs(
-            step=median(steps[_WARM_UP:] or steps[1:] or steps or [0.0]),
-            client=seconds - sum(steps),
-            **self._round_seconds(setup, runner.binding),
-            evaluation=self._evaluation_seconds(setup),
-            up=wire.up / images,
-            down=wire.down / images,
-            latents=0.0 if activations is None else latents / len(activations),
-            extras=extras,
-            client_bytes=client_bytes,
+    def _key(self, setup: Setup) -> str:
+        """Return what the parts of a run take their time by; 0 may drop a term of a method."""
+        config, client = setup.config, setup.config.client
+        method = {
+            k: v != 0 if isinstance(v, float) else v for k, v in flatten(config.method).items()
+        }
+        return (
+            f"{config.spec} {method} {config.model} {client.batch_size} {client.optimizer}"
+            f" {client.precision} {config.evaluation} {config.data.label_fraction}"
+            f" {replace(setup.spec, num_clients=1)} {len(setup.images)}"
+            f" {len(setup.dataset.test_images)} {config.federation.num_rounds > 0}"
+            f" {setup.partition.num_clients if setup.evaluate_on_clients else 0}"
         )
 
-    def _round_seconds(self, setup: Setup, binding: Binding) -> dict[str, float]:
-        """Seconds of the collapse detector, as `round`, and of a checkpoint."""
-        with temporary_folder() as folder, single_thread():
-            for index in range(2):  # the first one is slower
-                began = time.perf_counter()
-                CollapseMonitor(setup, self._device)(binding)
-                measured = time.perf_counter()
-                tensors = {"server": binding.server.data.cpu()}
-                save_checkpoint(folder, Checkpoint(index, tensors, {}))
-                ended = time.perf_counter()
-        return {"round": measured - began, "checkpoint": ended - measured}
+    def _measure(self, setup: Setup, trainer: Trainer) -> _Parts:
+        parts = _Parts(evaluation=self._evaluation_seconds(setup))
+        if not trainer.total_rounds:
+            return parts
+        runner = _TimedRunner(setup, self._device, trainer.folder / "clients")
+        executor = _CutShort(runner)
+        trainer.rounds_done = max(0, trainer.total_rounds - 2)  # later ones may take longer
+        began = time.perf_counter()
+        with suppress(Diverged):
+            next(trainer.rounds(executor))
+        parts.server = max(0.0, time.perf_counter() - began - runner.seconds)
+        began = time.perf_counter()
+        with single_thread():
+            save_checkpoint(trainer.folder, Checkpoint(0, {"server": trainer.vector.cpu()}, {}))
+        parts.checkpoint = time.perf_counter() - began
+        timed = runner.steps
+        parts.step = median(timed[_WARM_UP:] or timed[1:] or timed or [0.0])
+        parts.client = max(0.0, runner.seconds - sum(timed)) / max(1, runner.clients)
+        images = max(1, runner.images)
+        parts.wire = runner.wire[0] / images, runner.wire[1] / images
+        parts.latents = runner.latents / max(1, runner.latent_images)
+        parts.extras = runner.extras / max(1, runner.clients)
+        files = [*(trainer.folder / "clients").glob("*.safetensors")]
+        parts.client_bytes = max((path.stat().st_size for path in files), default=0)
+        return parts
 
     def _evaluation_seconds(self, setup: Setup) -> float:
         """Seconds of an evaluation of a new encoder; of many images, some are measured.
 
         Of a large encoder an eighth of these is enough: the images take nearly all of the time.
         """
-        seconds = self._timed_evaluation(setup, 8)
-        return seconds if seconds > 8 * _LONG else self._timed_evaluation(setup, 1)
+        seconds, share = self._timed_evaluation(setup, 8)
+        if seconds < _LONG:
+            seconds, share = self._timed_evaluation(setup, 1)
+        return seconds / share
 
-    def _timed_evaluation(self, setup: Setup, divisor: int) -> float:
+    def _timed_evaluation(self, setup: Setup, divisor: int) -> tuple[float, float]:
+        """Return the seconds of an evaluation of a share of the images, and that share."""
         given = (len(setup.images), len(setup.dataset.test_images))
         train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
         if (train, test) != given:
-            # How clients share images costs nothing here, and fewer might not fill every client.
-            even = {"partition": "iid", "legacy": False, "min_client_size": 0}
-            data = setup.config.data.model_copy(
-                update={"train_subset": train, "test_subset": test, **even}
-            )
+            # How images are dealt costs nothing here, and fewer might not fill every client.
+            dealt = {"partition": "iid", "legacy": False, "min_client_size": 0}
+            subset = {"train_subset": train, "test_subset": test, **dealt}
+            data = setup.config.data.model_copy(update=subset)
             setup = self._setup(setup.config.model_copy(update={"data": data}))
         net = setup.make_net()
         binding = setup.layout(net).bind(net, self._device)
+        began = time.perf_counter()
         protocols = setup.config.evaluation.protocols
-        for _ in range(2):
-            began = time.perf_counter()
-            evaluate(setup, binding, lambda client_id: None, protocols, self._device)
-            seconds = time.perf_counter() - began
-            if seconds > _LONG:
-                break
-        return seconds * sum(given) / (train + test)
-
-
-def estimates(
-    configs: Sequence[RunConfig], data_dir: Path | None, device: str, workers: int
-) -> list[Estimate]:
-    """Estimate the cost of configurations without starting CUDA in this process.
-
-    On a GPU another process measures and then ends, since a process that has started CUDA holds
-    some hundred megabytes of the GPU until its own end.
-
-    Args:
-        configs: the configurations.
-        data_dir: cache of data sets; None = the default one.
-        device: `cpu` or `cuda`.
-        workers: processes that train clients of one run.
-
-    Raises:
-        FedbenchError: as `Estimator`; ResourceError if that process dies.
-    """
-    if device == "cpu":
-        measure = Estimator(data_dir, device, workers)
-        return [measure(config) for config in configs]
-    order = {
-        "configs": [config.model_dump(mode="json") for config in configs],
-        "data_dir": None if data_dir is None else str(data_dir),
-        "device": device,
-        "workers": workers,
-    }
-    command = [sys.executable, "-P", "-m", __name__]
-    done = subprocess.run(command, input=json.dumps(order), stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise ResourceError(
-            f"the process that measures on the GPU died (exit code {done.returncode}; its message"
-            " is above); `fedbench doctor` checks the GPU"
-        )
-    answer = json.loads(done.stdout)
-    if "error" in answer:
-        raise rebuild(*answer["error"])
-    return [Estimate(**fields) for fields in answer["estimates"]]
-
-
-def _answer(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure what `estimates` asks another process for."""
-    data_dir = order["data_dir"]
-    try:
-        measure = Estimator(data_dir and Path(data_dir), order["device"], order["workers"])
-        configs = map(RunConfig.model_validate, order["configs"])
-        return {"estimates": [asdict(measure(config)) for config in configs]}
-    except FedbenchError as err:
-        return {"error": described(err)}
+        evaluate(setup, binding, lambda client_id: None, protocols, self._device)
+        return time.perf_counter() - began, (train + test) / sum(given)
 
 
 class _TimedRunner(ClientRunner):
-    """Trains a client for a few local steps and measures each of them.
+    """Trains clients for a few local steps and measures each of them.
 
     Attributes:
-        seconds: duration of each step and of making its batch.
-        num_images: images in these steps.
+        clients: number of clients.
+        seconds: time of all their parts of the round.
+        steps: duration of each step and of making its batch.
+        images: images in these steps.
+        wire: bytes that crossed to server-only parts in these steps, up and down.
+        latents: bytes of activations that went up afterwards, of `latent_images`.
+        extras: bytes of all else that went up beside weights.
     """
 
     def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:
         super().__init__(setup, device, personal_dir)
-        self.seconds: list[float] = []
-        self.num_images = 0
+        self.clients = self.images = self.latents = self.latent_images = self.extras = 0
+        self.seconds = 0.0
+        self.steps: list[float] = []
+        self.wire = (0, 0)
+
+    def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
+        """Train one client, or ask it what a survey asks."""
+        began = time.perf_counter()
+        trained = super().run(task, server, out)
+        self.seconds += time.perf_counter() - began
+        wire = self.binding.net.wire
+        crossed = (0, 0) if task.survey else (wire.up, wire.down)
+        activations = trained.wire.up.get(ACTIVATIONS, 0)
+        self.clients += not task.survey
+        self.wire = self.wire[0] + crossed[0], self.wire[1] + crossed[1]
+        self.latents += activations - crossed[0]
+        self.latent_images += len(trained.extras.get(ACTIVATIONS, ()))
+        self.extras += trained.wire.bytes_up - activations
+        return trained
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
-        wanted = (_WARM_UP + _MEASURED) * self.setup.config.client.batch_size
-        epochs = 1 + wanted // max(1, len(data))
+        most = _STEPS + (0 if self.steps else _WARM_UP)
         began = time.perf_counter()
-        for batch in super()._batches(data, replace(task, local_epochs=epochs), client):
+        for count, batch in enumerate(super()._batches(data, task, client), start=1):
             yield batch
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             now = time.perf_counter()
-            self.seconds.append(now - began)
-            self.num_images += len(batch.labels)
+            self.steps.append(now - began)
+            self.images += len(batch.labels)
             began = now
-            enough = _ENOUGH_SECONDS if len(self.seconds) > 1 else _LONG_STEP_SECONDS
-            if sum(self.seconds) > enough or len(self.seconds) >= _WARM_UP + _MEASURED:
+            if count >= most or sum(self.steps) > _STEP_SECONDS:
                 return
+
+
+class _CutShort(InProcess):
+    """Executor that runs a few clients of a cohort, if possible those that make steps."""
+
+    def train(self, tasks: Sequence[Task], server: Tensor) -> Iterator[tuple[Trained, Tensor]]:
+        """Yield their results."""
+        setup = self._runner.setup
+        steps = steps_per_epoch(setup.config, setup.client_partition)
+        some = sorted(tasks, key=lambda task: not steps[task.client_id])[:_CLIENTS]
+        yield from super().train(some, server)
 
 
 @cache
@@ -403,10 +333,3 @@ def _checkpoint_bytes(config: RunConfig, layout: Layout) -> int:
     """Size of a checkpoint: the server's tensors and its optimizer's moments."""
     moments = {"average": 0, "momentum": 1, "adagrad": 1}.get(config.server.optimizer, 2)
     return BYTES_PER_NUMBER * (layout.server_size + moments * optimized_size(layout))
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore", PluginWarning)  # the other process has shown it
-    with redirect_stdout(sys.stderr):
-        answer = _answer(json.load(sys.stdin))
-    json.dump(answer, sys.stdout)

@@ -210,10 +210,6 @@ def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
     _show_cells(result.cells, ids=ids)
     done = f"{result.done} done" + (f" ({result.diverged} diverged)" if result.diverged else "")
     emit(f"{head}, {done}, {result.failed} failed, {duration(result.seconds)}")
-    if result.predicted is not None:
-        expected = result.predicted.hours * 3600
-        ratio = result.seconds / expected
-        emit(f"  predicted  {duration(expected)}: it took {ratio:.2f} times as long")
 
 
 def plan_record(result: SweepResult) -> dict[str, Any]:

@@ -97,11 +97,7 @@ def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
     epochs = _epochs(config, method)
     if not epochs:
         return LocalSteps(0, 0.0, 0, len(images), 0)
-    batch, least = config.client.batch_size, least_batch(config, method)
-    whole, rest = np.divmod(images, batch)
-    steps = whole + (rest >= least if config.client.keep_last_batch else 0)
-    if batch < least:
-        steps = np.zeros_like(images)
+    steps = _steps(config, method, images)
     idle = int((steps == 0).sum())
     steps = steps * epochs
     return LocalSteps(
@@ -112,6 +108,22 @@ def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
         idle_clients=idle,
         reason=_reason(config, method, int(images[steps == 0].max())) if idle else "",
     )
+
+
+def steps_per_epoch(config: RunConfig, partition: Partition) -> npt.NDArray[np.int64]:
+    """Return the local steps of each client in an epoch over its images, (K,); see `LocalSteps`."""
+    method = registry.create(config.spec, config.method)
+    return _steps(config, method, _images(config, method, partition))
+
+
+def _steps(
+    config: RunConfig, method: Method, images: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    batch, least = config.client.batch_size, least_batch(config, method)
+    if batch < least:
+        return np.zeros_like(images)
+    incomplete = images % batch >= least
+    return images // batch + (incomplete if config.client.keep_last_batch else 0)
 
 
 def least_batch(config: RunConfig, method: Method) -> int:

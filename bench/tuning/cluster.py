@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedbench.bench.config import RunConfig
-from fedbench.bench.runs.arguments import Places, as_path
+from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.system.compute import choose_devices, physical_cores
 from fedbench.bench.system.errors import ConfigError, ResourceError
-from fedbench.bench.tuning.cost import Cost, estimate_cost
 
 
 @dataclass(frozen=True)
@@ -141,19 +139,6 @@ class Cluster:
         """The folder of checkpoints as an absolute path; None = the store."""
         folder = as_path(self.checkpoint_dir)
         return None if folder is None else folder.resolve()
-
-    def estimate(
-        self, configs: Sequence[RunConfig], share: Share, places: Places, *, keep_cells: bool = True
-    ) -> Cost:
-        """Return the cost of runs, from measured parts of each distinct model."""
-        return estimate_cost(
-            configs,
-            places.cache,
-            estimate_device(share),
-            self.at_a_time(share) or physical_cores(),
-            keep_cells=keep_cells,
-            workers=share.cpus,
-        )
 
 
 def estimate_device(share: Share) -> str:

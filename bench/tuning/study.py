@@ -28,7 +28,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.cost import Cost
+from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials, ended_brackets
 from fedbench.bench.tuning.ray.executor import cluster_slots, run_jobs
@@ -165,7 +165,8 @@ def tune(
             left = sum(not recorded.issuperset(bracket) for bracket in brackets)
             runs = _of_rungs(base, study.halving) * left * search.seeds_per_trial
         runs += [without_training(base)] * len(study.unmeasured())
-        cost = cluster.estimate(runs, share, places, keep_cells=study.halving is not None)
+        keep = study.halving is not None
+        cost = estimate_cost(runs, cluster, share, places, keep_cells=keep)
     else:
         stored, to_run, file = _run(study, share, tracking, on_progress)
         cost = None

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.config import row_id, training_id
-from fedbench.bench.data.datasets import Contents
+from fedbench.bench.config import RunConfig, row_id, training_id
+from fedbench.bench.data.datasets import Contents, Dataset
+from fedbench.bench.data.reading import Reading
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
-from fedbench.bench.runs.execute import Origin
+from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
 from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
@@ -30,7 +31,7 @@ from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cluster import Cluster, estimate_device
-from fedbench.bench.tuning.cost import Cost, Datasets, worth_measuring
+from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
 from fedbench.bench.tuning.ray.executor import run_jobs
@@ -59,7 +60,6 @@ class SweepResult(Shown):
             cell that a real sweep did not have to run.
         seconds: wall time.
         estimate: cost of `to_run`, with `dry_run` only.
-        predicted: cost of a long sweep, as measured before it began.
     """
 
     grid: str
@@ -74,7 +74,6 @@ class SweepResult(Shown):
     cells: tuple[Mapping[str, Any], ...] = field(repr=False)
     seconds: float = 0.0
     estimate: Cost | None = None
-    predicted: Cost | None = None
 
     def __repr__(self) -> str:
         return (
@@ -142,7 +141,7 @@ def sweep(
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
-    datasets = Datasets(places.cache)
+    datasets = _Datasets(places.cache)
     content = Contents(places.cache, build=True)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
@@ -191,11 +190,10 @@ def sweep(
     kind = estimate_device(share)
     measured = {job.row_id: _measured_from(store, job, stored, kind) for job in jobs}
     source = _Rows(jobs, store, already=len(named) - len(jobs))
-    configs = [without_training(j.config) if measured[j.row_id] else j.config for j in jobs]
-    measurable = cluster.address is None or share.gpus == 0
     cost = None
-    if dry_run or (measurable and worth_measuring(configs, datasets)):
-        cost = cluster.estimate(configs, share, places)
+    if dry_run:
+        configs = [without_training(j.config) if measured[j.row_id] else j.config for j in jobs]
+        cost = estimate_cost(configs, cluster, share, places)
     if cluster.checkpoints is not None and not dry_run:
         _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
     if jobs and not dry_run:
@@ -234,9 +232,32 @@ def sweep(
             for i, cell in named.items()
         ),
         seconds=time.monotonic() - began,
-        estimate=cost if dry_run else None,
-        predicted=None if dry_run else cost,
+        estimate=cost,
     )
+
+
+class _Datasets:
+    """Data sets by configuration; each is opened once, so its cache exists before trials reopen it.
+
+    Args:
+        data_dir: cache of data sets; None = the default one.
+    """
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._opened: dict[tuple[Any, ...], Dataset] = {}
+
+    def __call__(self, config: RunConfig) -> Dataset:
+        """Return the data set of a configuration.
+
+        Raises:
+            DataError: if it cannot be opened.
+        """
+        data = config.data
+        key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
+        if key not in self._opened:
+            self._opened[key] = open_dataset(config, self._data_dir)
+        return self._opened[key]
 
 
 def _planned(
@@ -244,7 +265,7 @@ def _planned(
     store: Store,
     tuned: str | Path | Sequence[str | Path] | None,
     settings: Mapping[str, Any],
-    datasets: Datasets,
+    datasets: _Datasets,
 ) -> list[Cell]:
     """Return the cells of one preset; with `auto`, each gets the values for its data set."""
     cells = plan(grid, **settings)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedbench.bench.config import RunConfig
 from fedbench.bench.runs import estimate
-from fedbench.bench.runs.estimate import Estimator, estimates
-from fedbench.bench.system.errors import ConfigError, ResourceError
+from fedbench.bench.runs.estimate import Estimator
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.trainer import Trainer
 
 
 @pytest.mark.parametrize(
@@ -53,18 +49,6 @@ def test_bytes_and_steps_are_those_of_the_run(
     assert estimate.disk_bytes >= stored * 0.5
 
 
-def test_incomplete_batches_are_measured_even_if_they_are_left_out() -> None:
-    """Clients have fewer labelled images than a batch here, so a run may make no step at all."""
-    config = tiny_config(
-        "cbafed",
-        data__label_fraction=0.1,
-        client__batch_size=16,
-        client__keep_last_batch=False,
-        method__warmup_rounds=1,
-    )
-    assert Estimator()(config).step_seconds > 0
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -74,7 +58,7 @@ def test_incomplete_batches_are_measured_even_if_they_are_left_out() -> None:
     ],
 )  # fmt: skip
 def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -> None:
-    """The estimate is an upper bound: only some rounds, or none, train on unlabelled images.
+    """The estimate is an upper bound: not all rounds train on all images.
 
     Only the method knows these images, and for pseudo-labels only after it has learned.
     SemiFed starts on labelled images, the centralised autoencoder ends on them.
@@ -90,7 +74,7 @@ def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -
     trainer = train(tiny_setup(config), tmp_path)
     num_steps = sum(record.num_steps for record in trainer.history)
     assert estimated.bytes_up == trainer.ledger.bytes_up
-    if spec == "simclr+uv":  # reads no label
+    if spec in ("simclr+uv", "supervised"):  # reads no label, or trains on labelled images alone
         assert estimated.num_steps == num_steps
     else:
         assert estimated.num_steps > num_steps
@@ -99,15 +83,6 @@ def test_images_without_a_label_count_as_trained_on(tmp_path: Path, spec: str) -
 def test_pseudo_labels_may_be_given_to_every_image() -> None:
     config = tiny_config("cbafed+uv", data__label_fraction=0.25)
     assert Estimator()(config).num_steps == Estimator()(tiny_config("simclr")).num_steps
-
-
-def _costs(estimator: Estimator) -> list[Any]:
-    return [costs for alike in estimator._known.values() for costs in alike.values()]
-
-
-def _after(estimator: Estimator, config: RunConfig) -> Estimator:
-    estimator(config)
-    return estimator
 
 
 def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,23 +94,19 @@ def test_one_measurement_serves_all_alike(monkeypatch: pytest.MonkeyPatch) -> No
     assert doubled.num_steps == 2 * first.num_steps
 
 
-def test_three_of_many_real_numbers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator, measured = Estimator(), []
-    costs = next(iter(_costs(_after(estimator, tiny_config("simclr")))))
+def test_real_numbers_of_a_method_are_alike_but_for_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator, measured = Estimator(), list[Any]()
 
-    def measure(_: Estimator, setup: Setup) -> Any:
+    def measure(_: Estimator, setup: Setup, trainer: Trainer) -> Any:
         measured.append(setup.config.method["temperature"])
-        return replace(costs, step=float(len(measured)))
+        return parts(step=1.0)
 
     monkeypatch.setattr(Estimator, "_measure", measure)
-    found = [
-        estimator(tiny_config("simclr", method__temperature=t)).step_seconds
-        for t in (0.1, 0.2, 0.3, 0.4, 0.1, 0.3)
-    ]
-    assert len(measured) == 2  # and the one of before
-    assert found[2] == found[3] == max(found)
+    for temperature in (0.1, 0.2, 0.3):
+        estimator(tiny_config("simclr", method__temperature=temperature))
+    assert measured == [0.1]
     estimator(tiny_config("simclr", method__hidden_dim=10))
-    assert len(measured) == 3
+    assert len(measured) == 2
 
 
 def test_a_bad_device_is_refused() -> None:
@@ -143,14 +114,11 @@ def test_a_bad_device_is_refused() -> None:
         Estimator(device="tpu")
 
 
-def test_workers_share_the_clients_and_start_once_more() -> None:
+def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """With six clients on four workers the busiest trains two: a third of one worker's time."""
     config = tiny_config("supervised", data__num_clients=6, federation__participation=1.0)
+    monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(step=0.5, client=0.25))
     alone, shared = Estimator(device="cpu"), Estimator(device="cpu", workers=4)
-    alone(config)
-    shared._known = alone._known
-    for seconds in _costs(alone):
-        seconds.round = seconds.checkpoint = 0.0
     one, four = alone(config), shared(config)
     assert (one.workers, four.workers) == (1, 4)
     assert four.train_seconds == pytest.approx(one.train_seconds / 3)
@@ -158,14 +126,12 @@ def test_workers_share_the_clients_and_start_once_more() -> None:
     assert four.evaluation_seconds == one.evaluation_seconds
 
 
-def test_checkpoints_of_long_runs_count_by_their_time() -> None:
+def test_checkpoints_of_long_runs_count_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """One a second long: 1,000 of them in 1,000 rounds, but one every 10 s in longer runs."""
     estimator = Estimator(device="cpu")
     config = tiny_config("supervised", data__num_clients=1, federation__num_rounds=1000)
     longer = tiny_config("supervised", data__num_clients=1, federation__num_rounds=2000)
-    estimator(config)
-    for costs in _costs(estimator):
-        costs.step, costs.client, costs.round, costs.checkpoint = 0.0, 0.0, 0.25, 1.0
+    monkeypatch.setattr(Estimator, "_measure", lambda *_: parts(server=0.25, checkpoint=1.0))
     assert estimator(config).train_seconds == pytest.approx(1000 * 0.25 + 1000)
     assert estimator(longer).train_seconds == pytest.approx(2000 * 0.25 + 1 + 500 / 10)
 
@@ -181,40 +147,17 @@ def test_evaluation_of_many_images_is_measured_on_some(monkeypatch: pytest.Monke
     monkeypatch.setattr(estimate, "evaluate", evaluated)
     monkeypatch.setattr(estimate, "_EVALUATED", (20, 10))
     Estimator(device="cpu")(config)
-    assert seen == [5, 5, 30, 30]  # an eighth first, which is enough if it takes long
+    assert seen == [5, 30]  # an eighth first, which is enough if it takes long
     seen.clear()
     monkeypatch.setattr(estimate, "_LONG", -1.0)
     Estimator(device="cpu")(config)
     assert seen == [5]
 
 
-def test_a_gpu_is_measured_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process names `cuda`, and the other one is told that there is only a CPU."""
-    configs = [tiny_config("simclr+uv", client__local_epochs=2)]
-    here = estimates(configs, None, "cpu", 1)
-    plain, asked = subprocess.run, []
-
-    def on_cpu(command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
-        order = {**json.loads(given["input"]), "device": "cpu"}
-        return plain(command, **{**given, "input": json.dumps(order)})
-
-    monkeypatch.setattr(Estimator, "__call__", None)  # measuring here would fail
-    monkeypatch.setattr("torch.cuda._lazy_init", None)
-    monkeypatch.setattr(subprocess, "run", on_cpu)
-    apart = estimates(configs, None, "cuda", 1)
-    assert len(asked) == 1
-    for one, other in zip(here, apart, strict=True):
-        assert (one.num_steps, one.bytes_up, one.disk_bytes) == (
-            (other.num_steps, other.bytes_up, other.disk_bytes)
-        )
-        assert other.step_seconds > 0
+def test_a_run_that_would_diverge_has_a_cost() -> None:
+    config = tiny_config("supervised", client__lr=1e30, client__optimizer="sgd")
+    assert Estimator(device="cpu")(config).step_seconds > 0
 
 
-def test_errors_of_the_measuring_process_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ResourceError):
-        estimates([tiny_config("simclr")], None, "cuda", 1)
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(ResourceError, match="exit code 1"):
-        estimates([tiny_config("simclr")], None, "cuda", 1)
+def parts(**seconds: float) -> estimate._Parts:
+    return estimate._Parts(**{"evaluation": 1.0, **seconds})  # type: ignore[arg-type]

@@ -1,21 +1,15 @@
-"""Predicted costs of cells, and their comparison with measured ones."""
+"""Predicted costs of sweeps."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from fedbench.bench.terminal.show_tuning import plan_record
 from fedbench.bench.tuning.grid import Point, Scale
 from fedbench.bench.tuning.sweep import sweep
 
-from .conftest import InOneProcess
-from .test_sweep import GRID, SMALL, counts, small
-
-Use = Callable[..., InOneProcess]
+from .test_sweep import GRID, SMALL, small
 
 
 def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
@@ -48,18 +42,6 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     result = sweep(grid, store=tmp_path, set=SMALL, dry_run=True)
     value = "client.lr 0.03 -> 0.0424264: x sqrt(participation 1.0 / 0.5)"
     assert plan_record(result)["scaled"] == [f"simclr, supervised: {value}"]
-
-
-def test_a_long_sweep_is_compared_with_its_prediction(
-    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_one_process()
-    assert small(tmp_path / "short").predicted is None
-    monkeypatch.setattr("fedbench.bench.tuning.cost._MANY_STEPS", 1)
-    in_one_process()
-    result = small(tmp_path / "long")
-    assert (result.estimate, result.predicted.concurrency > 0) == (None, True)
-    assert counts(small(tmp_path / "long")) == (4, 4, 0, 0, 0)
 
 
 def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:

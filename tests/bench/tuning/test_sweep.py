@@ -25,10 +25,9 @@ from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.tuning import cell as cell_module
 from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.cost import Datasets
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
-from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
+from fedbench.bench.tuning.sweep import _Datasets, _planned, _Rows, sweep
 
 from .conftest import InOneProcess, KilledError
 
@@ -313,7 +312,7 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
         }  # fmt: skip
         store.write_study(f"s{number}", study)
 
-    class Named(Datasets):
+    class Named(_Datasets):
         def __call__(self, config: RunConfig) -> Any:
             return SimpleNamespace(name=config.data.name, whole=f"content of {config.data.name}")
 
