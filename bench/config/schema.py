@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     JsonValue,
+    ValidationError,
     ValidationInfo,
     field_validator,
 )
@@ -83,7 +84,12 @@ class OrPlugin:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         def check(name: Any, known: Callable[[Any], Any]) -> Any:
-            return name if isinstance(name, str) and name in self.names() else known(name)
+            try:
+                return known(name)  # first: looking for entry points takes milliseconds
+            except ValidationError:
+                if isinstance(name, str) and name in self.names():
+                    return name
+                raise
 
         return core_schema.no_info_wrap_validator_function(check, handler(source))
 
