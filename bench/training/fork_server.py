@@ -5,9 +5,10 @@ server may have threads, a GPU or a notebook, none of which survive a fork: the 
 interpreter that does nothing but import. This module needs the standard library only, so that a
 command can start the server before it imports torch itself (`start_early`).
 
-The fork server of `multiprocessing` is not used: it imports the user's `__main__` in every worker,
-so that an unguarded script or notebook would run itself again, and its children outlive a parent
-that is killed.
+The fork server of `multiprocessing` is not used. On Python 3.11 it imports the user's `__main__` in
+every worker, whatever `set_forkserver_preload` names, so that a script without a guard ends in a
+`RuntimeError` and one from standard input in a `FileNotFoundError`; and a worker outlives a parent
+that is killed until its client is done.
 """
 
 from __future__ import annotations
