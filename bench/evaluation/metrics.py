@@ -92,6 +92,8 @@ def get(name: str) -> Metric | None:
 
     >>> get("untrained_knn_acc_std").reads
     ('knn_neighbours', 'knn_temperature', 'labels_from', 'num_clients')
+    >>> get("linear_train_local_acc").better
+    'higher'
     >>> get("linear_local_acc").heading
     'linear, local %'
     """
@@ -112,7 +114,7 @@ def _base_of(name: str) -> Metric | None:
     for metric in _KNOWN.values():
         probe = re.escape(metric.name.removesuffix("_acc"))
         if metric.percent and re.fullmatch(
-            rf"(\w+_)?{probe}(_[\w.+-]+pct)?(_local|_train)?_acc", name
+            rf"(\w+_)?{probe}(_[\w.+-]+pct)?(_train)?(_local)?_acc", name
         ):
             return metric
     return None
