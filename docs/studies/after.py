@@ -30,8 +30,10 @@ HEADER = ["pair", "linear", "difference", "p (Holm)", "k-NN", "difference", "ver
 def outcome(store: Path = STORE) -> list[list[str]]:
     """Return the table: a line for each pair of which all seeds have run, in points."""
     rows = open_store(store).rows()
-    found = [*ran(rows, load_grid("after")).values(), *(r for r in rows if r.grid == "after")]
-    by_seed = {(row.method, row.seed): row for row in found}  # those run for the study win
+    of_grid = sorted((r for r in rows if r.grid == "after"), key=lambda row: row.finished_at)
+    found = [*ran(rows, load_grid("after")).values(), *of_grid]
+    # Those run for the study win, and the later ones of fedu2, which have the release's weight.
+    by_seed = {(row.method, row.seed): row for row in found}
 
     def scores(method: str, metric: str) -> list[float]:
         return [100 * getattr(by_seed[method, seed], metric) for seed in SEEDS]
