@@ -20,7 +20,6 @@ import fedbench
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import (
-    declared,
     groups,
     show_board,
     show_lists,
@@ -508,24 +507,14 @@ def _add_list(kind: str, summary: str) -> None:
 @command("fedbench methods simclr+uv")
 def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
     """List methods and add-ons, or show one with its hyperparameters."""
-    if spec is None and not output.json and (plain := declared.records()) is not None:
-        show_lists.show_list("methods", plain)  # as the registry has them, but without torch
-    elif spec is None:
+    if spec is None:
         _show_list("methods", output)
     else:
         record = show_lists.spec_record(spec)
         emit_json(record["parts"]) if output.json else show_lists.show_spec(record)
 
 
-@command("fedbench presets")
-def presets(*, output: groups.Output) -> None:
-    """List presets: named, complete configurations."""
-    if not output.json and (plain := declared.presets()) is not None:
-        show_lists.show_list("presets", plain)  # as `preset_records`, but without torch
-    else:
-        _show_list("presets", output)
-
-
+_add_list("presets", "List presets: named, complete configurations.")
 _add_list("grids", "List grids that can be swept.")
 _add_list("spaces", "List search spaces: the hyperparameters that can be tuned.")
 

@@ -1,12 +1,13 @@
-"""Names that a shell offers while a command is typed, found without torch."""
+"""Names that a shell offers while a command is typed; those of methods load torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import typer
 
-from fedbench.bench.terminal import declared
+from fedbench.bench.system.errors import ConfigError
 
 
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
@@ -16,7 +17,9 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
 def specs(incomplete: str) -> list[str]:
     """Methods; after a plus, the add-on is completed."""
     done, plus, last = incomplete.rpartition("+")
-    names = declared.names(addons=bool(plus))
+    from fedbench.bench.method import registry
+
+    names = [n for n, entry in registry.entries().items() if entry.is_addon == bool(plus)]
     return [f"{done}{plus}{name}" for name in _matching(names, last)]
 
 
@@ -38,12 +41,14 @@ def grids(incomplete: str) -> list[str]:
 
 def keys(context: typer.Context, incomplete: str) -> list[str]:
     """Keys of a configuration: those of the method on the line, or of every method."""
+    from fedbench.bench.runs.fields import known_keys
+    from fedbench.bench.tuning.explain import fields_by_key
+
     # An option without its value, which is what is typed, leaves the arguments unread.
-    given = [context.params.get("spec"), context.params.get("method"), *context.args]
-    known = declared.names(addons=False) | declared.names(addons=True)
-    named = [spec for spec in given if spec and known.issuperset(spec.split("+"))]
-    methods = {key for spec in named or known for key in declared.method_keys(spec)}
-    return _matching({*_keys(), *methods}, incomplete)
+    for spec in (context.params.get("spec"), context.params.get("method"), *context.args):
+        with suppress(ConfigError):  # another argument
+            return _matching(known_keys(spec or ""), incomplete)
+    return _matching(fields_by_key(), incomplete)
 
 
 def settings(context: typer.Context, incomplete: str) -> list[str]:
@@ -106,16 +111,3 @@ def _shipped(folder: str = "") -> Iterable[str]:
     from fedbench.bench.config.yaml_files import installed
 
     return installed(folder)
-
-
-def _keys() -> Iterable[str]:
-    from pydantic import BaseModel
-
-    from fedbench.bench.config import RunConfig
-
-    for name, info in RunConfig.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from (f"{name}.{field}" for field in kind.model_fields)
-        elif name not in ("spec", "method"):
-            yield name

@@ -6,17 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from fedbench.bench.method import registry
-from fedbench.bench.runs.presets import preset_names, preset_records
-from fedbench.bench.terminal import completion, declared
-from fedbench.bench.terminal.show_lists import method_records
+from fedbench.bench.runs.presets import preset_names
+from fedbench.bench.terminal import completion
 
 Call = Callable[..., Any]
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
@@ -31,39 +27,6 @@ def test_offered_methods_are_the_registered_ones() -> None:
     assert completion.spec_list("byol,simclr+u") == ["byol,simclr+uv"]
 
 
-def test_offered_hyperparameters_are_those_of_the_classes() -> None:
-    for name, entry in registry.entries().items():
-        fields = {key.rpartition(".")[2] for key in declared.method_keys(name)}
-        assert fields == {*entry.cls.model_fields} - {"base"}, name
-
-
-def test_the_quick_list_of_methods_is_that_of_the_registry(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick = declared.records()
-    assert quick
-    assert quick == [{key: record[key] for key in quick[0]} for record in method_records()]
-    text = call("methods").out
-    others = [EntryPoint("other", "other.package", "fedbench.methods")]
-    points = [*entry_points(group="fedbench.methods"), *others]
-    monkeypatch.setattr(declared, "entry_points", lambda group: points)
-    assert declared.records() is None
-    assert call("methods").out == text
-
-
-def test_the_quick_list_of_presets_is_that_of_the_checked_files(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick = declared.presets()
-    assert quick
-    assert quick == [{key: record[key] for key in quick[0]} for record in preset_records()]
-    text = call("presets").out
-    points = [EntryPoint("other", "other.package", "fedbench.presets")]
-    monkeypatch.setattr(declared, "entry_points", lambda group: points)
-    assert declared.presets() is None
-    assert call("presets").out == text
-
-
 def test_offered_keys_and_presets() -> None:
     line: Any = SimpleNamespace(params={}, args=["simclr+uv"])
     empty: Any = SimpleNamespace(params={}, args=[])
@@ -75,13 +38,13 @@ def test_offered_keys_and_presets() -> None:
     assert completion.grids("het") == ["heterogeneity"]
 
 
-def test_the_shell_gets_them_without_torch() -> None:
+def test_the_shell_gets_other_names_without_torch() -> None:
     code = "import sys, fedbench.cli as c\ntry: c.main([])\nexcept SystemExit: pass\n"
     code += "print('torch' in sys.modules, file=sys.stderr)"
     row = next((STORE / "rows").glob("*.parquet")).stem
     for typed, offered in (
         (f"fedbench show --store {STORE} {row[:10]}", [row]),
-        ("fedbench run simclr+uv --set method.uv.c", ["method.uv.code_dim="]),
+        ("fedbench tune simclr --sampler s", ["sobol"]),
     ):
         given = {
             "COMP_WORDS": typed,

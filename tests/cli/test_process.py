@@ -41,7 +41,6 @@ def test_what_reads_the_store_loads_neither_torch_nor_pandas(tmp_path: Path) -> 
     commands = [
         ["leaderboard", "--store", store],
         ["studies", "--store", store],
-        ["methods"],
         ["runs", "--store", store],
         ["report", str(tmp_path / "page.html"), "--store", store],
     ]
