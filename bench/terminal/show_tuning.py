@@ -144,7 +144,7 @@ def _show_trials(
     trials: Sequence[Mapping[str, Any]], untrained: Sequence[Mapping[str, float]]
 ) -> None:
     """Print trials, the best first; `untrained` has the figures of encoders without training."""
-    from fedbench.bench.tuning.untrained import contraction_of
+    from fedbench.bench.tuning.random_init import shrinkage_of
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
@@ -156,7 +156,7 @@ def _show_trials(
             **trial["watched"],
             "trial": trial["number"],
             "params": parameters(trial["params"]),
-            "notes": trial["error"] or ("contracted" if contraction_of(trial, untrained) else ""),
+            "notes": trial["error"] or ("shrunk" if shrinkage_of(trial, untrained) else ""),
         }
         for trial in sorted(trials, key=place)[:_TRIALS]
     ]
@@ -169,7 +169,7 @@ def _show_trials(
 
 def _random_init(study: StudyResult | StudyView) -> str:
     """Describe the objective of encoders without training, beside which trials are judged."""
-    from fedbench.bench.tuning.untrained import noise_limit
+    from fedbench.bench.tuning.random_init import noise_limit
 
     name = study.objective or DEFAULT
     if name == DEFAULT:  # without torch

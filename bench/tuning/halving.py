@@ -18,7 +18,7 @@ from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
-from fedbench.bench.tuning.cell import CellJob
+from fedbench.bench.tuning.job import Job
 from fedbench.bench.tuning.rungs import Halving, decide
 from fedbench.bench.tuning.study_plan import Params
 from fedbench.bench.tuning.trials import Open, Trials, check_params
@@ -86,8 +86,8 @@ class RungTrials(Trials):
         check_params(repr(str(self._path(bracket, number))), stored["params"], params)
         self._reached(bracket, number, stored)
 
-    def _job(self, cell: str, config: RunConfig, label: str, number: int | None = None) -> CellJob:
-        job = super()._job(cell, config, label, number)
+    def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
+        job = super()._job(name, config, label, number)
         if number is None:
             return job
         bracket = self._running[number]

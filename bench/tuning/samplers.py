@@ -73,7 +73,7 @@ class Sampler:
         stateful: asked for all trials of a study in order, with one seed; others are made anew for
             each trial, with a seed of its own.
         ranges_only: whether it needs two or more ranges of numbers, and no choice.
-        diverged: objective that it is told of a diverged trial; None = the trial is told as pruned.
+        diverged: objective that stands for a diverged trial; None = such a trial is pruned.
         package: package that it needs beside Optuna; empty = none. The extra has the sampler's
             name.
     """

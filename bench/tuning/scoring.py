@@ -21,7 +21,7 @@ from fedbench.bench.system.errors import ConfigError, UnknownNameError
 PER_CLIENT = {name: entry[0] for name, entry in OF_CLIENTS.items()}
 _DIM = 128
 
-CONTRACTED, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
+SHRUNK, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
 """Limits of the gate; conventions, not measured: shares of the untrained encoder's rho and
 participation ratio, the least spread of projections, and the least participation ratio."""
 
@@ -110,8 +110,8 @@ class Scoring:
         }
         rho, sep, directions = (figures.get(name) for name in before)
         spread = figures.get("projection_std_ratio")
-        if _below(rho, before["rho"], CONTRACTED) or (spread is not None and spread < LEAST_SPREAD):
-            return "contracted"
+        if _below(rho, before["rho"], SHRUNK) or (spread is not None and spread < LEAST_SPREAD):
+            return "shrunk"
         if _below(directions, before["participation_ratio"], NARROW, LEAST_DIRECTIONS):
             return "narrow"
         learned = sep is not None and (before["sep"] is None or sep > before["sep"])

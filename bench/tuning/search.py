@@ -22,7 +22,7 @@ class Search:
         seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
         sampler: a search algorithm of `fedbench.bench.tuning.samplers`.
         batch_size: trials that are suggested together, before any of their results is known; part
-            of the study's identity. None = that of a stored study with the same arguments, else as
+            of the study's identity. None = as in a stored study with the same arguments, else as
             many as fill the GPUs, the cluster or `concurrency`, at least 4 and at most a quarter of
             the trials; on CPUs 4, so that machines of different size make the same study.
             `random`, `sobol` and `grid` need no results: their trials do not wait for each other.
@@ -32,8 +32,8 @@ class Search:
             objective is then 0), and give a trial no further seeds whose first seed lies below the
             median of the first seeds in earlier batches.
         study_name: name of a separate study with the same arguments.
-        objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` trials
-            that contracted, became narrow or learnt nothing beside untrained encoders have none.
+        objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` it is
+            undefined for trials that shrank, became narrow or learnt nothing beyond random init.
         fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
             (`batch_size`; by default all trials of the study) after few rounds and continues the
             best, and so on.

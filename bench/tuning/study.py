@@ -31,6 +31,7 @@ from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials, ended_brackets
+from fedbench.bench.tuning.random_init import cautions, without_training
 from fedbench.bench.tuning.ray.executor import cluster_slots, run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
@@ -39,7 +40,6 @@ from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace, load_space
 from fedbench.bench.tuning.study_plan import StudyPlan
 from fedbench.bench.tuning.trials import WATCHED, Trials
-from fedbench.bench.tuning.untrained import cautions, without_training
 
 BATCH_SIZE = 4
 """Least number of trials per batch, and the number on CPUs, however many processors there are."""
@@ -61,7 +61,7 @@ class StudyResult(Shown):
             error` and more.
         to_run: trials that were, or with `dry_run` would be, executed by this call.
         config_file: YAML with the best values; None without them, or before the study has finished.
-        untrained: figures of encoders without training, one per `seed`.
+        untrained: figures of encoders at random init, one per `seed`.
         cautions: reasons not to trust the best values.
         objective: name of the score that was maximised.
         correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
@@ -361,7 +361,7 @@ def _run(
                     tracking=tracking,
                 )
             finally:
-                study.forget_untrained()
+                study.forget_random_inits()
         stored = store.trials(study_id)
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)
@@ -393,7 +393,7 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
 
 
 def _untrained(meta: Mapping[str, Any]) -> dict[int, Mapping[str, float]]:
-    """Return the figures of untrained encoders by seed, from the description of a study."""
+    """Return the figures of encoders at random init by seed, from the description of a study."""
     return {
         int(record["seed"]): {name: value for name, value in record.items() if name != "seed"}
         for record in meta.get("untrained", ())

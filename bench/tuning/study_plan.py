@@ -18,12 +18,12 @@ from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.runs.run import forget_cell
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.random_init import NUM_SEEDS
 from fedbench.bench.tuning.rungs import Halving
 from fedbench.bench.tuning.samplers import SAMPLERS
 from fedbench.bench.tuning.scoring import Scoring
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import SearchSpace
-from fedbench.bench.tuning.untrained import NUM_SEEDS
 
 Params = dict[str, Any]
 
@@ -84,12 +84,12 @@ class StudyPlan:
 
     @property
     def untrained_seeds(self) -> range:
-        """Seeds of the untrained encoders beside which the trials are judged."""
+        """Seeds of the encoders at random init with which the trials are compared."""
         first = self.base.config.seed
         return range(first, first + NUM_SEEDS)
 
     def unmeasured(self) -> list[int]:
-        """Return the seeds of untrained encoders that the stored study does not have."""
+        """Return the seeds of encoders at random init that the stored study does not have."""
         meta = self.store.study(self.study_id) or {}
         known = {record["seed"] for record in meta.get("untrained", ())}
         return [seed for seed in self.untrained_seeds if seed not in known]
@@ -163,23 +163,23 @@ class StudyPlan:
         """Return the number of trials to run, given those that need no further run."""
         return self.total - sum(1 for trial in complete if trial["number"] < self.total)
 
-    def cell(self, number: int, seed: int) -> str:
+    def run_name(self, number: int, seed: int) -> str:
         """Return the name of a run's folder; no other study, and no sweep, works in it."""
         return f"{self.study_id}.{number:04d}.{seed}"
 
-    def untrained_cell(self, seed: int) -> str:
-        """Return the name of the folder in which an untrained encoder is measured."""
+    def random_init_name(self, seed: int) -> str:
+        """Return the name of the folder in which an encoder at random init is measured."""
         return f"{self.study_id}.untrained.{seed}"
 
     def forget_runs(self, numbers: Iterable[int]) -> None:
         """Delete the folders of trials' runs, since only their records are kept."""
-        self._forget(self.cell(number, seed) for number in numbers for seed in self.seeds)
+        self._forget(self.run_name(number, seed) for number in numbers for seed in self.seeds)
 
-    def forget_untrained(self) -> None:
-        """Delete the folders in which untrained encoders were measured."""
-        self._forget(map(self.untrained_cell, self.untrained_seeds))
+    def forget_random_inits(self) -> None:
+        """Delete the folders in which encoders at random init were measured."""
+        self._forget(map(self.random_init_name, self.untrained_seeds))
 
-    def _forget(self, cells: Iterable[str]) -> None:
+    def _forget(self, names: Iterable[str]) -> None:
         place = Store(self.cluster.checkpoints or self.store.root)
-        for cell in cells:
-            forget_cell(place, cell)
+        for name in names:
+            forget_cell(place, name)

@@ -29,11 +29,11 @@ from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import sweep_folders
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.best import AUTO, find_tuned
-from fedbench.bench.tuning.cell import CellJob, Outcome, error_row
 from fedbench.bench.tuning.cluster import Cluster, estimate_device
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
+from fedbench.bench.tuning.job import Job, Outcome, error_row
 from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.ray.session import short_folder
 
@@ -156,8 +156,8 @@ def sweep(
     settled = {"ok", "diverged"} if retry_failed else {"ok", "diverged", "error"}
     argv = command_line()
     jobs = [
-        CellJob(
-            cell=identity,
+        Job(
+            name=identity,
             row_id=identity,
             label=_label(cell),
             config=cell.config,
@@ -285,7 +285,7 @@ def _planned(
     return tuned_cells
 
 
-def _with_earlier(jobs: Sequence[CellJob], rows: Iterable[Row]) -> list[CellJob]:
+def _with_earlier(jobs: Sequence[Job], rows: Iterable[Row]) -> list[Job]:
     """Return the jobs with the ids of the runs that have the same training."""
     known: dict[str, list[str]] = {}
     for row in rows:
@@ -299,9 +299,7 @@ def _with_earlier(jobs: Sequence[CellJob], rows: Iterable[Row]) -> list[CellJob]
     return with_earlier
 
 
-def _measured_from(
-    store: Store, job: CellJob, stored: Mapping[str, Row], device: str
-) -> str | None:
+def _measured_from(store: Store, job: Job, stored: Mapping[str, Row], device: str) -> str | None:
     """Return the id of the run, stored or planned, whose weights make a training unnecessary."""
     rows = [row for i in job.earlier if i in stored for row in store.replicas(i)]
     earlier = trained_before(rows, store, job.config, job.revision, device)
@@ -327,7 +325,7 @@ class _Rows:
     A cell whose weights another cell is training waits for that.
     """
 
-    def __init__(self, jobs: Sequence[CellJob], store: Store, already: int) -> None:
+    def __init__(self, jobs: Sequence[Job], store: Store, already: int) -> None:
         self._waiting, self._store = deque(jobs), store
         self._began = datetime.now(UTC)
         self.ended, self.total = already, already + len(jobs)
@@ -339,7 +337,7 @@ class _Rows:
         """True once every job has been handed out."""
         return not self._waiting
 
-    def next(self) -> CellJob | None:
+    def next(self) -> Job | None:
         """Return the next cell, or None if there is none now."""
         for job in self._waiting:
             # Evaluations between rounds need the training itself.

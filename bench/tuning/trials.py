@@ -1,9 +1,9 @@
 """Trials of a study: Optuna suggests them in batches, their runs come and go in any order.
 
-The parameters of a batch are asked for before any of its results is known, and its results are told
-in the order of the trials, so that suggestions depend neither on when trials end nor on how often
-the study was killed: it continues by asking for all trials again and comparing with the stored
-ones. The sampler of every trial is seeded by the trial's number, except for those with a state.
+Optuna gives the parameters of a batch before any of its results is known, and gets the results in
+the order of the trials, so that suggestions depend neither on when trials end nor on how often the
+study was killed: it continues by asking for all trials again and comparing with the stored ones.
+The sampler of every trial is seeded by the trial's number, except for those with a state.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedbench.bench.runs.run import command_line
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.seeding import derive
-from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.job import Job, Outcome
+from fedbench.bench.tuning.random_init import SPREAD
 from fedbench.bench.tuning.samplers import SAMPLERS
 from fedbench.bench.tuning.scoring import metrics
 from fedbench.bench.tuning.study_plan import Params, StudyPlan
-from fedbench.bench.tuning.untrained import SPREAD
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -46,7 +46,7 @@ class Open:
     """A trial with runs that are due or running."""
 
     params: Params
-    left: deque[CellJob]
+    left: deque[Job]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     running: int = 0
     skipped: bool = False
@@ -59,7 +59,7 @@ class Trials:
     Args:
         plan: the study.
         records: trials that need no further run.
-        untrained: figures of untrained encoders, by seed; those of other seeds are measured first.
+        untrained: figures of encoders at random init, by seed; missing ones are measured first.
         record: stores these figures whenever there are more.
     """
 
@@ -83,7 +83,7 @@ class Trials:
         self._next = 0
         self._untrained, self._record = dict(untrained), record
         self._before = {
-            plan.untrained_cell(seed): seed
+            plan.random_init_name(seed): seed
             for seed in plan.untrained_seeds
             if seed not in self._untrained
         }
@@ -101,19 +101,19 @@ class Trials:
         waiting = self._before or self._open or self._suggested or self._batch
         return not waiting and self._next >= self._plan.total
 
-    def next(self) -> CellJob | None:
+    def next(self) -> Job | None:
         """Return a run of the first open trial that has one left, else of a new suggestion.
 
-        Untrained encoders come first. None = the next run depends on missing outcomes.
+        Encoders at random init come first. None = the next run depends on missing outcomes.
 
         Raises:
             StoreError: if a stored trial has other parameters than its number gets now.
         """
         if self._to_measure:
-            cell = self._to_measure.popleft()
-            seed = self._before[cell]
+            name = self._to_measure.popleft()
+            seed = self._before[name]
             config = self._plan.configure({}, seed).config
-            job = self._job(cell, config, f"untrained encoder seed={seed}")
+            job = self._job(name, config, f"random init seed={seed}")
             return replace(job, untrained=True)
         if self._plan.scoring.gated and self._before:  # no trial is judged before they are known
             return None
@@ -155,7 +155,7 @@ class Trials:
         self._next = end
 
     def _tell_batch(self) -> None:
-        """Tell a complete batch in the order of numbers, whatever the order of completion.
+        """Give Optuna a complete batch in the order of numbers, whatever the order of completion.
 
         The search ranks a diverged trial below all others and learns nothing from an error. If it
         ignored both, it would return to learning rates that are too high.
@@ -183,14 +183,14 @@ class Trials:
     def done(self, outcome: Outcome) -> None:
         """Take the outcome of a run; write the trial's record after the last one."""
         if outcome.job.untrained:
-            seed = self._before.pop(outcome.job.cell)
+            seed = self._before.pop(outcome.job.name)
             if outcome.figures is not None:
                 self._untrained[seed] = outcome.figures
                 self._record(self._untrained)
             else:
                 _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
             return
-        number, seed = self._trial_of.pop(outcome.job.cell)
+        number, seed = self._trial_of.pop(outcome.job.name)
         trial = self._open[number]
         trial.running -= 1
         trial.outcomes[seed] = outcome
@@ -212,23 +212,23 @@ class Trials:
         try:
             for seed in plan.seeds:
                 config = plan.configure(params, seed).config
-                cell = plan.cell(number, seed)
-                self._trial_of[cell] = (number, seed)
+                name = plan.run_name(number, seed)
+                self._trial_of[name] = (number, seed)
                 given = " ".join(f"{key}={show(value)}" for key, value in params.items())
                 named = f"trial {number}" + (f" seed={seed}" if len(plan.seeds) > 1 else "")
                 label = f"{named} · {given}" if given else named
-                trial.left.append(self._job(cell, config, label, number))
+                trial.left.append(self._job(name, config, label, number))
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
             self.total -= len(plan.seeds)
             self._close(number, trial)
 
-    def _job(self, cell: str, config: RunConfig, label: str, number: int | None = None) -> CellJob:
-        """Return the job of a trial's run, or without `number` of an untrained encoder."""
+    def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
+        """Return the job of a trial's run, or without `number` of an encoder at random init."""
         plan = self._plan
-        return CellJob(
-            cell=cell,
+        return Job(
+            name=name,
             row_id=row_id(config, plan.dataset.revision),
             label=label,
             config=config,

@@ -1,1 +1,1 @@
-"""Ray Tune as the executor of cells."""
+"""Ray Tune as the executor of runs."""

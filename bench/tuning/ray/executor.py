@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.system.files import atomic_write_text
-from fedbench.bench.tuning.cell import Jobs
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import Began, OnProgress
+from fedbench.bench.tuning.job import Jobs
 from fedbench.bench.tuning.ray.nodes import Pool, share_in_cluster
 from fedbench.bench.tuning.ray.session import ray_session
 from fedbench.bench.tuning.ray.trial import TOKEN_FILE

@@ -19,7 +19,6 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.tuning.cell import CellJob, Jobs, Outcome, store_outcome
 from fedbench.bench.tuning.events import (
     CellDone,
     CellProgress,
@@ -28,6 +27,7 @@ from fedbench.bench.tuning.events import (
     OnProgress,
     Pace,
 )
+from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.trial import train
 
@@ -91,9 +91,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._common = {} if token is None else {"token": token}
         self._on_progress, self._tracking = on_progress, tracking
         self._pace = Pace(jobs.total, jobs.ended)
-        self._live: dict[str, CellJob] = {}  # trial -> its job
+        self._live: dict[str, Job] = {}  # trial -> its job
         self._processes: set[str] = set()  # trials whose process is at work
-        self._again: deque[CellJob] = deque()
+        self._again: deque[Job] = deque()
         self._deaths: Counter[str] = Counter()
         self._rounds: dict[str, int] = {}
         self._faulty: set[str] = set()  # trials that reported a fault of their node
@@ -163,22 +163,22 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def started(self, trial_id: str) -> None:
         """Note that a trial process has started its job."""
         job = self._live.get(trial_id)
-        if job is not None and job.cell not in self._started:
-            self._started.add(job.cell)
-            self._emit(CellStarted(job.cell, job.label, self._pace.done, self._pace.total))
+        if job is not None and job.name not in self._started:
+            self._started.add(job.name)
+            self._emit(CellStarted(job.name, job.label, self._pace.done, self._pace.total))
 
     def reported(self, trial_id: str, message: dict[str, Any]) -> None:
-        """Handle a report of a trial process (see `cell.work` and `trial.train`)."""
+        """Handle a report of a trial process (see `job.work` and `trial.train`)."""
         job = self._live.get(trial_id)
         if job is None:
             return
         status = message["status"]
         if status == "running":
-            if message["round"] > self._rounds.get(job.cell, 0):
-                self._rounds[job.cell] = message["round"]
-                del self._deaths[job.cell]  # a Counter takes a missing key
+            if message["round"] > self._rounds.get(job.name, 0):
+                self._rounds[job.name] = message["round"]
+                del self._deaths[job.name]  # a Counter takes a missing key
             progress = (message[key] for key in ("round", "total", "loss", "collapsed"))
-            self._emit(CellProgress(job.cell, job.label, *progress))
+            self._emit(CellProgress(job.name, job.label, *progress))
         elif status in ("gpu-fault", "unfit"):
             self._faulty.add(trial_id)
             self._pool.fault(message)
@@ -193,8 +193,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         if job is None or self.stopping:
             return
         faulty = trial_id in self._faulty  # the node's failure, not the job's
-        self._deaths[job.cell] += not faulty
-        if faulty or self._deaths[job.cell] < self._attempts:
+        self._deaths[job.name] += not faulty
+        if faulty or self._deaths[job.name] < self._attempts:
             self._again.append(self._live.pop(trial_id))
             return
         self._check()  # the death of Ray itself is no failure of the job
@@ -225,11 +225,11 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         store_outcome(self._jobs, outcome, self._tracking)
         del self._live[trial_id]
         job, pace = outcome.job, self._pace
-        self._started.discard(job.cell)  # a paused run may start again
+        self._started.discard(job.name)  # a paused run may start again
         pace.step(self._jobs.total)
         counts = (pace.done, pace.total, pace.eta_seconds)
         result = (outcome.status, outcome.objective, outcome.seconds)
-        self._emit(CellDone(job.cell, job.label, *result, *counts, outcome.error))
+        self._emit(CellDone(job.name, job.label, *result, *counts, outcome.error))
 
     def _emit(self, event: Event) -> None:
         if self._on_progress is not None:

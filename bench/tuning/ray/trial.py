@@ -19,7 +19,7 @@ from fedbench.bench.data.datasets import reopen
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
-from fedbench.bench.tuning.cell import CellJob, is_gpu_fault, one_line, work
+from fedbench.bench.tuning.job import Job, is_gpu_fault, one_line, work
 
 TOKEN_FILE = "driver-token"
 """File in `cells/` of the driver's folder for checkpoints; who reads the token sees the folder."""
@@ -27,7 +27,7 @@ _OF_SHARE = 0.9
 """Part of a process's share of a GPU's memory that torch may allocate."""
 
 
-def settle(job: CellJob, token: str) -> tuple[CellJob, bool]:
+def settle(job: Job, token: str) -> tuple[Job, bool]:
     """Give a job a folder for checkpoints that this node sees.
 
     Args:
@@ -104,13 +104,13 @@ def train(config: dict[str, Any]) -> None:
     is a node of a cluster that cannot run the job.
 
     Args:
-        config: a `CellJob` as JSON under `job`; in a cluster, the driver's token under `token`.
+        config: a `Job` as JSON under `job`; in a cluster, the driver's token under `token`.
     """
     import ray
     from ray import tune
 
     try:
-        _train(CellJob.loads(config["job"]), config.get("token"))
+        _train(Job.loads(config["job"]), config.get("token"))
     except Exception as err:
         if isinstance(err, _UnfitError) or is_gpu_fault(err):
             status = "unfit" if isinstance(err, _UnfitError) else "gpu-fault"
@@ -120,7 +120,7 @@ def train(config: dict[str, Any]) -> None:
         raise
 
 
-def _train(job: CellJob, token: str | None) -> None:
+def _train(job: Job, token: str | None) -> None:
     import ray
     import torch
     from ray import tune

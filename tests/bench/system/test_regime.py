@@ -21,7 +21,7 @@ from fedbench.bench.system.regime import check_precision, products, reproducible
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import workers
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.tuning.cell import CellJob
+from fedbench.bench.tuning.job import Job
 from fedbench.bench.tuning.ray.trial import train
 
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.get_gpu_ids", lambda: ["0"])
     config = tiny_config("simclr")
     setup = tiny_setup(config)
-    job = CellJob("cell", "row", "cell", config, Origin(), tmp_path, setup.dataset.path)
+    job = Job("cell", "row", "cell", config, Origin(), tmp_path, setup.dataset.path)
     train({"job": job.dumps()})
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.tuning.cell import CellJob, Jobs, Outcome, store_outcome, work
+from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome, work
 
-Fake = Callable[[CellJob], Outcome]
+Fake = Callable[[Job], Outcome]
 UNTRAINED = {"projection_std_ratio": 0.8, "effective_rank": 40.0}
 
 
@@ -42,7 +42,7 @@ class InOneProcess:
 
     def __call__(self, jobs: Jobs, *_: Any, tracking: Tracking, **__: Any) -> None:
         """Run jobs with the signature of `run_jobs`."""
-        order, out = random.Random(self.seed), list[CellJob]()
+        order, out = random.Random(self.seed), list[Job]()
         while True:
             while len(out) < self.width and (job := jobs.next()) is not None:
                 out.append(replace(job, track=tracking.names))
@@ -56,15 +56,15 @@ class InOneProcess:
                 figures = {"objective": self.untrained[job.config.seed % 5], **UNTRAINED}
                 jobs.done(Outcome(job, "ok", figures=figures))
                 continue
-            self.ran.append(job.cell)
+            self.ran.append(job.name)
             outcome = self.fake(job) if self.fake else execute_here(job)
             store_outcome(jobs, outcome, tracking)
 
 
-def execute_here(job: CellJob) -> Outcome:
+def execute_here(job: Job) -> Outcome:
     """Run a job like a trial process, through JSON both ways."""
     reports: list[dict[str, Any]] = []
-    work(CellJob.loads(job.dumps()), reports.append)
+    work(Job.loads(job.dumps()), reports.append)
     return Outcome.of(job, reports[-1])
 
 

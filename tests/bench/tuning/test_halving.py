@@ -22,7 +22,7 @@ from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning import halving
-from fedbench.bench.tuning.cell import CellJob, Outcome
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.rungs import decide, make_halving
 from fedbench.bench.tuning.study import tune
 
@@ -42,7 +42,7 @@ def search(store: Path, **settings: Any) -> Any:
 def by_curve(curve: Curve) -> Fake:
     """Return outcomes without training: a score by learning rate and rounds; None diverges."""
 
-    def make(job: CellJob) -> Outcome:
+    def make(job: Job) -> Outcome:
         value = curve(job.config.client.lr, job.until_round or ROUNDS)
         if value is None:
             return Outcome(job, "diverged", seconds=1.0)
@@ -133,7 +133,7 @@ def test_real_runs_pause_continue_and_may_lose_their_checkpoints(
         same = ("objective", "watched", "bytes", "scores", "spread")
         assert [trial[key] for key in same] == [scores[trial["number"]][key] for key in same]
 
-    def lossy(job: CellJob) -> Outcome:
+    def lossy(job: Job) -> Outcome:
         if job.until_round is None and not job.untrained:
             assert any(job.folder.glob("round-*.safetensors"))
             shutil.rmtree(job.folder)
@@ -226,9 +226,9 @@ def test_failed_and_diverged_trials_never_go_on(tmp_path: Path, in_one_process: 
     lowest = sorted(t["params"]["client.lr"] for t in _rates(tmp_path, in_one_process))
     calls = list[str]()
 
-    def fake(job: CellJob) -> Outcome:
+    def fake(job: Job) -> Outcome:
         if job.config.client.lr == lowest[0]:
-            calls.append(job.cell)
+            calls.append(job.name)
             return Outcome(job, "error", error="broken")
         return by_curve(lambda lr, rounds: None if lr > lowest[1] else 1.0)(job)
 

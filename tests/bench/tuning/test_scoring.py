@@ -28,9 +28,9 @@ GOOD = {"rho": 0.3, "sep": 0.5, "participation_ratio": 8.0, "projection_std_rati
     ("changed", "refusal"),
     [
         ({}, None),
-        ({"rho": 0.0799}, "contracted"),  # a tenth of the mean 0.8
+        ({"rho": 0.0799}, "shrunk"),  # a tenth of the mean 0.8
         ({"rho": 0.0801}, None),
-        ({"projection_std_ratio": 0.049}, "contracted"),
+        ({"projection_std_ratio": 0.049}, "shrunk"),
         ({"participation_ratio": 4.99}, "narrow"),  # a quarter of 20
         ({"sep": 0.3}, "unlearned"),  # the mean before
         ({"sep": 0.301}, None),

@@ -18,10 +18,10 @@ from fedbench.bench.runs.fields import flat_config
 from fedbench.bench.runs.resolve import resolve, warn_once
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.tuning.best import find_tuned
-from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.grid import TunedValues
+from fedbench.bench.tuning.job import Job, Outcome
+from fedbench.bench.tuning.random_init import SPREAD
 from fedbench.bench.tuning.study import tune
-from fedbench.bench.tuning.untrained import SPREAD
 
 from .conftest import InOneProcess, KilledError
 
@@ -40,7 +40,7 @@ def small(store: Path, **settings: Any) -> Any:
     return tune("simclr", store=store, set={**SMALL, **settings.pop("set", {})}, **settings)
 
 
-def scored(score: Callable[[CellJob], float | None], status: str = "ok") -> Any:
+def scored(score: Callable[[Job], float | None], status: str = "ok") -> Any:
     """Return outcomes without training; the objective is computed from the configuration."""
 
     class Scored(Outcome):
@@ -48,14 +48,14 @@ def scored(score: Callable[[CellJob], float | None], status: str = "ok") -> Any:
         def objective(self) -> float | None:
             return score(self.job)
 
-    def make(job: CellJob) -> Outcome:
+    def make(job: Job) -> Outcome:
         objective = score(job)
         return Scored(job, status if objective is not None else "diverged", seconds=1.0, bytes=8)
 
     return make
 
 
-def by_lr(job: CellJob) -> float:
+def by_lr(job: Job) -> float:
     return -abs(job.config.client.lr - 0.1) - job.config.seed / 1000
 
 
@@ -211,7 +211,7 @@ def test_a_search_in_which_nothing_learnt_says_so(
     in_one_process(fake=scored(by_lr))  # objectives up to 0, untrained ones about 0.1
     result = small(tmp_path / "bad", trials=3)
     (text,) = result.cautions
-    assert "no trial left the noise of untrained encoders" in text
+    assert "random init" in text
     assert [figures["seed"] for figures in result.untrained] == [0, 1, 2, 3, 4]
     assert result.config_file is not None
     content = yaml.safe_load(result.config_file.read_text())
@@ -255,8 +255,8 @@ def failing(cells: set[int]) -> Any:
     """Return outcomes by learning rate, and errors for the trials of these numbers."""
     score = scored(by_lr)
 
-    def make(job: CellJob) -> Outcome:
-        number = int(job.cell.split(".")[-2])
+    def make(job: Job) -> Outcome:
+        number = int(job.name.split(".")[-2])
         return Outcome(job, "error", error="no memory") if number in cells else score(job)
 
     return make

@@ -22,11 +22,11 @@ from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.training.history import History, RoundRecord
-from fedbench.bench.tuning import cell as cell_module
-from fedbench.bench.tuning.cell import CellJob, Outcome, work
+from fedbench.bench.tuning import job as job_module
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
+from fedbench.bench.tuning.job import Job, Outcome, work
 from fedbench.bench.tuning.sweep import _Datasets, _planned, _Rows, sweep
 
 from .conftest import InOneProcess, KilledError
@@ -121,7 +121,7 @@ def test_folders_of_stored_cells_that_a_killed_process_left_elsewhere_are_delete
 def test_failed_cells_are_rows_and_are_retried_on_demand(
     tmp_path: Path, in_one_process: Use
 ) -> None:
-    def fail(job: CellJob) -> Outcome:
+    def fail(job: Job) -> Outcome:
         return Outcome(job, "error", error=f"no luck with {job.config.spec}")
 
     in_one_process(fake=fail)
@@ -164,7 +164,7 @@ def test_an_error_does_not_overwrite_a_row_that_came_meanwhile(
     small(tmp_path / "elsewhere")
     finished = Store(tmp_path / "elsewhere").rows()
 
-    def overtaken(job: CellJob) -> Outcome:
+    def overtaken(job: Job) -> Outcome:
         for row in finished:
             Store(tmp_path / "here").write_row(row)
         return Outcome(job, "error", error="no luck")
@@ -183,13 +183,13 @@ def test_the_preset_that_a_file_names(tmp_path: Path) -> None:
         small(tmp_path / "s", tuned=[])
 
 
-def job(store: Path, **changes: Any) -> CellJob:
+def job(store: Path, **changes: Any) -> Job:
     config = build_config("simclr", {**SMALL, **changes})
     dataset = open_dataset(config, None).path
-    return CellJob("cell", "0" * 20, "label", config, Origin(), store, dataset)
+    return Job("cell", "0" * 20, "label", config, Origin(), store, dataset)
 
 
-def last(made: CellJob) -> dict[str, Any]:
+def last(made: Job) -> dict[str, Any]:
     reports: list[dict[str, Any]] = []
     work(made, reports.append)
     return reports[-1]
@@ -247,10 +247,10 @@ def test_collapsed_rounds_are_counted_from_one_reading_of_the_history(
     monkeypatch.setattr(History, "read", read)
     for start in range(6):  # an interruption repeats all rounds after the checkpoint's
         for done in range(6):
-            watch = cell_module._CollapseWatch(tmp_path)
+            watch = job_module._CollapseWatch(tmp_path)
             for record in rounds[min(start, done) : 5]:
                 watch.add(record)
-            with pytest.raises(cell_module._Stopped):
+            with pytest.raises(job_module._Stopped):
                 watch.add(rounds[5])
     assert read.call_count == 36
 
@@ -259,7 +259,7 @@ def test_a_job_survives_the_way_to_a_trial_process(tmp_path: Path) -> None:
     made = replace(
         job(tmp_path), checkpoints=tmp_path / "d", origin=Origin("laptop", "s", "g", "x")
     )
-    assert CellJob.loads(made.dumps()) == made
+    assert Job.loads(made.dumps()) == made
 
 
 def test_pace_counts_only_what_ended_now() -> None:

@@ -19,8 +19,8 @@ from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.resolve import Resolved
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError, UnknownNameError
-from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.cluster import Cluster
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.samplers import check_space, find_sampler
 from fedbench.bench.tuning.search import Search
 from fedbench.bench.tuning.space import Choice, FloatRange, SearchSpace
@@ -83,7 +83,7 @@ def study(
     return Trials(plan, records, {seed + n: UNTRAINED for n in range(5)}, lambda figures: None)
 
 
-def outcome(job: CellJob, value: float | None) -> Outcome:
+def outcome(job: Job, value: float | None) -> Outcome:
     if value is None:
         return Outcome(job, "error", error="broken")
     if not math.isfinite(value):
@@ -91,11 +91,11 @@ def outcome(job: CellJob, value: float | None) -> Outcome:
     return Outcome(job, "ok", figures={"objective": value})
 
 
-def number_of(job: CellJob) -> int:
-    return int(job.cell.split(".")[1])
+def number_of(job: Job) -> int:
+    return int(job.name.split(".")[1])
 
 
-def params_of(job: CellJob) -> Params:
+def params_of(job: Job) -> Params:
     return dict(cast(Params, job.config.method["p"]))
 
 
@@ -107,7 +107,7 @@ def search(
     **settings: Any,
 ) -> Table:
     """Run a study; `order` picks which of the running trials ends next."""
-    table, running = dict(finished or {}), dict[int, CellJob]()
+    table, running = dict(finished or {}), dict[int, Job]()
     with tempfile.TemporaryDirectory() as folder:
         trials = study(Path(folder), finished, **settings)
         while True:

@@ -30,7 +30,7 @@ def failing(node: str, log: Path) -> Callable[[dict[str, Any]], None]:
 
         import ray
 
-        from fedbench.bench.tuning import cell
+        from fedbench.bench.tuning import job
         from fedbench.bench.tuning.ray import trial
 
         def execute(*_: Any) -> Any:
@@ -39,7 +39,7 @@ def failing(node: str, log: Path) -> Callable[[dict[str, Any]], None]:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
         if ray.get_runtime_context().get_node_id() == node:
-            vars(cell)["execute"] = execute
+            vars(job)["execute"] = execute
         trial.train(config)
 
     return train

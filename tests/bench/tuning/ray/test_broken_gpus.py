@@ -14,8 +14,8 @@ import torch
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError
-from fedbench.bench.tuning.cell import is_gpu_fault
 from fedbench.bench.tuning.cluster import Share
+from fedbench.bench.tuning.job import is_gpu_fault
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport, Pool
 from tests.bench.tuning.test_sweep import GRID, SMALL

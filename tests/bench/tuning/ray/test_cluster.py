@@ -24,8 +24,8 @@ from fedbench.bench.system.errors import (
     StoreError,
 )
 from fedbench.bench.system.packages import DISTRIBUTION
-from fedbench.bench.tuning.cell import CellJob, Outcome, work
 from fedbench.bench.tuning.cluster import Share
+from fedbench.bench.tuning.job import Job, Outcome, work
 from fedbench.bench.tuning.ray import executor, nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import InOneProcess
@@ -43,12 +43,10 @@ def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def job(store: Path, **changes: Any) -> CellJob:
+def job(store: Path, **changes: Any) -> Job:
     config = build_config("simclr", {**SMALL, **changes})
     dataset = open_dataset(config, None)
-    return CellJob(
-        "cell", "0" * 20, "label", config, Origin(), store, dataset.path, dataset.revision
-    )
+    return Job("cell", "0" * 20, "label", config, Origin(), store, dataset.path, dataset.revision)
 
 
 def marked(root: Path) -> Path:
@@ -57,9 +55,9 @@ def marked(root: Path) -> Path:
     return root
 
 
-def last(made: CellJob, **settings: Any) -> dict[str, Any]:
+def last(made: Job, **settings: Any) -> dict[str, Any]:
     reports: list[dict[str, Any]] = []
-    work(CellJob.loads(made.dumps()), reports.append, **settings)
+    work(Job.loads(made.dumps()), reports.append, **settings)
     return reports[-1]
 
 
@@ -178,7 +176,7 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("fedbench.bench.tuning.cell.execute", full)
+    monkeypatch.setattr("fedbench.bench.tuning.job.execute", full)
     message = last(job(tmp_path))
     assert message["error"].startswith("the cell's share of the GPU's memory is too small")
 

@@ -15,9 +15,9 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.system.errors import ConfigError, ResourceError
-from fedbench.bench.tuning.cell import CellJob, Outcome
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import CellDone, CellProgress, CellStarted, Event
+from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray import search as module
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.search import JobSearcher
@@ -28,7 +28,7 @@ ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
 class Fixed:
     """A fixed list of jobs."""
 
-    def __init__(self, jobs: Sequence[CellJob]) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._waiting = deque(jobs)
         self.total, self.ended = len(jobs), 0
         self.outcomes: list[Outcome] = []
@@ -37,17 +37,17 @@ class Fixed:
     def finished(self) -> bool:
         return not self._waiting
 
-    def next(self) -> CellJob | None:
+    def next(self) -> Job | None:
         return self._waiting.popleft() if self._waiting else None
 
     def done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
 
 
-def jobs(count: int) -> list[CellJob]:
+def jobs(count: int) -> list[Job]:
     names = [f"cell-{index}" for index in range(count)]
     return [
-        CellJob(name, "0" * 20, name, RunConfig(), Origin(), Path("store"), Path("data"))
+        Job(name, "0" * 20, name, RunConfig(), Origin(), Path("store"), Path("data"))
         for name in names
     ]
 
@@ -70,7 +70,7 @@ def name(suggestion: Any) -> Any:
     """Return the name of a suggested job, None for later, False for the end of the Tuner."""
     if suggestion == Searcher.FINISHED:
         return False
-    return None if suggestion is None else CellJob.loads(suggestion["job"]).cell
+    return None if suggestion is None else Job.loads(suggestion["job"]).name
 
 
 def test_a_job_is_handed_out_only_when_a_process_is_idle() -> None:
@@ -87,7 +87,7 @@ def test_a_job_is_handed_out_only_when_a_process_is_idle() -> None:
         searcher.on_trial_complete(trial)
     assert searcher.exhausted
     assert name(searcher.suggest("d")) is False
-    assert [outcome.job.cell for outcome in source.outcomes] == ["cell-0", "cell-1", "cell-2"]
+    assert [outcome.job.name for outcome in source.outcomes] == ["cell-0", "cell-1", "cell-2"]
 
 
 def test_a_busy_cell_comes_last_and_waits() -> None:
@@ -98,8 +98,8 @@ def test_a_busy_cell_comes_last_and_waits() -> None:
     assert name(searcher.suggest("b")) == "cell-1"
     searcher.reported("b", ERROR)
     searcher.on_trial_complete("b")
-    again = CellJob.loads(searcher.suggest("c")["job"])
-    assert (again.cell, again.wait_seconds > 0) == ("cell-0", True)
+    again = Job.loads(searcher.suggest("c")["job"])
+    assert (again.name, again.wait_seconds > 0) == ("cell-0", True)
 
 
 def test_many_cells_go_to_more_than_one_tuner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""One cell in a trial process: lock, execute, report. Imports nothing of studies or grids."""
+"""One run in a trial process: lock, execute, report. Imports nothing of studies or grids."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord
 
 REPORT_SECONDS = 1.0
-"""Least time between two reports of one cell; reports never influence its result."""
+"""Least time between two reports of one run; reports never influence its result."""
 COLLAPSED_ROUNDS = 3
 """Collapsed rounds in a row that end a run with `stop_collapsed`."""
 _POLL_SECONDS = 0.2
 _GPU_FULL = (
-    "the cell's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
+    "the run's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
     " client.batch_size"
 )
 
@@ -42,11 +42,11 @@ Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class CellJob:
+class Job:
     """One run for a trial process, with everything that the process needs to know.
 
     Attributes:
-        cell: name of its folder and lock below the store's `cells/`.
+        name: that of its folder and lock below the store's `cells/`.
         row_id: identity of the run.
         label: its name for people.
         config: configuration of the run.
@@ -65,10 +65,10 @@ class CellJob:
         untrained: only measure the encoder before training; no row comes of it.
         until_round: round after which the run pauses; None = it is run to its end.
         track: viewers that get its rounds and its row from the trial process.
-        wait_seconds: time to wait for the lock before reporting that the cell is busy.
+        wait_seconds: time to wait for the lock before reporting that the run is busy.
     """
 
-    cell: str
+    name: str
     row_id: str
     label: str
     config: RunConfig
@@ -97,7 +97,7 @@ class CellJob:
     @property
     def folder(self) -> Path:
         """The folder of its checkpoints and its history."""
-        return self.place.cell_dir(self.cell)
+        return self.place.cell_dir(self.name)
 
     def dumps(self) -> str:
         """Return the job as JSON, for the trial process."""
@@ -105,7 +105,7 @@ class CellJob:
         return json.dumps({**record, "config": self.config.model_dump(mode="json")}, default=str)
 
     @classmethod
-    def loads(cls, text: str) -> CellJob:
+    def loads(cls, text: str) -> Job:
         """Read a job that `dumps` wrote."""
         record = json.loads(text)
         record["config"] = RunConfig.model_validate(record["config"])
@@ -118,11 +118,11 @@ class CellJob:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a cell.
+    """Outcome of a job.
 
     Attributes:
-        job: the cell.
-        status: `ok`, `diverged`, `error`, `stopped`, `paused` after `CellJob.until_round`, or
+        job: the job.
+        status: `ok`, `diverged`, `error`, `stopped`, `paused` after `Job.until_round`, or
             `elsewhere` if another process ran it.
         row: its row; None for `error`, `stopped` and `paused`, until a row is made for the error.
         error: the error in one line.
@@ -130,10 +130,10 @@ class Outcome:
         bytes: bytes sent by clients and server together.
         history: its rounds, if they are in no folder that the driver sees.
         figures: of an encoder without a row: before training, or of a paused run.
-        tracked: True if every viewer of `CellJob.track` has taken the row.
+        tracked: True if every viewer of `Job.track` has taken the row.
     """
 
-    job: CellJob
+    job: Job
     status: str
     row: Row | None = None
     error: str | None = None
@@ -145,7 +145,7 @@ class Outcome:
 
     @property
     def objective(self) -> float | None:
-        """The label-free score; that of a collapsed encoder is 0 by definition."""
+        """The label-free score; 0 by definition if the encoder has collapsed."""
         if self.status == "stopped":
             return 0.0
         if self.figures is not None:
@@ -159,11 +159,11 @@ class Outcome:
         return None if self.row is None else metric_value(self.row, name)
 
     @classmethod
-    def of(cls, job: CellJob, message: Mapping[str, Any]) -> Outcome:
+    def of(cls, job: Job, message: Mapping[str, Any]) -> Outcome:
         """Return the outcome that the last report of a trial process describes.
 
         Raises:
-            StoreError, DataError, ResourceError: if the process reported that no cell can be run.
+            StoreError, DataError, ResourceError: if no run is possible there.
         """
         status = message["status"]
         if status == "abort":
@@ -192,7 +192,7 @@ class Jobs(Protocol):
     def finished(self) -> bool:
         """True once `next` has no more jobs to return."""
 
-    def next(self) -> CellJob | None:
+    def next(self) -> Job | None:
         """Return a job, or None while the next one depends on missing outcomes."""
 
     def done(self, outcome: Outcome) -> None:
@@ -218,17 +218,17 @@ class _Stopped(Exception):  # noqa: N818
     """The encoder of a run has collapsed for good."""
 
 
-def work(job: CellJob, report: Report, *, history: bool = False) -> str:
-    """Execute a cell under its lock and return the status of the last report.
+def work(job: Job, report: Report, *, history: bool = False) -> str:
+    """Execute a run under its lock and return the status of the last report.
 
     A GPU fault (`is_gpu_fault`) is raised.
 
     Every report is a dict with `status`: `running` after some rounds, then one of `ok diverged
-    error stopped paused elsewhere`; `busy` if another process holds the cell, `abort` if no cell
-    can be run here.
+    error stopped paused elsewhere`; `busy` if another process holds the run, `abort` if no run
+    is possible here.
 
     Args:
-        job: the cell.
+        job: the run.
         report: takes the reports.
         history: send the rounds with the last report.
     """
@@ -236,7 +236,7 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
     message: dict[str, Any] = {"status": "busy"}
     try:
         while True:
-            with job.place.lock(job.cell) as mine:
+            with job.place.lock(job.name) as mine:
                 if mine:
                     message = _perform(job, report, began)
                     if history and message["status"] != "error":
@@ -253,7 +253,7 @@ def work(job: CellJob, report: Report, *, history: bool = False) -> str:
     return str(message["status"])
 
 
-def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
+def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
     if job.shared:
         stored = Store(job.store).finished(job.row_id)
         if stored is not None:
@@ -333,11 +333,11 @@ def _perform(job: CellJob, report: Report, began: float) -> dict[str, Any]:
 
 
 def _abort(err: FedbenchError) -> dict[str, Any]:
-    """Return the report of an error because of which no cell can be run here."""
+    """Return the report of an error because of which no run is possible here."""
     return {"status": "abort", "kind": type(err).__name__, "error": one_line(err)}
 
 
-def _tracking(job: CellJob, failures: list[str]) -> Tracking:
+def _tracking(job: Job, failures: list[str]) -> Tracking:
     """Return the job's trackers; none where one cannot be had, as without its package."""
     store = Store(job.store)
     with suppress(ResourceError):
@@ -345,7 +345,7 @@ def _tracking(job: CellJob, failures: list[str]) -> Tracking:
     return Tracking((), store)
 
 
-def _begun(job: CellJob, dataset: str) -> Begun:
+def _begun(job: Job, dataset: str) -> Begun:
     identity = config_id(job.config, job.revision)
     return Begun(job.row_id, identity, job.config, job.origin.preset, dataset, job.origin.study_id)
 
@@ -379,13 +379,13 @@ class _CollapseWatch:
 def is_gpu_fault(err: BaseException) -> bool:
     """Return True for a failure of the GPU or of CUDA after which its process is of no use.
 
-    Too little memory is none: the cell asks for too much, and the process goes on.
+    Too little memory is none: the run asks for too much, and the process goes on.
     """
     if type(err).__name__ == "OutOfMemoryError":
         return False
     if type(err).__name__ == "AcceleratorError":
         return True
-    return isinstance(err, RuntimeError) and any(mark in str(err) for mark in _GPU_FAULTS)
+    return isinstance(err, RuntimeError) and any(text in str(err) for text in _GPU_FAULTS)
 
 
 def one_line(err: BaseException) -> str:
@@ -394,8 +394,8 @@ def one_line(err: BaseException) -> str:
     return text if isinstance(err, FedbenchError) else f"{type(err).__name__}: {text}".rstrip(": ")
 
 
-def error_row(job: CellJob, message: str, started_at: datetime) -> Row:
-    """Return the row of a cell that could not be executed; its partition is unknown."""
+def error_row(job: Job, message: str, started_at: datetime) -> Row:
+    """Return the row of a run that could not be executed; its partition is unknown."""
     known = facts(
         job.config,
         job.revision,
