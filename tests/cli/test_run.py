@@ -133,7 +133,7 @@ def test_files_and_set_read_words_alike(call: Call, tmp_path: Path) -> None:
     for given in (("--config", file), ("--set", "client.keep_last_batch=off")):
         answer = call("config", "simclr", *given)
         assert answer.code == 2
-        assert "client.keep_last_batch: must be true or false (got 'off')" in answer.err
+        assert {"client.keep_last_batch:", "true", "false"} <= {*answer.err.split()}
 
 
 def test_missing_gpu_is_exit_code_3(call: Call, tmp_path: Path) -> None:

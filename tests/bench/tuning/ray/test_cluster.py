@@ -178,7 +178,7 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
 
     monkeypatch.setattr("fedbench.bench.tuning.job.execute", full)
     message = last(job(tmp_path))
-    assert message["error"].startswith("the cell's share of the GPU's memory is too small")
+    assert message["error"].startswith("the run's share of the GPU's memory")
 
 
 def facts(**changes: Any) -> dict[str, Any]:
