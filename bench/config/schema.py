@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedbench.bench.partitioners import PARTITIONERS, fields_not_read
+from fedbench.bench.config.partitioners import PARTITIONERS, fields_not_read
 from fedbench.bench.system.identity import content_id
 
 LARGEST = 1e37

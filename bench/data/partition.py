@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.bench.config import DataConfig
+from fedbench.bench.config.partitioners import PARTITIONERS
+from fedbench.bench.config.partitioners.dirichlet import largest_remainder
+from fedbench.bench.config.partitioners.registry import Examples, fields_of
 from fedbench.bench.data.labels import HIDDEN, held_out
-from fedbench.bench.partitioners import PARTITIONERS
-from fedbench.bench.partitioners.dirichlet import largest_remainder
-from fedbench.bench.partitioners.registry import Examples, fields_of
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.system.files import atomic_write_bytes
 from fedbench.bench.system.seeding import numpy_generator

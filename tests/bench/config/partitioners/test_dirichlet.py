@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbench.bench.partitioners.dirichlet import (
+from fedbench.bench.config.partitioners.dirichlet import (
     largest_remainder,
     log_dirichlet,
     round_to_totals,

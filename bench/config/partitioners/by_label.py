@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.bench.partitioners.dirichlet import (
+from fedbench.bench.config.partitioners.dirichlet import (
     FloatArray,
     largest_remainder,
     log_dirichlet,
     round_to_totals,
     sinkhorn,
 )
-from fedbench.bench.partitioners.registry import (
+from fedbench.bench.config.partitioners.registry import (
     PARTITIONERS,
     Examples,
     IntArray,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.bench.partitioners.registry import PARTITIONERS, Examples, Owners, Partitioner
+from fedbench.bench.config.partitioners.registry import PARTITIONERS, Examples, Owners, Partitioner
 from fedbench.bench.system.errors import ConfigError
 
 

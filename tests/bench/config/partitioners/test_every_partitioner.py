@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from fedbench.bench.config import DataConfig, RunConfig, row_id
+from fedbench.bench.config.partitioners import PARTITIONERS
+from fedbench.bench.config.partitioners.registry import Examples, Partitioner
 from fedbench.bench.data.labels import held_out
 from fedbench.bench.data.partition import (
     Partition,
@@ -18,8 +20,6 @@ from fedbench.bench.data.partition import (
     make_test_partition,
     summary,
 )
-from fedbench.bench.partitioners import PARTITIONERS
-from fedbench.bench.partitioners.registry import Examples, Partitioner
 from fedbench.bench.system.errors import ConfigError
 
 ALL = [name for name, each in PARTITIONERS.items() if each.source != "clients"]

@@ -7,8 +7,8 @@ A module of this package adds its rules to `PARTITIONERS`, and nothing else has 
 from importlib import import_module
 from pkgutil import iter_modules
 
-from fedbench.bench.partitioners.registry import PARTITIONERS as PARTITIONERS
-from fedbench.bench.partitioners.registry import fields_not_read as fields_not_read
+from fedbench.bench.config.partitioners.registry import PARTITIONERS as PARTITIONERS
+from fedbench.bench.config.partitioners.registry import fields_not_read as fields_not_read
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.bench.partitioners.by_label import hsu
-from fedbench.bench.partitioners.dirichlet import log_dirichlet
-from fedbench.bench.partitioners.iid import iid
-from fedbench.bench.partitioners.registry import (
+from fedbench.bench.config.partitioners.by_label import hsu
+from fedbench.bench.config.partitioners.dirichlet import log_dirichlet
+from fedbench.bench.config.partitioners.iid import iid
+from fedbench.bench.config.partitioners.registry import (
     PARTITIONERS,
     Angles,
     Examples,

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from fedbench.bench.config import DataConfig
+from fedbench.bench.config.partitioners import by_label
 from fedbench.bench.data.partition import Partition, balanced_labels, make_partition
-from fedbench.bench.partitioners import by_label
 from fedbench.bench.system.errors import ConfigError
 
 CIFAR10, _ = balanced_labels("balanced:50000:10")
