@@ -25,12 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def make(*words: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
-    """Run a target; nothing is installed for it."""
+    """Run a target as from a shell, even where `make test` runs this; nothing is installed."""
     here = [f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed"]
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         ["make", *here, *words],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env={**shell, **(env or {})},
         capture_output=True,
         text=True,
         check=False,
