@@ -3,10 +3,9 @@
 A folder holds `train_images.npy`, `train_labels.npy`, `test_images.npy`, `test_labels.npy` and
 `meta.json`. It appears under its name in one rename, complete or not at all. The images of a split
 lie in the order of their SHA-256, so the arrays, their revision and every run on them depend on the
-images and not on the order in which a source lists them. `meta.json` carries a
-SHA-256 of each array and of itself, and the stamp (size, mtime, ctime) that each file had when its
-content was last verified: hashing 180 MB at every start takes too long, so the content is hashed
-again only where a stamp differs.
+images and not on the order in which a source lists them. `meta.json` has a checksum of itself and
+the SHA-256 of each array, and the stamp (size, mtime, ctime) that each file had when its content
+was last verified: an array is hashed again only where its stamp differs.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -58,36 +58,40 @@ class Cache:
 
     Attributes:
         path: the folder.
-        name: of the data set, with an absolute path where it has one.
-        source: identity of the data from which it was made.
-        revision: SHA-256 over the arrays and the number of classes.
-        whole: revision of the set that it is a subset of, without clients.
-        class_names: by label.
+        meta: content of `meta.json`: `name` of the data set, with an absolute path where it has
+            one; `source`, identity of the data from which it was made; `revision`, SHA-256 over the
+            arrays and the number of classes; `whole`, revision of the set that it is a subset of,
+            without clients; `class_names` by label.
         arrays: by the keys of `ARRAYS`, and `CLIENTS` where there are any; the images of a split in
             the order of their SHA-256.
     """
 
     path: Path
-    name: str
-    source: str
-    revision: str
-    whole: str
-    class_names: tuple[str, ...]
+    meta: Mapping[str, Any]
     arrays: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def revision(self) -> str:
+        """SHA-256 over the arrays and the number of classes."""
+        return str(self.meta["revision"])
 
 
 class CacheWriter:
-    """Writes the arrays of a cache folder block by block and hashes them on the way.
+    """Writes the arrays of a data set, block by block.
 
     Plain writes rather than a writable map: on a full disk they raise, where a map would kill the
     process with SIGBUS.
+
+    Attributes:
+        image_size: side of the squares that images become; None = they stay as they are.
+        num_rows: of each array that was written, by name.
     """
 
     def __init__(self, folder: Path) -> None:
         """Write into `folder`, which exists and is empty."""
         self._folder = folder
-        self.image_size: int | None = None  # images become squares of this size
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.image_size: int | None = None
+        self.num_rows: dict[str, int] = {}
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write a whole array at once."""
@@ -106,7 +110,7 @@ class CacheWriter:
         Raises:
             DataError: a block of another shape, or not `shape[0]` rows in all.
         """
-        dtype, file, rows = _dtype(name), self._folder / f"{name}.npy", 0
+        dtype, rows = _dtype(name), 0
         if self.image_size is not None and dtype == IMAGES:
             size = self.image_size
             shape = (*shape[:2], size, size)
@@ -114,8 +118,7 @@ class CacheWriter:
                 block[i : i + _BLOCK] for block in blocks for i in range(0, len(block), _BLOCK)
             )
             blocks = (fitted_block(part, size) for part in parts)
-        digest = _begin_digest(dtype, shape)
-        with file.open("wb") as out:
+        with (self._folder / f"{name}.npy").open("wb") as out:
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(out, header)
             for block in blocks:
@@ -124,15 +127,13 @@ class CacheWriter:
                         f"{name}: a block {block.dtype}{list(block.shape)} does not fit into"
                         f" {dtype}{list(shape)}"
                     )
-                data = _bytes_of(np.ascontiguousarray(block, dtype=dtype))
-                out.write(data)
-                digest.update(data)
+                out.write(np.ascontiguousarray(block, dtype=dtype).data)
                 rows += len(block)
             out.flush()
             os.fsync(out.fileno())
         if rows != shape[0]:
             raise DataError(f"{name}: {shape[0]} rows were announced but {rows} arrived")
-        self.entries[name] = {"shape": list(shape), "sha256": digest.hexdigest()}
+        self.num_rows[name] = rows
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -140,18 +141,10 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def content_sha256(array: npt.NDArray[Any]) -> str:
-    """SHA-256 over dtype, shape and data, the same that `CacheWriter` computes."""
-    digest = _begin_digest(array.dtype, array.shape)
-    digest.update(_bytes_of(array))
+    """SHA-256 over dtype, shape and data."""
+    digest = hashlib.sha256(f"{array.dtype.str}{list(array.shape)}".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _begin_digest(dtype: np.dtype[Any], shape: tuple[int, ...]) -> hashlib._Hash:
-    return hashlib.sha256(f"{dtype.str}{list(shape)}".encode())
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
 
 
 Write = Callable[[CacheWriter], tuple[str, ...]]
@@ -190,8 +183,21 @@ def ensure(
         cache, reason = _usable(path, source, verify)
         if cache is not None:
             return cache
+        if reason:
+            LOGGER.warning("data cache: %s; it must be built again", reason)
         require()
-        return _build_locked(path, name, source or "", write, verify, whole, reason)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.parent / f".{path.name}.lock"
+        held = lock_file(lock)
+        if held is None:
+            LOGGER.info("another process builds %s; waiting for it", path)
+            held = lock_file(lock, wait=True)
+        try:
+            # Another process may have been faster.
+            cache, _ = _usable(path, source, verify)
+            return cache or _build(path, name, source or "", write, whole)
+        finally:
+            release_lock(held)
     except DataError as err:
         if reason:
             raise DataError(f"{err}; and its cache cannot be used: {reason}") from err
@@ -233,57 +239,26 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
         array.setflags(write=False)
         arrays[name] = array
     if verify != "sizes" and any(stamps[n] != meta["arrays"][n]["stamp"] for n in stamps):
-        _renew_stamps(path, meta, stamps)
-    class_names = tuple(meta["class_names"])
-    return Cache(
-        path, meta["name"], meta["source"], meta["revision"], meta["whole"], class_names, arrays
-    )
+        for name, stamp in stamps.items():
+            meta["arrays"][name]["stamp"] = stamp
+        with suppress(DataError):  # a read-only cache works too; it is hashed at every start
+            write_meta(path, meta)
+    return Cache(path, meta, arrays)
 
 
-def _usable(
-    path: Path, source: str | None, verify: Verify, known: str = ""
-) -> tuple[Cache | None, str]:
-    """Return the cache if it can be used as it is, else None and the damage; "" for no damage.
-
-    `known` is damage that has been reported already.
-    """
+def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | None, str]:
+    """Return the cache if it can be used as it is, else None and the damage; "" for no damage."""
     if not path.exists():
         return None, ""
     try:
         cache = open_cache(path, verify=verify)
     except DataError as err:
-        if str(err) != known:
-            LOGGER.warning("data cache: %s; it must be built again", err)
         return None, str(err)
     if source is None:
-        LOGGER.warning("%s is gone; its cache %s is used", cache.name, path)
-    elif cache.source != source:
-        LOGGER.info("data cache: the source of %s has changed", path)
+        LOGGER.warning("%s is gone; its cache %s is used", cache.meta["name"], path)
+    elif cache.meta["source"] != source:
         return None, ""
     return cache, ""
-
-
-def _build_locked(
-    path: Path,
-    name: str,
-    source: str,
-    write: Write,
-    verify: Verify,
-    whole: str | None,
-    damage: str,
-) -> Cache:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.parent / f".{path.name}.lock"
-    held = lock_file(lock)
-    if held is None:
-        LOGGER.info("another process builds %s; waiting for it", path)
-        held = lock_file(lock, wait=True)
-    try:
-        # Another process may have been faster.
-        cache, _ = _usable(path, source, verify, damage)
-        return cache or _build(path, name, source, write, whole)
-    finally:
-        release_lock(held)
 
 
 def _build(path: Path, name: str, source: str, write: Write, whole: str | None) -> Cache:
@@ -298,7 +273,15 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
         fresh.mkdir()
         class_names = write(CacheWriter(given))
         _check_consistent(name, given, len(class_names))
-        entries = _write_in_order(given, fresh)
+        _write_in_order(given, fresh)
+        entries: dict[str, dict[str, Any]] = {}
+        for file in fresh.iterdir():
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+            entries[file.stem] = {
+                "shape": list(array.shape),
+                "sha256": content_sha256(array),
+                "stamp": stamp_of(file),
+            }
         parts = [*(entries[n]["sha256"] for n in ARRAYS), str(len(class_names))]
         plain = revision = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if CLIENTS in entries:
@@ -311,7 +294,7 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
             "class_names": list(class_names),
             "revision": revision,
             "whole": whole or plain,
-            "arrays": {n: {**entries[n], "stamp": stamp_of(fresh / f"{n}.npy")} for n in entries},
+            "arrays": entries,
         }
         write_meta(fresh, meta)
         if path.is_dir():  # stays in the temporary folder until the new one is in place
@@ -324,7 +307,7 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
     return open_cache(path, verify="sizes")
 
 
-def _write_in_order(given: Path, fresh: Path) -> dict[str, dict[str, Any]]:
+def _write_in_order(given: Path, fresh: Path) -> None:
     """Copy the arrays of one folder into another, the images of each split sorted by SHA-256.
 
     Memory stays at one block of images. Images with the same hash are the same, labels included;
@@ -351,7 +334,6 @@ def _write_in_order(given: Path, fresh: Path) -> dict[str, dict[str, Any]]:
         writer.put(f"{split}_labels", labels[order])
         if clients is not None:
             writer.put(CLIENTS, clients[order])
-    return writer.entries
 
 
 def _given(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -404,16 +386,6 @@ def _check_consistent(name: str, folder: Path, num_classes: int) -> None:
             f"{name}: training images are {shapes['train']} (C, H, W) but test images"
             f" {shapes['test']}; they must agree"
         )
-
-
-def _renew_stamps(path: Path, meta: dict[str, Any], stamps: Mapping[str, list[int]]) -> None:
-    """Record the new stamps of files whose content has just been verified."""
-    for name, stamp in stamps.items():
-        meta["arrays"][name]["stamp"] = stamp
-    try:
-        write_meta(path, meta)
-    except DataError as err:  # a read-only cache works too; it is hashed at every start
-        LOGGER.info("data cache: stamps of %s cannot be renewed (%s)", path, err)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

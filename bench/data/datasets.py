@@ -12,7 +12,6 @@ A data set is what it contains: its revision identifies it. A set whose content 
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 from collections.abc import Callable, Mapping
@@ -48,8 +47,6 @@ from fedbench.bench.data.sources.base import (
 )
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.system.errors import ConfigError, DataError
-
-LOGGER = logging.getLogger(__name__)
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
@@ -134,7 +131,7 @@ def load_dataset(
         DataError: the data set is missing or torn; the message says what to do.
     """
     whole = _load(name, data_dir, reading, progress=progress)
-    content = _name_of(whole.name, whole.whole, _sizes(whole), cache_root(data_dir))
+    content = _name_of(whole.meta, cache_root(data_dir))
     dataset = _dataset(content, whole)
     train, test = len(dataset.train_labels), len(dataset.test_labels)
     for which, size, total in (("train", train_subset, train), ("test", test_subset, test)):
@@ -155,11 +152,12 @@ def load_dataset(
             writer.put(f"{split}_labels", labels[chosen])
             if split == "train" and CLIENTS in whole.arrays:
                 writer.put(CLIENTS, whole.arrays[CLIENTS][chosen])
-        return whole.class_names
+        return dataset.class_names
 
     path = whole.path.with_name(f"{whole.path.name}-train{sizes['train']}-test{sizes['test']}")
     source = f"subset/{whole.revision}/{sizes['train']}/{sizes['test']}"
-    return _dataset(content, ensure(path, whole.name, source, write, whole=whole.whole))
+    cache = ensure(path, whole.meta["name"], source, write, whole=dataset.whole)
+    return _dataset(content, cache)
 
 
 def prepare(
@@ -186,9 +184,9 @@ def prepare(
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
     cache = _load(name, data_dir, reading, download=download, verify="content", progress=progress)
-    sizes = _sizes(cache)
-    content = _name_of(cache.name, cache.whole, sizes, cache_root(data_dir))
-    return PreparedDataset(cache.path, cache.revision, content, *sizes[2:])
+    name = _name_of(cache.meta, cache_root(data_dir))
+    sizes = (len(cache.arrays[labels]) for labels in ("train_labels", "test_labels"))
+    return PreparedDataset(cache.path, cache.revision, name, *sizes)
 
 
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
@@ -206,23 +204,7 @@ def reopen(path: Path, revision: str | None = None, name: str | None = None) -> 
     cache = open_cache(path, verify="sizes")
     if revision is not None and cache.revision != revision:
         raise DataError(f"{path} was rebuilt from changed data while it was in use; start again")
-    name = name or _name_of(cache.name, cache.whole, _sizes(cache), path.parent)
-    return _dataset(name, cache)
-
-
-def cached_labels(
-    revision: str, data_dir: Path | None = None
-) -> tuple[npt.NDArray[np.int64], tuple[str, ...], npt.NDArray[np.int64] | None] | None:
-    """Return training labels, class names and given clients of a set that some cache holds.
-
-    Args:
-        revision: `Dataset.revision`.
-        data_dir: see `load_dataset`.
-    """
-    dataset = cached_dataset(revision, data_dir)
-    if dataset is None:
-        return None
-    return dataset.train_labels, dataset.class_names, dataset.train_clients
+    return _dataset(name or _name_of(cache.meta, path.parent), cache)
 
 
 def cached_dataset(revision: str, data_dir: Path | None = None) -> Dataset | None:
@@ -280,8 +262,7 @@ class Contents:
     def __call__(self, name: str, reading: Reading = PLAIN) -> str:
         """Return the name of a data set's content; `hub:FOLDER` if the content is not known.
 
-        A name without a path is returned as it is. A folder that has the name of a known set but
-        not its content is logged as a warning.
+        A name without a path is returned as it is.
 
         Args:
             name: `data.name` of a configuration.
@@ -299,28 +280,8 @@ class Contents:
     def _look_up(self, name: str, reading: Reading) -> str:
         root = cache_root(self._data_dir)
         if self._build:
-            cache = _load(name, self._data_dir, reading)
-            full_name, revision, sizes = cache.name, cache.whole, _sizes(cache)
-        else:
-            meta = self._prepared(name, reading, root)
-            full_name, revision, sizes = meta["name"], meta["whole"], _recorded_sizes(meta)
-        content = _name_of(full_name, revision, sizes, root)
-        folder = Path(full_name.partition(":")[2]).name.lower().replace("_", "-")
-        for known in (name for name, entry in SOURCES.items() if entry.size):
-            if content != known and folder.replace("-", "") == known.replace("-", ""):
-                there = known in REVISIONS.values() or known in _references(root).values()
-                LOGGER.warning(
-                    "%s is called %s, but its content (revision %s) %s; it counts as %s",
-                    name,
-                    known,
-                    revision[:8],
-                    "is another"
-                    if there
-                    else f"is not known; `{prepare_command(known, self._data_dir)}` gets {known} to"
-                    " compare with",
-                    content,
-                )
-        return content
+            return _name_of(_load(name, self._data_dir, reading).meta, root)
+        return _name_of(self._prepared(name, reading, root), root)
 
     def _prepared(self, name: str, reading: Reading, root: Path) -> dict[str, Any]:
         """Return the description of a cache that is there and up to date."""
@@ -337,51 +298,39 @@ class Contents:
         )
 
 
-def _name_of(
-    full_name: str, revision: str, sizes: tuple[int, tuple[int, ...], int, int], root: Path
-) -> str:
+def _name_of(meta: Mapping[str, Any], root: Path) -> str:
     """Return the name of a whole data set by its content, else one that has its folder."""
+    full_name, revision = meta["name"], meta["whole"]
     kind, colon, path = full_name.partition(":")
     if revision in REVISIONS:
         return REVISIONS[revision]
-    if _is_reference(full_name, sizes) or full_name in entries().keys() - SOURCES.keys():
-        return kind
+    if _is_reference(meta) or full_name in entries().keys() - SOURCES.keys():
+        return str(kind)
     references = _references(root)
     if revision in references:
         return references[revision]
     return f"{kind}:{Path(path).name}" if colon else f"raw:{kind}"
 
 
-def _is_reference(full_name: str, sizes: tuple[int, tuple[int, ...], int, int]) -> bool:
+def _is_reference(meta: Mapping[str, Any]) -> bool:
     """True for a set that is known by its source: its official files, all of them."""
-    kind = full_name.partition(":")[0]
-    return kind in SOURCES and SOURCES[kind].size == sizes and kind not in REVISIONS.values()
+    kind = meta["name"].partition(":")[0]
+    train, test = (meta["arrays"][f"{split}_images"]["shape"] for split in ("train", "test"))
+    size = len(meta["class_names"]), tuple(train[1:]), train[0], test[0]
+    return kind in SOURCES and SOURCES[kind].size == size and kind not in REVISIONS.values()
 
 
 def _references(root: Path) -> dict[str, str]:
     """Map revisions to names for the sets in a data folder that are known by their source."""
     references = {}
     for name, entry in SOURCES.items():
-        if entry.size is None:
-            continue
-        key = entry.make(Request(name, root, PLAIN, "", False)).key
-        with suppress(DataError):
-            meta = read_meta(root / key)
-            if _is_reference(meta["name"], _recorded_sizes(meta)):
-                references[meta["revision"]] = meta["name"].partition(":")[0]
+        if entry.size is not None:
+            key = entry.make(Request(name, root, PLAIN, "", False)).key
+            with suppress(DataError):
+                meta = read_meta(root / key)
+                if _is_reference(meta):
+                    references[meta["revision"]] = meta["name"].partition(":")[0]
     return references
-
-
-def _sizes(cache: Cache) -> tuple[int, tuple[int, ...], int, int]:
-    """Classes, image shape and numbers of training and test images."""
-    train, test = cache.arrays["train_images"], cache.arrays["test_images"]
-    return len(cache.class_names), tuple(train.shape[1:]), len(train), len(test)
-
-
-def _recorded_sizes(meta: Mapping[str, Any]) -> tuple[int, tuple[int, ...], int, int]:
-    """Return the same from the description of a cache."""
-    train, test = (meta["arrays"][f"{split}_images"]["shape"] for split in ("train", "test"))
-    return len(meta["class_names"]), tuple(train[1:]), train[0], test[0]
 
 
 def _load(
@@ -400,7 +349,7 @@ def _load(
         writer.image_size = reading.image_size
         class_names = source.write(writer, progress)
         if reading.client_file is not None:
-            (count,) = writer.entries["train_labels"]["shape"]
+            count = writer.num_rows["train_labels"]
             writer.put(CLIENTS, read_clients(reading.client_file, count))
         return class_names
 
@@ -471,9 +420,9 @@ def _dataset(name: str, cache: Cache) -> Dataset:
     return Dataset(
         name,
         cache.revision,
-        cache.whole,
+        cache.meta["whole"],
         **{name: cache.arrays[name] for name in ARRAYS},
         train_clients=cache.arrays.get(CLIENTS),
-        class_names=cache.class_names,
+        class_names=tuple(cache.meta["class_names"]),
         path=cache.path,
     )

@@ -137,18 +137,14 @@ class Partition:
         """
         from fedbench.bench.system import tensor_files
 
-        if not path.is_file():
-            raise DataError(f"no partition file {path}; make it again")
         try:
             meta, tensors = tensor_files.read(path)
+            if meta.pop("format", None) != _FORMAT:
+                raise ValueError(f"not of format {_FORMAT}")
         except (OSError, ValueError) as err:
             raise DataError(
-                f"partition file {path} is torn or altered: {err}; delete it, and it is made again"
+                f"partition file {path} cannot be read ({err}); delete it, and it is made again"
             ) from err
-        if meta.pop("format", None) != _FORMAT:
-            raise DataError(
-                f"{path} is not a partition of format {_FORMAT}; delete it, and it is made again"
-            )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         for array in arrays.values():
             array.flags.writeable = False

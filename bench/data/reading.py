@@ -104,89 +104,81 @@ def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     Raises:
         DataError: the file cannot be read, has not one client per image, or leaves a client out.
     """
+    import pyarrow as pa
+
     place = f"data.partition_file: {file}"
-    if file.suffix == ".parquet":
-        clients = _parquet_clients(file, place)
-    elif file.suffix == ".json":
-        clients = _json_clients(file, place, num_images)
-    else:
-        raise DataError(f"{place} must end in .json or .parquet")
-    if len(clients) != num_images:
-        raise DataError(
-            f"{place} has clients of {len(clients):,} images, but there are {num_images:,}"
-            " training images; needed is one client per image, in the order of the source"
-        )
-    if clients.min() < 0:
-        image = int(np.argmin(clients))
-        raise DataError(f"{place}: image {image} has client {clients[image]}; allowed: 0, 1, 2, …")
-    used = np.unique(clients)
-    if used[-1] != len(used) - 1:
-        empty = int(np.flatnonzero(used != np.arange(len(used)))[0])
-        raise DataError(
-            f"{place}: the largest client is {used[-1]}, but client {empty} has no image; number"
-            " clients 0, 1, 2, … without gaps"
-        )
+    try:
+        if file.suffix == ".parquet":
+            clients = _parquet_clients(file)
+        elif file.suffix == ".json":
+            clients = _json_clients(file, num_images)
+        else:
+            raise ValueError("its name must end in .json or .parquet")
+        _check_clients(clients, num_images)
+    except (OSError, ValueError, RecursionError, pa.ArrowException) as err:
+        raise DataError(f"{place} cannot be read ({str(err).splitlines()[0]})") from err
     return clients
 
 
-def _parquet_clients(file: Path, place: str) -> npt.NDArray[np.int64]:
+def _parquet_clients(file: Path) -> npt.NDArray[np.int64]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pq.read_table(file)
-    except (pa.ArrowException, OSError) as err:
-        raise DataError(f"{place} cannot be read as Parquet ({str(err).splitlines()[0]})") from err
+    table = pq.read_table(file)
     if "client" not in table.column_names or not pa.types.is_integer(table["client"].type):
-        raise DataError(
-            f"{place} needs a column 'client' of integers; found: {', '.join(table.column_names)}"
-        )
+        found = ", ".join(table.column_names)
+        raise ValueError(f"it needs a column 'client' of integers; found: {found}")
     if table["client"].null_count:
         row = table["client"].is_null().to_pylist().index(True)
-        raise DataError(f"{place}: image {row} has no client")
+        raise ValueError(f"image {row} has no client")
     return np.asarray(table["client"].to_numpy(), np.int64)
 
 
-def _json_clients(file: Path, place: str, num_images: int) -> npt.NDArray[np.int64]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as err:
-        raise DataError(f"{place} cannot be read as JSON ({err})") from err
+def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
+    content = json.loads(file.read_text(encoding="utf-8"))
     if isinstance(content, list):
-        return _integers(content, place)
+        return _integers(content)
     if not isinstance(content, dict) or not all(isinstance(v, list) for v in content.values()):
-        raise DataError(
-            f"{place} must have a list of clients, one per image, or an object with a list of"
-            " images per client"
+        raise ValueError(
+            "it must have a list of clients, one per image, or an object with a list of images per"
+            " client"
         )
-    clients = np.full(num_images, -1, np.int64)
-    for name, listed in content.items():
-        images = _integers(listed, f"{place}, client {name}")
-        if not re.fullmatch(r"\d{1,9}", name):
-            raise DataError(f"{place}: client {name!r} is no number; allowed: 0, 1, 2, …")
-        if len(images) and not 0 <= images.min() <= images.max() < num_images:
-            raise DataError(
-                f"{place}: client {name} has images {images.min()}..{images.max()};"
-                f" allowed: 0..{num_images - 1}"
-            )
-        twice = images[clients[images] >= 0]
-        if len(twice) or len(np.unique(images)) < len(images):
-            image = twice[0] if len(twice) else images[np.argmax(np.bincount(images)[images] > 1)]
-            raise DataError(f"{place}: image {image} has two clients, the second is {name}")
-        clients[images] = int(name)
-    if (left := np.flatnonzero(clients < 0)).size:
-        raise DataError(
-            f"{place}: {left.size:,} of {num_images:,} images have no client, image {left[0]} the"
-            " first"
-        )
+    images = _integers([image for listed in content.values() for image in listed])
+    if len(images) and not 0 <= images.min() <= images.max() < num_images:
+        raise ValueError(f"images {images.min()}..{images.max()}; allowed: 0..{num_images - 1}")
+    times = np.bincount(images, minlength=num_images)
+    if (wrong := np.flatnonzero(times != 1)).size:
+        raise ValueError(f"image {wrong[0]} has {times[wrong[0]]} clients; needed: one")
+    clients = np.empty(num_images, np.int64)
+    clients[images] = np.repeat([_number(name) for name in content], [*map(len, content.values())])
     return clients
 
 
-def _integers(values: list[Any], place: str) -> npt.NDArray[np.int64]:
+def _number(name: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", name):
+        raise ValueError(f"client {name!r} is no number; allowed: 0, 1, 2, …")
+    return int(name)
+
+
+def _integers(values: list[Any]) -> npt.NDArray[np.int64]:
     for position, value in enumerate(values):
         if type(value) is not int or abs(value) > 2**31:
-            raise DataError(f"{place}: entry {position} is {value!r}, not a whole number")
+            raise ValueError(f"entry {position} is {value!r}, not a whole number")
     return np.array(values, np.int64)
+
+
+def _check_clients(clients: npt.NDArray[np.int64], num_images: int) -> None:
+    if len(clients) != num_images:
+        raise ValueError(
+            f"it has clients of {len(clients):,} images, but there are {num_images:,} training"
+            " images; needed is one client per image, in the order of the source"
+        )
+    used = np.unique(clients)
+    if (wrong := np.flatnonzero(used != np.arange(len(used)))).size:
+        raise ValueError(
+            f"it has client {used[wrong[0]]}, but none is {wrong[0]}; number clients 0, 1, 2, …"
+            " without gaps"
+        )
 
 
 def fitted(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:

@@ -29,26 +29,23 @@ class TorchvisionSet:
     Attributes:
         key: name of the set and of its cache.
         class_name: torchvision's class.
-        num_classes: for sets whose class has no names of them.
-        image_shape: (C, H, W).
-        num_images: of both splits.
+        size: classes, (C, H, W), training and test images.
         split_argument: whether the class takes split="train" instead of train=True.
         parts: torchvision's splits that training images come from.
-        raw: folder of the downloads.
-        command: shell command that prepares the set.
-        download: whether the network may be used.
+        request: folder, command, and whether the network may be used.
     """
 
     key: str
     class_name: str
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    num_images: int
+    size: tuple[int, tuple[int, int, int], int, int]
     split_argument: bool
     parts: tuple[str, ...]
-    raw: Path
-    command: str
-    download: bool
+    request: Request
+
+    @property
+    def raw(self) -> Path:
+        """Folder of the downloads."""
+        return self.request.root / "raw"
 
     def identity(self) -> str:
         """Return a constant: torchvision checks its downloads against fixed checksums."""
@@ -56,12 +53,13 @@ class TorchvisionSet:
 
     def require(self) -> None:
         """Raise `DataError` with the command to run when there are no raw files."""
-        if not self.download and not self.raw.is_dir():
+        if not self.request.download and not self.raw.is_dir():
             raise self._missing()
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
         names: tuple[str, ...] = ()
+        num_classes, image_shape, *counts = self.size
         done = 0
         for split, parts in (("train", self.parts), ("test", ("test",))):
             blocks, labels = [], []
@@ -70,7 +68,7 @@ class TorchvisionSet:
                 images = np.asarray(dataset.data)
                 if images.ndim == 3:  # grey, without a channel dimension
                     images = images[:, None]
-                elif images.shape[1:] != self.image_shape:  # channels last
+                elif images.shape[1:] != image_shape:  # channels last
                     images = images.transpose(0, 3, 1, 2)
                 targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
                 blocks.append(images)
@@ -79,9 +77,9 @@ class TorchvisionSet:
             shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
             writer.put_blocks(f"{split}_images", shape, blocks)
             writer.put(f"{split}_labels", np.concatenate(labels))
-            names = tuple(getattr(dataset, "classes", None) or map(str, range(self.num_classes)))
+            names = tuple(getattr(dataset, "classes", None) or map(str, range(num_classes)))
             if progress is not None:
-                progress(done, self.num_images)
+                progress(done, sum(counts))
         return names
 
     def _open(self, split: str) -> Any:
@@ -98,10 +96,10 @@ class TorchvisionSet:
             # torchvision prints to stdout, which is for results.
             with contextlib.redirect_stdout(sys.stderr):
                 return getattr(datasets, self.class_name)(
-                    str(self.raw), download=self.download, **kwargs
+                    str(self.raw), download=self.request.download, **kwargs
                 )
         except broken as err:
-            if not self.download:
+            if not self.request.download:
                 raise self._missing() from err
             raise DataError(
                 f"{self.key} could not be downloaded or read ({first_line(err)}); without a network"
@@ -114,7 +112,7 @@ class TorchvisionSet:
     def _missing(self) -> DataError:
         return DataError(
             f"data set {self.key!r} is not in the cache, and no intact files of it are in"
-            f" {self.raw}; run: {self.command}"
+            f" {self.raw}; run: {self.request.command}"
         )
 
 
@@ -127,19 +125,7 @@ def _register(
     parts: tuple[str, ...] = ("train",),
 ) -> None:
     def make(request: Request) -> TorchvisionSet:
-        num_classes, image_shape, *counts = size
-        return TorchvisionSet(
-            name,
-            class_name,
-            num_classes,
-            image_shape,
-            sum(counts),
-            split_argument,
-            parts,
-            request.root / "raw",
-            request.command,
-            request.download,
-        )
+        return TorchvisionSet(name, class_name, size, split_argument, parts, request)
 
     SOURCES[name] = Entry(make, size=size)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.data.datasets import cached_labels
+from fedbench.bench.data.datasets import cached_dataset
 from fedbench.bench.data.partition import make_partition, summary
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import FedbenchError
@@ -38,17 +38,23 @@ def partitions(
     records, missing = [], []
     for row in [*by_settings.values()][:MAX_PARTITIONS]:
         try:
-            cached = cached_labels(row.dataset_revision, data_dir)
-            if cached is None:
+            dataset = cached_dataset(row.dataset_revision, data_dir)
+            if dataset is None:
                 missing.append(
                     f"Clients of {row.dataset} are not shown: its labels are not in the data cache,"
                     " or of another revision; fedbench data prepare fills the cache."
                 )
                 continue
-            labels, class_names, clients = cached
-            config = row.config
+            labels, config = dataset.train_labels, row.config
             record = summary(
-                make_partition(labels, len(class_names), config.data, config.seed, clients), labels
+                make_partition(
+                    labels,
+                    dataset.num_classes,
+                    config.data,
+                    config.seed,
+                    dataset.train_clients,
+                ),
+                labels,
             )
         except FedbenchError as error:
             missing.append(
@@ -61,7 +67,7 @@ def partitions(
             {
                 "title": f"{title} · {record['num_clients']:,} clients · seed {row.seed}",
                 "num_clients": record["num_clients"],
-                "class_names": list(class_names),
+                "class_names": list(dataset.class_names),
                 "counts": record["class_counts"][:MAX_CLIENTS],
                 "classes_per_client": record["classes_per_client"]["ge_1pct_mean"],
             }

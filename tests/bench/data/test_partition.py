@@ -65,18 +65,18 @@ def test_a_torn_or_altered_file_is_found(tmp_path: Path) -> None:
     assert Partition.load(path).num_examples == 40
     for end in range(0, len(body), 7):
         path.write_bytes(body[:end])
-        with pytest.raises(DataError, match="torn or altered"):
+        with pytest.raises(DataError, match=str(path)):
             Partition.load(path)
     path.write_bytes(body + b"x")
-    with pytest.raises(DataError, match="torn or altered"):
+    with pytest.raises(DataError, match=str(path)):
         Partition.load(path)
     for place in range(0, len(body), 3):
         altered = bytearray(body)
         altered[place] ^= 0x15
         path.write_bytes(altered)
-        with pytest.raises(DataError, match=r"torn or altered|not a partition of format"):
+        with pytest.raises(DataError, match=str(path)):
             Partition.load(path)
-    with pytest.raises(DataError, match="no partition file"):
+    with pytest.raises(DataError, match="absent"):
         Partition.load(tmp_path / "absent")
 
 
@@ -84,7 +84,7 @@ def test_another_format_version_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("fedbench.bench.data.partition._FORMAT", 2)
     make_partition(CIFAR10[:40], 10, config("iid", num_clients=3), seed=1).save(tmp_path / "p")
     monkeypatch.undo()
-    with pytest.raises(DataError, match="not a partition of format 1"):
+    with pytest.raises(DataError, match="format 1"):
         Partition.load(tmp_path / "p")
 
 

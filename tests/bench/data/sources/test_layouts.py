@@ -417,41 +417,38 @@ def test_another_partition_file_is_another_revision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        (CLIENTS[1:], "clients of 47 images, but there are 48 training images"),
-        ([*CLIENTS[1:], -2], "image 47 has client -2; allowed: 0, 1, 2"),
-        ([c * 2 for c in CLIENTS], "the largest client is 6, but client 1 has no image"),
-        ([*CLIENTS[1:], 1.5], "entry 47 is 1.5, not a whole number"),
-        ({**BY_CLIENT, "3": [3, 7]}, "10 of 48 images have no client, image 11 the first"),
-        ({**BY_CLIENT, "4": [5]}, "image 5 has two clients"),
-        ({**BY_CLIENT, "4": [48]}, r"client 4 has images 48\.\.48; allowed: 0\.\.47"),
-        ({"me": [0]}, "client 'me' is no number"),
-        (7, "must have a list of clients, one per image, or an object"),
+        (CLIENTS[1:], "47 images"),
+        ([*CLIENTS[1:], -2], "client -2"),
+        ([c * 2 for c in CLIENTS], "client 2"),
+        ([*CLIENTS[1:], 1.5], "entry 47"),
+        ({**BY_CLIENT, "3": [3, 7]}, "image 11 has 0 clients"),
+        ({**BY_CLIENT, "4": [5]}, "image 5 has 2 clients"),
+        ({**BY_CLIENT, "4": [48]}, "48"),
+        ({"me": [*range(COUNT)]}, "'me'"),
+        (7, "list of clients"),
+        (pa.table({"owner": CLIENTS}), "owner"),
+        (pa.table({"client": [*CLIENTS[1:], None]}), "image 47"),
+        ("no JSON", "JSON|char"),
     ],
 )
-def test_a_partition_file_with_mistakes(content: Any, message: str, tmp_path: Path) -> None:
+def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path) -> None:
     file = tmp_path / "clients.json"
-    file.write_text(json.dumps(content))
-    reading = Reading(client_file=file)
-    with pytest.raises(DataError, match=message):
-        load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=reading)
+    if isinstance(content, pa.Table):
+        pq.write_table(content, file := file.with_suffix(".parquet"))
+    else:
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(DataError, match=rf"data\.partition_file: .*{named}"):
+        load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=Reading(client_file=file))
 
 
-def test_parquet_partitions_with_mistakes(tmp_path: Path) -> None:
-    name = both(tmp_path / "set")
-    for column, values, message in (
-        ("owner", CLIENTS, "needs a column 'client' of integers; found: owner"),
-        ("client", [*CLIENTS[1:], None], "image 47 has no client"),
-    ):
-        file = tmp_path / "clients.parquet"
-        pq.write_table(pa.table({column: values}), file)
-        with pytest.raises(DataError, match=message):
-            load_dataset(name, tmp_path / "data", reading=Reading(client_file=file))
+@pytest.mark.parametrize("file", ["absent.json", "clients.csv"])
+def test_what_is_no_partition_file(file: str, tmp_path: Path) -> None:
     (tmp_path / "clients.csv").write_text("0")
-    for missing, message in (("no.json", "cannot be read"), ("clients.csv", "must end in")):
-        with pytest.raises(DataError, match=f"data.partition_file: .*{message}"):
-            load_dataset(name, tmp_path, reading=Reading(client_file=tmp_path / missing))
+    reading = Reading(client_file=tmp_path / file)
+    with pytest.raises(DataError, match=rf"data\.partition_file: .*{file}"):
+        load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=reading)
 
 
 def test_images_without_labels_are_trained_on_and_not_probed(tmp_path: Path) -> None:
