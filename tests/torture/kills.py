@@ -70,8 +70,8 @@ SHARES = (2, 6, 2)
 """Weight of each moment in the draw of the next kill."""
 KINDS = ("driver", "hangup", "terminal", "worker", "raylet", "gcs_server")
 """Kills of a sweep with a Ray of its own; on a cluster there is also "node"."""
-CODES = {"driver": {-9}, "hangup": {143}, "raylet": {0, 3}, "gcs_server": {0, 3}}
-"""Exit codes after a kill; a driver may just have had its last cell."""
+CODES = {"driver": {-9}, "hangup": {0, 143}, "raylet": {0, 3}, "gcs_server": {0, 3}}
+"""Exit codes after a kill; 0 where the last cell had just ended, so that nothing was cut short."""
 POLL_SECONDS, LONGEST_SECONDS = 0.05, 1200.0
 KILLS_PER_SWEEP = 4
 """More would mostly hit the last cell; a cell whose process died five times counts as failed."""
