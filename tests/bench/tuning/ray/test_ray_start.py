@@ -27,7 +27,7 @@ def test_what_ray_raises_at_its_start(error: Exception, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("ray.init", init)
     with (
-        pytest.raises(ResourceError, match=f"Ray does not start: {error}; `fedbench doctor`"),
+        pytest.raises(ResourceError, match=f"{error}.*`fedbench doctor`"),
         ray_session(),
     ):
         raise AssertionError("it has started")
