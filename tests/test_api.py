@@ -46,7 +46,7 @@ def test_every_public_name_exists_where_it_is_announced() -> None:
         value = getattr(fedbench, name)
         if name != "__version__":
             assert getattr(importlib.import_module(value.__module__), name) is value
-    with pytest.raises(AttributeError, match="has no attribute 'tunes'"):
+    with pytest.raises(AttributeError, match="'tunes'"):
         _ = fedbench.tunes  # type: ignore[attr-defined]
 
 
@@ -84,9 +84,7 @@ def test_keyword_names_are_a_contract(name: str) -> None:
 
 
 def test_a_misspelt_keyword_is_named_with_its_nearest() -> None:
-    with pytest.raises(
-        TypeError, match=r"tune\(\) has no argument 'trails'; did you mean 'trials'"
-    ):
+    with pytest.raises(TypeError, match=r"'trails'.*'trials'"):
         fedbench.tune("simclr", trails=4)
 
 
@@ -105,7 +103,7 @@ def test_run_returns_a_record_and_prints_nothing(
 def test_run_takes_a_configuration(store: Path, result: fedbench.RunResult) -> None:
     same = fedbench.run(result.config, store=fedbench.Store(store))
     assert (same.run_id, same.stored_before) == (result.run_id, True)
-    with pytest.raises(fedbench.ConfigError, match="a RunConfig is complete"):
+    with pytest.raises(fedbench.ConfigError, match="RunConfig"):
         fedbench.run(result.config, seed=3, store=store)
 
 
@@ -191,9 +189,9 @@ def test_export_and_load(result: fedbench.RunResult, store: Path, tmp_path: Path
 
 
 def test_errors_are_fedbench_errors(tmp_path: Path) -> None:
-    with pytest.raises(fedbench.UnknownNameError, match="unknown method 'simcrl'"):
+    with pytest.raises(fedbench.UnknownNameError, match="'simcrl'"):
         fedbench.run("simcrl", store=tmp_path)
-    with pytest.raises(fedbench.FedbenchError, match="unknown grid 'none'"):
+    with pytest.raises(fedbench.FedbenchError, match="'none'"):
         fedbench.sweep("none", store=tmp_path, dry_run=True)
     with pytest.raises(fedbench.ConfigError, match="--trials"):
         fedbench.tune("simclr", trials=0, store=tmp_path)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbench.bench.evaluation.features import Labels, check_examples
+from fedbench.bench.evaluation.features import Labels, class_tensor
 from fedbench.bench.evaluation.metrics import Metric, register
 
 for _name in ("angle_mean", "angle_median", "angle_centred_mean", "angle_centred_median"):
@@ -36,12 +36,8 @@ def class_angles(
 
     Returns:
         float64 (C (C - 1) / 2,) in [0, 180] on the CPU; pairs with a mean of length 0 are left out.
-
-    Raises:
-        EvaluationError: if shapes or labels do not fit together.
-        NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
-    classes = check_examples("class angles", features, labels, num_classes)
+    classes = class_tensor(labels, features.device)
     shape = num_classes, features.shape[1]
     sums = torch.zeros(shape, dtype=torch.float64, device=features.device)
     sums.index_add_(0, classes, features.double())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.evaluation.features import EvaluationError, encode_batch, extract
+from fedbench.bench.evaluation.features import encode_batch, extract
 from fedbench.bench.evaluation.metrics import Metric, register
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.seeding import numpy_generator
@@ -112,15 +112,7 @@ def feature_spread(features: Tensor) -> FeatureSpread | None:
     Args:
         features: (N, D) with N >= 2 and D >= 1; some thousand rows are enough, copies of them are
             held in double precision.
-
-    Raises:
-        EvaluationError: for another shape.
     """
-    if features.ndim != 2 or len(features) < 2 or features.shape[1] < 1:
-        raise EvaluationError(
-            f"features of shape {tuple(features.shape)}; collapse is judged on (N, D) with "
-            "N >= 2 and D >= 1"
-        )
     if not all_finite(features):
         return None
     values = features.double()
@@ -179,15 +171,7 @@ def relative_movement(before: Tensor, after: Tensor) -> float:
     Args:
         before: (P,) weights at the start.
         after: (P,) weights at the end.
-
-    Raises:
-        EvaluationError: if the shapes differ.
     """
-    if before.shape != after.shape:
-        raise EvaluationError(
-            f"weights of shape {tuple(before.shape)} and {tuple(after.shape)}; "
-            "movement is measured between two states of one model"
-        )
     moved = float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
     length = float(torch.linalg.vector_norm(before, dtype=torch.float64))
     if length == 0.0 and moved > 0.0:

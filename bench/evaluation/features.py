@@ -1,4 +1,4 @@
-"""Features of many images from one encoder, and the checks shared by all evaluations."""
+"""Features of many images from one encoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.system import seeding
 from fedbench.bench.system.compute import all_finite
-from fedbench.bench.system.errors import FedbenchError
+from fedbench.bench.system.errors import FedbenchError, PluginError
 
 Encode: TypeAlias = Callable[[Tensor], Tensor]
 """Normalised float images (B, C, H, W) to features (B, D); in eval mode, on the images' device."""
@@ -25,11 +25,7 @@ Labels: TypeAlias = NDArray[Any] | Tensor
 """Class indices (N,), each in [0, num_classes)."""
 
 
-class EvaluationError(FedbenchError):
-    """Features, labels or images that cannot be evaluated."""
-
-
-class NonFiniteFeaturesError(EvaluationError):
+class NonFiniteFeaturesError(FedbenchError):
     """Features with NaN or infinity: the encoder diverged, and the run's row says so."""
 
 
@@ -57,11 +53,8 @@ def extract(
         float32 (N, D) on `device`, finite or not (see `all_finite`).
 
     Raises:
-        EvaluationError: without images, or if `encode` does not return one row per image.
+        PluginError: if `encode` does not return one row per image.
     """
-    check_positive("batch_size", batch_size)
-    if len(images) == 0:
-        raise EvaluationError("0 images given to the encoder; at least 1 is needed")
     features: Tensor | None = None
     for start in range(0, len(images), batch_size):
         rows = slice(start, min(start + batch_size, len(images)))
@@ -80,12 +73,7 @@ def clean(images: Tensor, view: str = "plain") -> Tensor:
     Args:
         images: uint8 (B, C, H, W).
         view: `plain` for [-1, 1] or `unit` for [0, 1].
-
-    Raises:
-        EvaluationError: for a view that draws, which would make features random.
     """
-    if view not in ("plain", "unit"):
-        raise EvaluationError(f"view {view!r} is not clean; use 'plain' or 'unit'")
     return make_view(view, images, seeding.generator(0, "clean-view"))
 
 
@@ -101,12 +89,12 @@ def encode_batch(encode: Encode, batch: Tensor, device: torch.device | str) -> T
         float32 (B, D) on `device`.
 
     Raises:
-        EvaluationError: if `encode` does not return one row of features per image.
+        PluginError: if `encode` does not return one row of features per image.
     """
     with torch.inference_mode():
         features = encode(batch.to(device, non_blocking=True))
     if features.ndim != 2 or len(features) != len(batch):
-        raise EvaluationError(
+        raise PluginError(
             f"the encoder returned shape {tuple(features.shape)} for {len(batch)} images; "
             f"it must return ({len(batch)}, D)"
         )
@@ -140,62 +128,7 @@ def check_finite(what: str, features: Tensor) -> None:
         )
 
 
-def check_examples(what: str, features: Tensor, labels: Labels, num_classes: int) -> Tensor:
-    """Check one labelled set of features.
-
-    Args:
-        what: the name of the set in error messages.
-        features: (N, D) with N, D >= 1.
-        labels: (N,), each in [0, num_classes).
-        num_classes: at least 1.
-
-    Returns:
-        The labels as an int64 tensor (N,) on the device of the features.
-
-    Raises:
-        EvaluationError: if the shapes do not fit or a label is out of range.
-        NonFiniteFeaturesError: if a feature is NaN or infinite.
-    """
-    if features.ndim != 2 or 0 in features.shape:
-        raise EvaluationError(
-            f"{what}: features of shape {tuple(features.shape)}; they must be (N, D) with N, D >= 1"
-        )
-    classes = check_labels(what, labels, len(features), num_classes)
-    check_finite(what, features)
-    return classes.to(features.device)
-
-
-def check_labels(what: str, labels: Labels, num_examples: int, num_classes: int) -> Tensor:
-    """Check labels that come without features; `check_examples` includes it.
-
-    Returns:
-        The labels as an int64 tensor (num_examples,) on the CPU.
-
-    Raises:
-        EvaluationError: if their number is wrong or one is outside [0, num_classes).
-    """
-    if not isinstance(labels, Tensor):
-        labels = torch.from_numpy(np.array(labels))
-    classes = labels.to("cpu", torch.int64)
-    if classes.shape != (num_examples,):
-        raise EvaluationError(
-            f"{what}: labels of shape {tuple(classes.shape)} for {num_examples} examples; "
-            "one label per example is needed"
-        )
-    low, high = int(classes.min()), int(classes.max())
-    if low < 0 or high >= num_classes:
-        raise EvaluationError(
-            f"{what}: labels from {low} to {high}; they must be in [0, {num_classes}), "
-            "so drop hidden labels (-1) first"
-        )
-    return classes
-
-
-def check_positive(name: str, value: float) -> None:
-    """Refuse zero, negative values and NaN.
-
-    Raises:
-        EvaluationError: naming the argument.
-    """
-    if not value > 0:
-        raise EvaluationError(f"{name}={value}; it must be positive")
+def class_tensor(labels: Labels, device: torch.device | str) -> Tensor:
+    """Return labels as int64 (N,) on a device."""
+    labels = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
+    return labels.to(device, torch.int64)

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedbench.bench.data.labels import few_per_class, hide_all
-from fedbench.bench.evaluation.features import Images, Labels, extract
+from fedbench.bench.evaluation.features import Images, Labels, class_tensor, extract
 from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.evaluation.sgd import (
     MOMENTUM,
-    check_images,
     initial_layer,
     layer_accuracy,
     train_on_views,
@@ -121,13 +120,7 @@ def finetune(
 
     Returns:
         Accuracy on all test images, in [0, 1]; NaN if the training diverged.
-
-    Raises:
-        EvaluationError: if images and labels do not fit together.
     """
-    targets, truth = check_images(
-        "fine-tuning", images, labels, test_images, test_labels, num_classes
-    )
     dim = extract(lambda x: encode(net.eval(), x), test_images[:1], device=device).shape[1]
     weight, bias = initial_layer(dim, num_classes, seed, device)
     trained = [p for p in net.parameters() if p.requires_grad]
@@ -138,7 +131,7 @@ def finetune(
         optimizer,
         lambda x: F.linear(encode(net, x), weight, bias),  # (B, C)
         images,
-        targets,
+        class_tensor(labels, "cpu"),
         view=settings.view,
         epochs=settings.epochs,
         batch_size=batch_size,
@@ -150,4 +143,4 @@ def finetune(
     test = extract(lambda x: encode(net, x), test_images, device=device)  # (M, D)
     if not all_finite(test) or not all_finite(weight):
         return math.nan
-    return layer_accuracy(test, weight, bias, truth)
+    return layer_accuracy(test, weight, bias, class_tensor(test_labels, "cpu"))

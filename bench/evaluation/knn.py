@@ -6,12 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.evaluation.features import (
-    EvaluationError,
-    Labels,
-    check_examples,
-    check_positive,
-)
+from fedbench.bench.evaluation.features import Labels, class_tensor
 
 
 def knn_accuracy(
@@ -37,10 +32,10 @@ def knn_accuracy(
     votes of a query alike and keeps small temperatures from overflowing.
 
     Args:
-        bank: (N, D) features of the training images; the device of these and of the queries, which
-            is the same, computes.
+        bank: (N, D) features of the training images, finite; the device of these and of the
+            queries, which is the same, computes.
         bank_labels: (N,), each in [0, num_classes).
-        queries: (M, D) features of the test images.
+        queries: (M, D) features of the test images, finite.
         query_labels: (M,), each in [0, num_classes).
         num_classes: number of classes, at least 1.
         neighbours: voters per query, at least 1.
@@ -49,20 +44,8 @@ def knn_accuracy(
 
     Returns:
         Accuracy in [0, 1].
-
-    Raises:
-        EvaluationError: if shapes, labels or settings do not fit together.
-        NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
-    classes = check_examples("k-NN bank", bank, bank_labels, num_classes)
-    truth = check_examples("k-NN queries", queries, query_labels, num_classes)
-    if bank.shape[1] != queries.shape[1]:
-        raise EvaluationError(
-            f"k-NN: bank features have {bank.shape[1]} dimensions and queries {queries.shape[1]}; "
-            "both must come from the same encoder"
-        )
-    for name, value in (("neighbours", neighbours), ("temperature", temperature), ("chunk", chunk)):
-        check_positive(name, value)
+    classes, truth = (class_tensor(labels, bank.device) for labels in (bank_labels, query_labels))
     neighbours = min(neighbours, len(bank))
     columns = F.normalize(bank.float(), dim=1).T  # (D, N)
     num_correct = torch.zeros((), dtype=torch.int64, device=bank.device)

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedbench.bench.evaluation.features import (
-    EvaluationError,
-    Labels,
-    check_examples,
-    check_positive,
-)
+from fedbench.bench.evaluation.features import Labels, class_tensor
 
 CHUNK = 4096
 """Rows per matrix product: fixed, so that sums are always added in the same order."""
@@ -74,22 +69,12 @@ def linear_probe(
         num_classes: at least 1.
         l2: penalty per training example, at least 0.
         max_iterations: of L-BFGS, at least 1.
-
-    Raises:
-        EvaluationError: if shapes, labels or settings do not fit together.
-        NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
-    truth = check_examples("linear probe, test", test, test_labels, num_classes)
-    if train.ndim == 2 and train.shape[1] != test.shape[1]:
-        raise EvaluationError(
-            f"linear probe: training features have {train.shape[1]} dimensions and test features "
-            f"{test.shape[1]}; both must come from the same encoder"
-        )
     fit = fit_logistic(
         train, train_labels, num_classes=num_classes, l2=l2, max_iterations=max_iterations
     )
-    train_truth = torch.as_tensor(train_labels).to(train.device, torch.int64)
     predicted = fit.predict(test)
+    truth, train_truth = (class_tensor(y, test.device) for y in (test_labels, train_labels))
     return LinearResult(
         accuracy=(predicted == truth).double().mean().item(),
         train_accuracy=(fit.predict(train) == train_truth).double().mean().item(),
@@ -122,15 +107,8 @@ def fit_logistic(
         num_classes: at least 1.
         l2: penalty per training example, at least 0.
         max_iterations: at least 1; when they run out, `converged` is False.
-
-    Raises:
-        EvaluationError: if shapes, labels or settings do not fit together.
-        NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
-    classes = check_examples("linear probe, training", features, labels, num_classes)
-    check_positive("max_iterations", max_iterations)
-    if not l2 >= 0:
-        raise EvaluationError(f"l2={l2}; it must be 0 or positive")
+    classes = class_tensor(labels, features.device)
     mean, scale = standardisation(features)
     basis, curvature = _eigenbasis(features, mean, scale, l2, num_classes)  # (D, r), (r,)
     transform = scale[:, None] * basis / curvature.sqrt()  # (D, r)

@@ -11,13 +11,12 @@ from fedbench.bench.evaluation.features import (
     Images,
     Labels,
     check_finite,
-    check_positive,
+    class_tensor,
     encode_batch,
     extract,
 )
 from fedbench.bench.evaluation.sgd import (
     MOMENTUM,
-    check_images,
     initial_layer,
     layer_accuracy,
     train_on_views,
@@ -70,14 +69,8 @@ def linear_probe_paper(
         Accuracy on all test images, in [0, 1].
 
     Raises:
-        EvaluationError: if images, labels and settings do not fit together.
         NonFiniteFeaturesError: if a feature is NaN or infinite.
     """
-    for name, value in (("epochs", epochs), ("batch_size", batch_size), ("lr", lr)):
-        check_positive(name, value)
-    targets, truth = check_images(
-        "paper probe", train_images, train_labels, test_images, test_labels, num_classes
-    )
     # Before the training, so that a diverged encoder is noticed in seconds.
     test = extract(encode, test_images, device=device)  # (M, D)
     check_finite("paper probe, test features", test)
@@ -96,7 +89,7 @@ def linear_probe_paper(
         optimizer,
         logits,
         train_images,
-        targets,
+        class_tensor(train_labels, "cpu"),
         view=view,
         epochs=epochs,
         batch_size=batch_size,
@@ -104,4 +97,4 @@ def linear_probe_paper(
         purpose="linear-paper",
         device=device,
     )
-    return layer_accuracy(test, weight, bias, truth)
+    return layer_accuracy(test, weight, bias, class_tensor(test_labels, "cpu"))

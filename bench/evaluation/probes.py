@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedbench.bench.data.labels import balanced_subset
 from fedbench.bench.data.partition import make_test_partition
-from fedbench.bench.evaluation.features import Labels, check_examples, check_positive
+from fedbench.bench.evaluation.features import Labels, class_tensor
 from fedbench.bench.evaluation.linear import linear_probe, standardisation
 from fedbench.bench.evaluation.metrics import accuracy
 from fedbench.bench.evaluation.sgd import run_sgd
@@ -140,7 +140,7 @@ def mlp_predictions(
     Source: Arora 2023, pFedAE, experiments (two layers, SGD with 0.1, 100 epochs).
 
     Args:
-        train: (N, D) features.
+        train: (N, D) features, finite.
         train_labels: (N,), each in [0, num_classes).
         test: (M, D) features of the same encoder, finite.
         num_classes: at least 1.
@@ -153,15 +153,8 @@ def mlp_predictions(
 
     Returns:
         Most probable class of each test row, int64 (M,) on the CPU.
-
-    Raises:
-        EvaluationError: if shapes, labels or settings do not fit together.
-        NonFiniteFeaturesError: if a training feature is NaN or infinite.
     """
-    for name, value in (("hidden_dim", hidden_dim), ("epochs", epochs), ("lr", lr)):
-        check_positive(name, value)
-    check_positive("batch_size", batch_size)
-    classes = check_examples("MLP probe, training", train, train_labels, num_classes).to(device)
+    classes = class_tensor(train_labels, device)
     mean, scale = standardisation(train)
     inputs, held_out = (((x.double() - mean) * scale).float().to(device) for x in (train, test))
     with seeding.scope(seed, "mlp-probe-init"):

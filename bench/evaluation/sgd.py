@@ -10,13 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedbench.bench.data.views.views import make_view
-from fedbench.bench.evaluation.features import (
-    EvaluationError,
-    Images,
-    Labels,
-    check_labels,
-    take_images,
-)
+from fedbench.bench.evaluation.features import Images, take_images
 from fedbench.bench.nn import optimizers
 from fedbench.bench.system import seeding
 
@@ -112,30 +106,3 @@ def layer_accuracy(features: Tensor, weight: Tensor, bias: Tensor, classes: Tens
     with torch.no_grad():
         predicted = F.linear(features.to(weight.device), weight, bias).argmax(dim=1).cpu()
     return (predicted == classes).double().mean().item()
-
-
-def check_images(
-    what: str,
-    train_images: Images,
-    train_labels: Labels,
-    test_images: Images,
-    test_labels: Labels,
-    num_classes: int,
-) -> tuple[Tensor, Tensor]:
-    """Check a training and a test set of images.
-
-    Returns:
-        The training labels (N,) and the test labels (M,), int64 on the CPU.
-
-    Raises:
-        EvaluationError: a set is empty, or its labels do not fit; the message begins with `what`.
-    """
-    if len(train_images) == 0 or len(test_images) == 0:
-        raise EvaluationError(
-            f"{what}: {len(train_images)} training and {len(test_images)} test images;"
-            " at least 1 of each is needed"
-        )
-    return (
-        check_labels(f"{what}, training", train_labels, len(train_images), num_classes),
-        check_labels(f"{what}, test", test_labels, len(test_images), num_classes),
-    )

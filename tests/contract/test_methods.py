@@ -65,7 +65,7 @@ class TestEveryComposition(MethodContract):
 
 @pytest.mark.parametrize("spec", sorted(REFUSED))
 def test_an_addon_with_nothing_to_do_is_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match=r"no tensors that clients train .* leave it out"):
+    with pytest.raises(ConfigError, match=spec.partition("+")[2]):
         tiny_setup(tiny_config(spec)).make_net()
 
 

@@ -96,9 +96,9 @@ def test_without_both_terms_ssd_is_its_base(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     few = {"method__projection_dim": 2, "method__distillation": 0.0}
-    with pytest.raises(ConfigError, match="2 directions do not give each of 4 clients one"):
+    with pytest.raises(ConfigError, match="4 clients"):
         tiny_setup(tiny_config("ssd", **few)).make_net()
-    with pytest.raises(ConfigError, match="must equal the encoder's width"):
+    with pytest.raises(ConfigError, match="width"):
         tiny_setup(tiny_config("ssd", method__projection_dim=24)).make_net()
 
 

@@ -164,10 +164,7 @@ def test_who_gives_the_target(tmp_path: Path) -> None:
 
 
 def test_updates_that_remember_need_a_target_at_home() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"method\.target: must be 'personal' for update 'fedu' \(got 'averaged'\)",
-    ):
+    with pytest.raises(ConfigError, match=r"method.target"):
         tiny_config("byol", method__update="fedu")
     setup = setup_of(**STATEFUL)
     personal = {slot.name.split(".")[0] for slot in setup.layout(setup.make_net()).personal}

@@ -88,7 +88,7 @@ def test_views_are_the_configured_ones() -> None:
 def test_the_releases_anchor_needs_equal_widths() -> None:
     setup = tiny_setup(tiny_config("featarc"))
     method = FeatARC(anchor="backbone-clean", projection_dim=8)
-    with pytest.raises(ConfigError, match=r"must equal the encoder's width 16 .*\(got 8\)"):
+    with pytest.raises(ConfigError, match="width 16"):
         method.build(setup.backbone, setup.spec)
 
 

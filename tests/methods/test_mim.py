@@ -64,7 +64,7 @@ def test_patches_divide_images(size: tuple[int, int], side: int) -> None:
 
 @pytest.mark.parametrize("size", [(7, 5), (1, 1)])
 def test_images_that_cannot_be_cut_are_refused(size: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match="cannot be cut into square patches"):
+    with pytest.raises(ConfigError, match="patches"):
         patch_side(size)
 
 
@@ -150,15 +150,15 @@ def test_a_personal_decoder_stays() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValidationError, match="multiple of 4"):
+    with pytest.raises(ValidationError, match="decoder_dim"):
         MaskedImages(decoder_dim=6)
-    with pytest.raises(ConfigError, match=r"model\.width: must be divisible by 12 with vit-5"):
+    with pytest.raises(ConfigError, match=r"model.width"):
         vit(18)
-    with pytest.raises(ConfigError, match=r"3 heads of vit-5"):
+    with pytest.raises(ConfigError, match="3 heads"):
         vit(16)
-    with pytest.raises(DataError, match="positions for 32x32 images, got 16x16"):
+    with pytest.raises(DataError, match="32x32"):
         vit().make()(torch.zeros(1, 3, 16, 16))
     net = of_one_seed(MaskedImages(), vit())
     net.remote = frozenset({"decoder"})
-    with pytest.raises(PluginError, match="part 'decoder' is the server's"):
+    with pytest.raises(PluginError, match="'decoder'"):
         net.call("decoder", "restore", torch.zeros(1))

@@ -225,9 +225,9 @@ def test_sizes_on_cifar10() -> None:
 def test_the_latent_width_and_its_errors() -> None:
     setup = setup_of(method__latent_dim=5)
     assert setup.make_net()["encoder"](X).shape == (6, 5)
-    with pytest.raises(ConfigError, match=r"decoder_width: must be divisible by .* 2 \(got 3\)"):
+    with pytest.raises(ConfigError, match="decoder_width"):
         setup_of(method__decoder_width=3).make_net()
-    with pytest.raises(ConfigError, match="the server's parts have group norm"):
+    with pytest.raises(ConfigError, match="group norm"):
         setup_of(model__norm="batch", model__width=3).make_net()
 
 

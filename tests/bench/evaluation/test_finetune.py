@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.evaluation import encoded, probes, protocols
-from fedbench.bench.evaluation.features import EvaluationError, extract
+from fedbench.bench.evaluation.features import extract
 from fedbench.bench.evaluation.finetune import (
     FRACTIONS,
     FinetuneSettings,
@@ -87,15 +87,6 @@ def test_few_images_are_one_batch() -> None:
 def test_a_training_that_diverges_is_not_a_number() -> None:
     plain = Net({"encoder": nn.Sequential(nn.Flatten(), nn.Linear(192, 4))})
     assert math.isnan(tuned(plain, lr=1e30))
-
-
-def test_images_are_needed() -> None:
-    images, labels = coloured(3, 1)
-    with pytest.raises(EvaluationError, match="0 training and 3 test images; at least 1"):
-        finetune(
-            blind_net(), encode, images[:0], labels[:0], images, labels,
-            num_classes=3, seed=0, device="cpu", settings=FRACTIONS[0.01],
-        )  # fmt: skip
 
 
 def test_a_run_is_fine_tuned_on_both_shares(

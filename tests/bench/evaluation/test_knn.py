@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
 from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.system import seeding
 
@@ -102,19 +101,3 @@ def test_the_chunk_changes_nothing() -> None:
         for c in (1, 10, 101, 1000)
     }
     assert len(accuracies) == 1
-
-
-def test_errors() -> None:
-    bank, labels = blobs(10, 1)
-    with pytest.raises(EvaluationError, match=r"bank features have 6 dimensions and queries 5"):
-        knn_accuracy(bank, labels, bank[:, :5], labels, num_classes=4)
-    with pytest.raises(EvaluationError, match=r"k-NN bank: labels from 0 to .*in \[0, 2\)"):
-        knn_accuracy(bank, labels % 2 * 3, bank, labels % 2, num_classes=2)
-    with pytest.raises(EvaluationError, match=r"labels of shape \(9,\) for 10 examples"):
-        knn_accuracy(bank, labels, bank, labels[:9], num_classes=4)
-    with pytest.raises(EvaluationError, match="temperature=0; it must be positive"):
-        knn_accuracy(bank, labels, bank, labels, num_classes=4, temperature=0)
-    with pytest.raises(NonFiniteFeaturesError, match="NaN or infinity in 1 of 10 rows"):
-        knn_accuracy(
-            bank.index_fill(0, torch.tensor([3]), math.nan), labels, bank, labels, num_classes=4
-        )

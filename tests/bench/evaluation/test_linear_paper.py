@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.bench.evaluation.features import Encode, EvaluationError, NonFiniteFeaturesError
+from fedbench.bench.evaluation.features import Encode, NonFiniteFeaturesError
 from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.sgd import cosine
 from fedbench.bench.nn import optimizers
@@ -120,13 +120,6 @@ def test_incomplete_batches_are_dropped_unless_they_are_all_there_is(
     assert sizes == [45, *batches]  # all test images first
 
 
-def test_errors() -> None:
-    with pytest.raises(NonFiniteFeaturesError, match="test features: NaN or infinity in 45 of 45"):
+def test_an_encoder_that_diverged_is_noticed() -> None:
+    with pytest.raises(NonFiniteFeaturesError, match="45 of 45"):
         probe(lambda images: channel_means(images) * math.nan)
-    with pytest.raises(EvaluationError, match="epochs=0"):
-        probe(epochs=0)
-    images, labels = coloured(5, 1)
-    with pytest.raises(EvaluationError, match="0 training and 45 test images"):
-        probe(train=(images[:0], labels[:0]))
-    with pytest.raises(EvaluationError, match=r"labels from -1 to .*in \[0, 3\)"):
-        probe(train=(images, labels * 0 - 1))

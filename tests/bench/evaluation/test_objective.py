@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedbench.bench.data.views.views import make_view
-from fedbench.bench.evaluation.features import EvaluationError, NonFiniteFeaturesError
+from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objective import (
     ClientObjective,
     client_align_unif,
@@ -201,24 +201,10 @@ def test_no_argument_can_carry_labels() -> None:
         assert not [name for name in inspect.signature(function).parameters if "label" in name]
 
 
-def test_errors() -> None:
+def test_projections_that_are_not_finite_are_refused() -> None:
     ones = torch.ones(3, 2)
-    with pytest.raises(EvaluationError, match=r"shape \(3, 2\) and views of shape \(2, 2\)"):
-        client_align_unif(ones, ones[:2])
-    with pytest.raises(EvaluationError, match=r"both must be \(N, d\)"):
-        client_align_unif(ones[:0], ones[:0])
-    with pytest.raises(EvaluationError, match="temperature=-1"):
-        client_align_unif(ones, ones, temperature=-1)
-    with pytest.raises(NonFiniteFeaturesError, match="projections of views"):
+    with pytest.raises(NonFiniteFeaturesError):
         client_align_unif(ones, ones * math.nan)
-    with pytest.raises(EvaluationError, match="0 clients with images"):
-        objective([])
-    with pytest.raises(EvaluationError, match="weight=-1"):
-        objective([ClientObjective(0.0, 0.0, 0.0, 0.0)], weight=-1)
-    with pytest.raises(EvaluationError, match="max_examples=0"):
-        client_statistics(
-            embed, enumerate(CLIENTS), IMAGES, view="base", seed=0, device="cpu", max_examples=0
-        )
 
 
 def test_over_clients_sep_is_the_ratio_of_the_means() -> None:

@@ -83,5 +83,5 @@ def test_they_stand_in_the_row(tmp_path: Path) -> None:
 def test_an_encoder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = Needs(views=("plain",), encoders={"slow": "slow_encoder"})
     monkeypatch.setattr(BYOL, "needs", lambda self: needs)
-    with pytest.raises(PluginError, match=r"build\(\) returned no part 'slow_encoder'"):
+    with pytest.raises(PluginError, match="'slow_encoder'"):
         setup_of("byol").make_net()

@@ -41,53 +41,41 @@ def test_aliases_stand_for_specs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "kind", "named"),
     [
-        ("simcrl", "unknown method 'simcrl'; did you mean 'simclr'"),
-        ("", "unknown method ''"),
-        ("uv", r"'uv' is an add-on: write METHOD\+uv"),
-        ("simclr+", r"unknown add-on '' in 'simclr\+'"),
-        ("simclr+vu", r"unknown add-on 'vu' in 'simclr\+vu' .*uv"),
-        ("simclr+supervised", "unknown add-on 'supervised'"),
-        (
-            "supervised+uv",
-            r"'uv' does not go with 'supervised' .it goes with cbafed, semifed, simclr",
-        ),
-        ("simclr+uv+uv", "'uv' is given twice"),
-        ("fed-simclr+uv", "'uv' is given twice"),
+        ("simcrl", UnknownNameError, "'simclr'"),
+        ("", UnknownNameError, "''"),
+        ("uv", ConfigError, r"METHOD\+uv"),
+        ("simclr+", ConfigError, r"'simclr\+'"),
+        ("simclr+vu", ConfigError, "'vu'"),
+        ("simclr+supervised", ConfigError, "'supervised'"),
+        ("supervised+uv", ConfigError, "cbafed, semifed, simclr"),
+        ("simclr+uv+uv", ConfigError, "'uv'"),
+        ("fed-simclr+uv", ConfigError, "'uv'"),
     ],
 )
-def test_bad_specs_are_refused(spec: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_bad_specs_are_refused(spec: str, kind: type[ConfigError], named: str) -> None:
+    with pytest.raises(kind, match=named):
         registry.parse_spec(spec)
 
 
-def test_unknown_methods_are_of_their_own_kind() -> None:
-    with pytest.raises(UnknownNameError):
-        registry.parse_spec("byool")
-
-
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("spec", "fields", "named"),
     [
-        ({"temprature": 0.1}, "method.temprature is not a field; did you mean 'temperature'"),
-        ({"temperature": 0}, r"method.temperature: input should be greater than 0 \(got 0\)"),
-        ({"temperature": float("nan")}, "method.temperature: input should be a finite number"),
-        ({"variant": "xent"}, "method.variant: input should be 'nt-xent' or 'info-nce'"),
-        ({"uv": {"wieght": 1}}, "method.uv.wieght is not a field; did you mean 'weight'"),
-        ({"uv": {"weight": -1}}, "method.uv.weight: input should be greater than or equal to 0"),
-        ({"uv": 3}, "method.uv: must hold the add-on's fields .got 3"),
-        ({"uv": {"base": {}}}, "method.uv.base is given by the spec"),
+        ("simclr+uv", {"temprature": 0.1}, "'temperature'"),
+        ("simclr+uv", {"temperature": 0}, "method.temperature"),
+        ("simclr+uv", {"temperature": float("nan")}, "method.temperature"),
+        ("simclr+uv", {"variant": "xent"}, "method.variant"),
+        ("simclr+uv", {"uv": {"wieght": 1}}, "'weight'"),
+        ("simclr+uv", {"uv": {"weight": -1}}, "method.uv.weight"),
+        ("simclr+uv", {"uv": 3}, "method.uv"),
+        ("simclr+uv", {"uv": {"base": {}}}, "method.uv.base"),
+        ("simclr", {"uv": {}}, "method.uv"),
     ],
 )
-def test_bad_fields_are_refused_by_name(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        registry.create("simclr+uv", fields)
-
-
-def test_an_add_ons_fields_do_not_fit_the_bare_method() -> None:
-    with pytest.raises(ConfigError, match=r"method\.uv is not a field"):
-        registry.create("simclr", {"uv": {}})
+def test_bad_fields_are_refused_by_name(spec: str, fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        registry.create(spec, fields)
 
 
 def test_writing_down_and_reading_back_is_the_identity() -> None:
@@ -106,14 +94,14 @@ def test_methods_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("name", ["Simclr2", "my method", "my+method", "my_method", ""])
 def test_names_are_lower_case_words(name: str) -> None:
-    with pytest.raises(PluginError, match="must be lower-case words"):
+    with pytest.raises(PluginError, match="lower-case"):
         registry.register(name)(Supervised)
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(PluginError, match=r"'simclr' is registered twice: .*simclr\.py and .*"):
+    with pytest.raises(PluginError, match="'simclr'"):
         registry.register("simclr")(Supervised)
-    with pytest.raises(PluginError, match=r"'fed-simclr' is an alias of 'simclr\+uv'"):
+    with pytest.raises(PluginError, match="'fed-simclr'"):
         registry.register("fed-simclr")(Supervised)
 
 
@@ -123,7 +111,7 @@ def test_a_class_of_a_notebook_has_no_file(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("inspect.getsourcefile", no_file)
     registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
-    with pytest.raises(PluginError, match="registered twice: this session"):
+    with pytest.raises(PluginError, match="this session"):
         registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
 
 

@@ -100,5 +100,5 @@ def test_no_noise_gives_no_bound() -> None:
 
 def test_a_missing_accountant_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ResourceError, match=r"dp-accounting.*pip install .fedbench-ssl\[privacy\]"):
+    with pytest.raises(ResourceError, match="dp-accounting"):
         client_epsilon(1.0, 1e-5, {1.0: 7})

@@ -63,5 +63,5 @@ def test_memory_is_no_tensor_of_a_run() -> None:
     net = Net({"encoder": torch.nn.Linear(2, 2), "memory": Memory(8, 2)})
     assert sorted(net.state_dict()) == ["encoder.bias", "encoder.weight"]
     assert isinstance(Memory.of(net), Memory)
-    with pytest.raises(PluginError, match="the part 'memory' is a Linear"):
+    with pytest.raises(PluginError, match="Linear"):
         Memory.of(Net({"encoder": torch.nn.Linear(2, 2), "memory": torch.nn.Linear(2, 2)}))

@@ -129,10 +129,10 @@ def test_only_batch_norm_counts_as_batch_norm() -> None:
 
 def test_wrong_parts_are_refused() -> None:
     net = Net({"encoder": nn.Linear(2, 2)})
-    with pytest.raises(PluginError, match="no part 'projector', only encoder"):
+    with pytest.raises(PluginError, match="'projector'"):
         add_targets(net, "projector")
     add_targets(net, "encoder")
-    with pytest.raises(PluginError, match="'encoder' has a target already"):
+    with pytest.raises(PluginError, match="'encoder'"):
         add_targets(net, "encoder")
 
 
