@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbench.bench.api.boards import leaderboard, release, report
-    from fedbench.bench.api.runs import partition, plan_run, prepare_data, run
+    from fedbench.bench.api.data import partition, prepare_data
     from fedbench.bench.board.submit import submit
     from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.figures import figures
     from fedbench.bench.runs.reproduce import reproduce
     from fedbench.bench.runs.resolve import resolve
-    from fedbench.bench.runs.run import RunPlan, RunResult
+    from fedbench.bench.runs.result import RunPlan, RunResult
+    from fedbench.bench.runs.run import plan_run, run
     from fedbench.bench.runs.verify import Verification, verify
     from fedbench.bench.system.errors import (
         ConfigError,
@@ -60,7 +61,7 @@ if not Path(__file__).with_name("bench").is_dir():
 
 _HOMES = {
     "api.boards": "leaderboard release report",
-    "api.runs": "partition plan_run prepare_data run",
+    "api.data": "partition prepare_data",
     "board.submit": "submit",
     "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",
@@ -77,7 +78,8 @@ _HOMES = {
     "runs.figures": "figures",
     "runs.reproduce": "reproduce",
     "runs.resolve": "resolve",
-    "runs.run": "RunPlan RunResult",
+    "runs.result": "RunPlan RunResult",
+    "runs.run": "plan_run run",
     "runs.verify": "Verification verify",
     "system.errors": "ConfigError DataError FedbenchError ResourceError StoreError"
     " UnknownNameError",

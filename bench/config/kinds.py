@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-import annotated_types
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 _NAMES: Mapping[Any, str] = {
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    str: "text",
-    type(None): "null",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "string": "text",
+    "null": "null",
+    "object": "mapping",
 }
 
 
@@ -24,8 +25,8 @@ def kind_text(info: FieldInfo, quote: str = "") -> str:
         info: the field.
         quote: stands around each word that the field takes.
     """
-    text, null, rest = _words(info.annotation, quote).partition(" or null")
-    return f"{_ranged(text, info.metadata)}{null}{rest}"
+    kind: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+    return _text(TypeAdapter(kind).json_schema(), quote)
 
 
 def default_text(info: FieldInfo) -> str:
@@ -40,43 +41,24 @@ def default_text(info: FieldInfo) -> str:
     return str(value)
 
 
-def _ranged(text: str, metadata: Iterable[Any]) -> str:
-    bounds = dict(_bounds(metadata))
-    low, high = bounds.get("low"), bounds.get("high")
-    if low and high:
-        text = f"{text} in {low}, {high}"
-    elif low:
-        text = f"{text} {'>' if low[0] == '(' else '≥'} {low[1:]}"
-    return text
-
-
-def _bounds(metadata: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    for rule in metadata:
-        if isinstance(rule, annotated_types.Ge):
-            yield "low", f"[{rule.ge}"
-        if isinstance(rule, annotated_types.Gt):
-            yield "low", f"({rule.gt}"
-        if isinstance(rule, annotated_types.Le):
-            yield "high", f"{rule.le}]"
-        if isinstance(rule, annotated_types.Lt):
-            yield "high", f"{rule.lt})"
-
-
-def _words(annotation: Any, quote: str) -> str:
-    if annotation in _NAMES:
-        return _NAMES[annotation]
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        rules = [rule for info in metadata for rule in getattr(info, "metadata", [info])]
-        return _ranged(_words(inner, quote), rules)
-    if get_origin(annotation) is Literal:
-        return ", ".join(f"{quote}{option}{quote}" for option in get_args(annotation))
-    if get_origin(annotation) in (tuple, list):
-        return f"list of {_words(get_args(annotation)[0], quote)}"
-    parts = [_words(part, quote) for part in get_args(annotation) if part is not Ellipsis]
-    if get_origin(annotation) is None or not parts:
-        return str(getattr(annotation, "__name__", annotation))
-    return " or ".join(dict.fromkeys(part for part in parts if part))
+def _text(schema: Mapping[str, Any], quote: str) -> str:
+    """Return a JSON schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(_text(part, quote) for part in schema["anyOf"])
+    if options := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return ", ".join(f"{quote}{option}{quote}" for option in options)
+    if schema.get("type") == "array":
+        return f"list of {_text(schema['items'], quote)}"
+    text = _NAMES[schema["type"]]
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if low is None:
+        return text
+    closed = "minimum" in schema
+    if high is None:
+        return f"{text} {'≥' if closed else '>'} {low:.12g}"
+    ends = "[" if closed else "(", "]" if "maximum" in schema else ")"
+    return f"{text} in {ends[0]}{low:.12g}, {high:.12g}{ends[1]}"
 
 
 _UNITS: Mapping[str, str] = {

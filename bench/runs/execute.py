@@ -217,6 +217,26 @@ def execute(
     )
 
 
+def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") -> dict[str, float]:
+    """Return objective and spread of a configuration's net before its first round.
+
+    They are what a run reports as `untrained_…`, with batch-norm statistics filled. No label is
+    read, and nothing is written.
+
+    Args:
+        config: the configuration; its seed draws weights, partition and views.
+        dataset: its data set.
+        device: `cpu` or `cuda`.
+    """
+    setup = Setup.of(config, dataset, partition_of(dataset, config))
+    where = torch.device(choose_devices(device, 1)[0])
+    with reproducible(where):
+        net = setup.make_net()
+        binding = setup.layout(net).bind(net, where)
+        fill_statistics(setup, net, where)
+        return evaluate(setup, binding, lambda client_id: None, (), where, one_encoder=True)
+
+
 class _Run:
     """A run that is being trained and evaluated.
 

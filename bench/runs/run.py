@@ -1,24 +1,26 @@
-"""One run and its store: read a stored result back, or execute the run and store it."""
+"""Run one configuration: read its stored result back, or execute it and store it."""
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from fedbench.bench.config import RunConfig, row_id
+from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.data.datasets import Contents, Dataset
 from fedbench.bench.method import registry
-from fedbench.bench.results.chance import NO_MARKS, marks
-from fedbench.bench.results.store.row import METRICS, Row, per_gigabyte
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.results.trackers import Begun, Tracking
+from fedbench.bench.runs import remeasure
+from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.execute import (
     OnResume,
     OnRound,
@@ -28,236 +30,125 @@ from fedbench.bench.runs.execute import (
     execute,
     open_dataset,
 )
-from fedbench.bench.runs.remeasure import begin, drop_taken, with_training_of
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.runs.result import RunPlan, RunResult
+from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
-from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.regime import check_precision
 from fedbench.bench.system.text import utf8_text
-from fedbench.bench.training.history import History
+from fedbench.bench.training.checkpoint import newest_first
+from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
+from fedbench.bench.training.steps import local_steps, partition_of
 from fedbench.bench.training.trainer import OnClient
 
-if TYPE_CHECKING:
-    from fedbench.bench.runs.estimate import Estimate
-
 _log = logging.getLogger(__name__)
-_COST = (
-    "wall_seconds",
-    "train_seconds",
-    "bytes_up",
-    "bytes_down",
-    "peak_memory_bytes",
-    "num_parameters",
-    "rounds_done",
-    "resumes",
-)
-_PRIVACY = ("revealing_messages", "smallest_group", "secure_sum", "epsilon", "delta", "epsilon_of")
+
+CUSTOM = "custom"
+"""Recorded as the preset of a `RunConfig` that was made by hand."""
 
 
-@dataclass(frozen=True, repr=False)
-class RunResult(Shown):
-    """A finished run.
+class Watcher(Protocol):
+    """Callbacks of a run in one object."""
 
-    Attributes:
-        run_id: its row id; `export_encoder` and `fedbench export` take it.
-        status: `ok`, or `diverged` when loss or weights stopped being finite.
-        method: canonical method spec.
-        preset: the preset that the configuration started from.
-        seed: the run's seed.
-        config: the configuration.
-        metrics: accuracies in [0, 1]; None = not measured.
-        cost: seconds, bytes and counts; keys as in the columns of the store, and
-            `linear_acc_per_gb`, the linear-probe accuracy over 1e9 bytes in both directions.
-        traffic: `{direction: {group: {messages, numbers, bytes, revealing, smallest}}}`.
-        privacy: what messages reveal, and epsilon with the numbers behind it; keys as in the
-            columns of the store.
-        paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
-        collapsed: the detector's verdict on the final features.
-        at_chance: terms of the loss that ended at chance (`bench.results.chance`).
-        stored_before: whether the store had it already, so that nothing was executed.
-        measured_from: the run whose weights were evaluated; None if this run was trained.
-        row: the whole row of the store.
-    """
+    @property
+    def start(self) -> OnStart:
+        """As `on_start`."""
 
-    run_id: str
-    status: str
-    method: str
-    preset: str
-    seed: int
-    config: RunConfig = field(repr=False)
-    metrics: Mapping[str, float | None]
-    cost: Mapping[str, float | int | None]
-    traffic: Mapping[str, Any]
-    privacy: Mapping[str, Any]
-    paths: Mapping[str, str | None]
-    collapsed: bool
-    at_chance: tuple[str, ...]
-    stored_before: bool
-    measured_from: str | None
-    row: Row = field(repr=False)
+    @property
+    def resume(self) -> OnResume:
+        """As `on_resume`."""
 
-    @classmethod
-    def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
-        """The result of a run from its row and its folder in the store."""
-        name = store.key(row)
-        folder = store.cell_dir(name)
-        checkpoints = sorted(folder.glob("round-*.safetensors"))
-        files = {
-            "run": folder,
-            "row": store.root / "rows" / f"{name}.parquet",
-            "curve": folder / "curve.parquet",
-            "checkpoint": checkpoints[-1] if checkpoints else folder / "round",
-            "partition": folder / "partition.safetensors",
-        }
-        paths = {name: str(path) if path.exists() else None for name, path in files.items()}
-        return cls(
-            run_id=row.row_id,
-            status=row.status,
-            method=row.method,
-            preset=row.preset,
-            seed=row.seed,
-            config=RunConfig.model_validate_json(row.config_json),
-            metrics={name: getattr(row, name) for name in METRICS if name != "collapsed"}
-            | json.loads(row.metrics_json or "{}"),
-            cost={name: getattr(row, name) for name in _COST}
-            | {"linear_acc_per_gb": per_gigabyte(row, row.linear_acc)},
-            traffic=json.loads(row.traffic_json or "{}"),
-            privacy={name: getattr(row, name) for name in _PRIVACY}
-            | json.loads(row.privacy_json or "{}"),
-            paths={"store": str(store.root), **paths},
-            collapsed=bool(row.collapsed),
-            at_chance=marks(store, [row]).get(row.row_id, NO_MARKS).at_chance,
-            stored_before=stored_before,
-            measured_from=row.measured_from,
-            row=row,
-        )
+    @property
+    def client(self) -> OnClient:
+        """As `on_client`."""
 
-    def __repr__(self) -> str:
-        measured = ("linear_acc", "knn_acc", "objective")
-        shown = [
-            (name, value) for name in measured if (value := self.metrics.get(name)) is not None
-        ]
-        figures = "".join(f", {name} {value:.4f}" for name, value in shown)
-        return (
-            f"<run {self.run_id[:8]}: {self.method}, preset {self.preset}, seed {self.seed},"
-            f" {self.status}{figures}>"
-        )
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return metrics before and after training, and costs."""
-        before = {name: self.metrics.get(f"untrained_{name}") for name in self.metrics}
-        lines: list[list[Any]] = [
-            [name, value, before[name]]
-            for name, value in self.metrics.items()
-            if value is not None and not name.startswith("untrained_")
-        ]
-        costs = [[name, value, None] for name, value in self.cost.items() if value is not None]
-        return ("figure", "value", "before training"), lines + costs
-
-    def as_dict(self) -> dict[str, Any]:
-        """The output of `fedbench run --json`: every field but the row."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "row"}
-        return plain | {"config": self.config.model_dump(mode="json")}
+    def __call__(self, record: RoundRecord, total: int) -> None:
+        """As `on_round`."""
 
 
-@dataclass(frozen=True)
-class RunPlan:
-    """A run that has not been executed, with its estimated cost.
-
-    Attributes:
-        run_id: its row id.
-        stored: whether the store has it already.
-        measured_from: the run whose weights would be evaluated instead of training them once more;
-            None if it would be trained.
-        preset: the preset that the configuration starts from.
-        workers: processes that would train clients.
-        device: device of the server.
-        local_steps: of a client in a round, over all clients.
-        estimate: cost, from measured parts of the run.
-        config: the configuration.
-        store: the store's folder.
-    """
-
-    run_id: str
-    stored: bool
-    measured_from: str | None
-    preset: str
-    workers: int
-    device: str
-    local_steps: LocalSteps
-    estimate: Estimate
-    config: RunConfig = field(repr=False)
-    store: Path
-
-    def as_dict(self) -> dict[str, Any]:
-        """The output of `fedbench run --dry-run --json`."""
-        return {
-            "run_id": self.run_id,
-            "status": "stored" if self.stored else "planned",
-            "measured_from": self.measured_from,
-            "method": self.config.spec,
-            "preset": self.preset,
-            "seed": self.config.seed,
-            "config": self.config.model_dump(mode="json"),
-            "workers": self.workers,
-            "device": self.device,
-            "local_steps": self.local_steps.as_dict(),
-            "estimate": asdict(self.estimate),
-            "paths": {"store": str(self.store)},
-        }
-
-
+@grouped
 def run(
-    config: RunConfig,
+    spec: str | RunConfig,
     *,
-    store: Store,
-    origin: Origin | None = None,
-    data_dir: Path | str | None = None,
+    settings: Settings,
+    places: Places,
     workers: int | None = None,
     lanes: int | None = None,
-    reuse: bool = True,
     checkpoint_seconds: float | None = None,
-    device: str = "auto",
-    on_round: OnRound | None = None,
+    track: Sequence[str] = (),
+    reuse: bool = True,
+    origin: Origin | None = None,
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
+    on_round: OnRound | None = None,
     on_client: OnClient | None = None,
+    on_progress: Watcher | None = None,
 ) -> RunResult:
-    """Execute a configuration unless the store has its row; an interrupted run is resumed.
+    """Run one configuration and evaluate it, unless the store has its row; resume a begun run.
 
     If the store has a run with the same training, its weights are evaluated instead of trained once
     more, unless evaluations between rounds are asked for.
 
     Args:
-        config: what to run.
-        store: takes the row and the checkpoints.
-        origin: preset, study and command line, for the record.
-        data_dir: cache of data sets; None = the default one.
+        spec: method spec, or a complete configuration; then `set`, `config_files` and `seed` are
+            refused, and `preset` is only a label.
+        settings: sources of the configuration.
+        places: store, data and device.
         workers: processes that train clients; None = physical cores, or one per GPU.
-        lanes: clients at a time in one process (`bench.training.lanes`); None = no lanes.
+        lanes: clients at a time in one process, whose steps are recorded once and replayed, as CUDA
+            graphs on a GPU; None = no lanes.
+        checkpoint_seconds: least time between two checkpoints; None = one after every round of up
+            to 1,000, and 10 s in longer runs.
+        track: viewers that get every round and the row: `tensorboard`, `wandb`.
         reuse: take the weights of a run with the same training; False = always train.
-        checkpoint_seconds: least time between two checkpoints; None = by the number of rounds.
-        device: `auto`, `cpu` or `cuda`.
-        on_round: called after every round.
-        on_start: called before anything is executed.
-        on_resume: called if an earlier attempt is continued.
-        on_client: called after every client's part of a round.
+        origin: preset, study and grid to record; None = as the configuration was resolved.
+        on_start: called before a run is executed, with its configuration and each worker's device.
+        on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
+        on_round: called after every round with its record and the number of rounds.
+        on_client: called whenever a client has ended its part of a round.
+        on_progress: does all four of these that are not given, as `fedbench.RunProgress`.
 
     Raises:
         StoreError: if the store cannot be written, or another process executes this run.
-        FedbenchError: for data, configuration or device problems.
+        FedbenchError: for configuration, data or device problems.
     """
-    devices = choose_devices(device, workers, lanes)
+    if on_progress is not None:
+        on_start, on_resume = on_start or on_progress.start, on_resume or on_progress.resume
+        on_round, on_client = on_round or on_progress, on_client or on_progress.client
+    config, found = _configuration(spec, settings, places.cache)
+    recorded, store = origin or found, places.open_store()
+    tracking = Tracking(track, store)
+    devices = choose_devices(places.device, workers, lanes)
     check_precision(config.client.precision, devices[0])
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
-    origin = origin or Origin()
-    config = canonical(config)
-    dataset = open_dataset(config, data_dir)
+    dataset = open_dataset(config, places.data_dir)
     run_id = row_id(config, dataset.revision)
+    place = Place(
+        store.cell_dir(run_id),
+        places.data_dir,
+        workers,
+        places.device,
+        dataset,
+        lanes,
+        checkpoint_seconds,
+    )
+
+    def start() -> None:
+        if track:
+            group = config_id(config, dataset.revision)
+            tracking.begin(Begun(run_id, group, config, recorded.preset, dataset.name))
+        if on_start is not None:
+            on_start(config, devices)
+
+    def ended(record: RoundRecord, total: int) -> None:
+        tracking.round(flatten(record.as_dict()))
+        if on_round is not None:
+            on_round(record, total)
+
     row = store.finished(run_id)
     stored_before = row is not None
     if row is None:
@@ -271,36 +162,96 @@ def run(
             row = store.finished(run_id)  # another process may have been faster
             stored_before = row is not None
             if row is None:
-                origin = replace(origin, argv=origin.argv or command_line())
-                steps = local_steps(config, partition_of(dataset, config))
-                steps.check()
-                if steps.idle:
-                    _log.warning("%s", steps.idle)
-                if on_start is not None:
-                    on_start(config, devices)
-                place = Place(
-                    store.cell_dir(run_id),
-                    data_dir,
-                    workers,
-                    device,
-                    dataset,
-                    lanes,
-                    checkpoint_seconds,
-                )
-                trained = None
-                if reuse:
-                    origin, trained = begin(store, store.rows(), config, origin, place)
-                else:
-                    drop_taken(place.folder)
-                row = execute(config, origin, place, on_round, on_resume, on_client)
-                if trained is not None:
-                    row = with_training_of(row, trained)
-                store_run(store, row)
+                _check_steps(config, dataset)
+                try:
+                    start()
+                    known = replace(recorded, argv=recorded.argv or command_line())
+                    trained = None
+                    if reuse:
+                        rows = store.rows()
+                        known, trained = remeasure.begin(store, rows, config, known, place)
+                    else:
+                        remeasure.drop_taken(place.folder)
+                    watch = ended if track else on_round
+                    row = execute(config, known, place, watch, on_resume, on_client)
+                    if trained is not None:
+                        row = remeasure.with_training_of(row, trained)
+                    store_run(store, row)
+                except BaseException:
+                    tracking.close()
+                    raise
     if stored_before:
         refresh_quietly(store)
     else:
         store.refresh()
+    tracking(run_id)
     return RunResult.of(row, store, stored_before=stored_before)
+
+
+def _check_steps(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse a run in which nobody trains, and warn of clients that never do."""
+    steps = local_steps(config, partition_of(dataset, config))
+    steps.check()
+    if steps.idle:
+        _log.warning("%s", steps.idle)
+
+
+@grouped
+def plan_run(
+    spec: str | RunConfig, *, settings: Settings, places: Places, workers: int | None = None
+) -> RunPlan:
+    """Identify the run that `run` would do with these arguments, and estimate its cost.
+
+    Args:
+        spec: method spec, or a complete configuration.
+        settings: sources of the configuration.
+        places: store, data and device.
+        workers: processes that train clients; None = physical cores, or one per GPU.
+
+    Raises:
+        FedbenchError: for configuration, data, device or store problems.
+    """
+    from fedbench.bench.runs.estimate import Estimator
+
+    config, origin = _configuration(spec, settings, places.cache)
+    store = places.open_store()
+    devices = choose_devices(places.device, workers)
+    dataset = open_dataset(config, places.data_dir)
+    steps, revision = local_steps(config, partition_of(dataset, config)), dataset.revision
+    steps.check()
+    identity = row_id(config, revision)
+    stored, source = store.finished(identity), None
+    if stored is None:
+        kind = devices[0].partition(":")[0]
+        earlier = remeasure.trained_before(store.rows(), store, config, revision, kind)
+        source = remeasure.measured_from(store, earlier, config)
+    estimated = config if source is None else remeasure.without_training(config)
+    return RunPlan(
+        run_id=identity,
+        stored=stored is not None,
+        measured_from=source,
+        preset=origin.preset,
+        workers=len(devices),
+        device=devices[0],
+        local_steps=steps,
+        estimate=Estimator(places.cache, places.device, workers)(estimated),
+        config=config,
+        store=store.root,
+    )
+
+
+def _configuration(
+    spec: str | RunConfig, settings: Settings, data_dir: Path | None
+) -> tuple[RunConfig, Origin]:
+    """Return the configuration of a run, and its preset and tuning study."""
+    if isinstance(spec, str):
+        resolved = resolve(spec, content=Contents(data_dir, build=True), **vars(settings))
+        return resolved.config, Origin(preset=resolved.preset, study_id=resolved.study)
+    if settings.set or settings.config_files or settings.seed is not None:
+        raise ConfigError(
+            "a RunConfig is complete: change it instead of passing set, config_files or seed"
+        )
+    return canonical(spec), Origin(preset=settings.preset or CUSTOM)
 
 
 def refresh_quietly(store: Store) -> None:
@@ -360,7 +311,7 @@ def store_run(
 
 def drop_scratch(folder: Path) -> None:
     """Delete all checkpoints and personal tensors of clients but the newest."""
-    for path in sorted(folder.glob("round-*.safetensors"))[:-1]:
+    for path in newest_first(folder)[1:]:
         path.unlink(missing_ok=True)
     PersonalStore(folder / "clients").keep_latest()
 

@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.results.chance import MARKS
-from fedbench.bench.results.store.reader import list_folder, parse_record, tables_in
+from fedbench.bench.results.store.reader import parse_record, read_error
 from fedbench.bench.results.store.row import Row, Trial
 from fedbench.bench.results.store.schema import read_table
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store, open_store
@@ -22,9 +24,10 @@ from fedbench.bench.runs.execute import derived
 from fedbench.bench.system import tensor_files
 from fedbench.bench.system.checksums import parse_json
 from fedbench.bench.system.errors import FedbenchError, StoreError
-from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
+from fedbench.bench.training.checkpoint import read_checkpoint
 from fedbench.bench.training.history import History
 
+_Read = Callable[[Path], object]
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -113,7 +116,7 @@ def verify(store: Store | Path | str | None = None) -> Verification:
     began = time.monotonic()
     root = open_store(store).require().root
     files = list(_files(root))
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _REMEDIES}
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _KINDS}
     damaged = []
     with ThreadPoolExecutor(_THREADS) as threads:
         for (kind, path), outcome in zip(files, threads.map(_outcome, files), strict=True):
@@ -125,7 +128,7 @@ def verify(store: Store | Path | str | None = None) -> Verification:
                 counts[kind][state] += 1
             else:
                 counts[kind]["damaged"] += 1
-                damaged.append(Damage(str(path), kind, state, _REMEDIES[kind]))
+                damaged.append(Damage(str(path), kind, state, _REMEDIES.get(kind, _MADE_AGAIN)))
     names = ("files", "fine", "without_checksum", "damaged", "bytes")
     kinds = (FileKind(kind, **{n: c[n] for n in names}) for kind, c in counts.items() if c)
     order = sorted(damaged, key=lambda damage: damage.file)
@@ -134,29 +137,18 @@ def verify(store: Store | Path | str | None = None) -> Verification:
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield each file that a result may depend on, with its kind."""
-    yield from (("rows", path) for path in tables_in(root / "rows"))
-    if (root / "leaderboard.parquet").exists():
-        yield "leaderboard", root / "leaderboard.parquet"
-    if (root / MARKS).exists():
-        yield "marks", root / MARKS
-    for kind in (SUBMISSIONS, REPRODUCTIONS):
-        yield from ((kind, path) for path in sorted((root / kind).rglob("[!.]*.json")))
-    for folder in list_folder(root / "trials"):
-        if folder.is_dir():
-            yield from (("trials", path) for path in tables_in(folder))
-            for kind, name in (("studies", "study.json"), ("best values", "best.yaml")):
-                if (folder / name).exists():
-                    yield kind, folder / name
-            yield from (("rungs", path) for path in sorted(folder.glob("bracket-*/[!.]*.json")))
-    for folder in list_folder(root / "cells"):
-        if not folder.is_dir():
-            continue
-        yield from (("checkpoints", path) for path in newest_first(folder))
-        clients = folder / "clients"
-        yield from (("clients", path) for path in sorted(clients.glob("[!.]*.safetensors")))
-        for kind, name in _OF_CELLS.items():
-            if (folder / name).exists():
-                yield kind, folder / name
+
+    def unreadable(cause: OSError) -> None:
+        if not isinstance(cause, FileNotFoundError):
+            raise read_error(Path(cause.filename), cause) from cause
+
+    for folder, folders, names in os.walk(root, onerror=unreadable, followlinks=True):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        for path in (Path(folder, name) for name in sorted(names) if name[0] != "."):
+            place = path.relative_to(root).as_posix()
+            kinds = (kind for kind, (pattern, _) in _KINDS.items() if fnmatchcase(place, pattern))
+            if (kind := next(kinds, None)) is not None:
+                yield kind, path
 
 
 def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
@@ -164,7 +156,7 @@ def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
     kind, path = file
     try:
         size = path.stat().st_size
-        _READ[kind if kind in _READ else path.suffix](path)
+        _KINDS[kind][1](path)
         # Every checksum, of older versions too, is called that.
         with_checksum = b"sha256" in path.read_bytes() or path.stem.count("-") == 2
         return size, "fine" if with_checksum else "without_checksum"
@@ -197,50 +189,50 @@ def _trial(path: Path) -> None:
         raise StoreError(f"it belongs to study {trial.study_id}")
 
 
-_READ: dict[str, Callable[[Path], object]] = {
-    ".parquet": lambda path: read_table(path.read_bytes()),
-    ".json": lambda path: parse_json(path.read_bytes()),
-    ".jsonl": lambda path: History(path.parent).read(),
-    ".yaml": load_yaml,
-    ".safetensors": tensor_files.read,
-    "rows": _row,
-    "trials": _trial,
-    "checkpoints": read_checkpoint,
-    **dict.fromkeys(
-        ("marks", "rungs", "untrained", SUBMISSIONS, REPRODUCTIONS),
-        lambda path: parse_json(path.read_bytes(), required=True),
-    ),
-}
-"""By the kind of a file, else by its suffix: what reads it, and raises if it is damaged."""
+def _parquet(path: Path) -> None:
+    read_table(path.read_bytes())
 
+
+def _json(path: Path, *, required: bool = True) -> None:
+    parse_json(path.read_bytes(), required=required)
+
+
+_older_json = partial(_json, required=False)  # earlier versions wrote these without a checksum
+_KINDS: dict[str, tuple[str, _Read]] = {
+    "rows": ("rows/*.parquet", _row),
+    "trials": ("trials/*/*.parquet", _trial),
+    "marks": (MARKS, _json),
+    "studies": ("trials/*/study.json", _older_json),
+    "rungs": ("trials/*/bracket-*/*.json", _json),
+    "best values": ("trials/*/best.yaml", load_yaml),
+    "curves": ("cells/*/curve.parquet", _parquet),
+    "checkpoints": ("cells/*/round-*.safetensors", read_checkpoint),
+    "clients": ("cells/*/clients/*.safetensors", tensor_files.read),
+    "partitions": ("cells/*/partition.safetensors", tensor_files.read),
+    "rounds": ("cells/*/history.jsonl", lambda path: History(path.parent).read()),
+    "untrained": ("cells/*/untrained.json", _json),
+    "figures": ("cells/*/geometry.json", _older_json),
+    SUBMISSIONS: (f"{SUBMISSIONS}/*.json", _json),
+    REPRODUCTIONS: (f"{REPRODUCTIONS}/*.json", _json),
+    "leaderboard": ("leaderboard.parquet", _parquet),
+}
+"""By the kind of a file: its place in a store, and what reads it and raises if it is damaged."""
 
 _REMEDIES = {
-    "rows": "delete it; the same command runs this cell again; where a replica is left, `fedbench"
-    " merge` brings it back from the store that it came from",
+    "rows": "delete it; the same command makes this run again, or `fedbench merge` brings it back"
+    " from the store that it came from",
     "trials": "delete it; the same `fedbench tune` command runs this trial again",
-    "marks": "delete it; reading the store makes it again",
-    "studies": "delete it; the same `fedbench tune` command writes it again",
     "rungs": "delete the folder it is in; the same `fedbench tune` command runs its trials again",
-    "best values": "delete it; the same `fedbench tune` command writes it again",
-    "curves": "delete it; to have it again, delete its row, with replicas, and run the cell again",
+    "curves": "delete it; to have it again, delete its row, with re-runs, and run it again",
     "checkpoints": "an unfinished run goes back a round by itself; to export a finished one, delete"
     " its row and its folder and run it again",
     "clients": "an unfinished run goes back a round, or says to delete its folder; to use the"
     " weights of a finished one, delete its row and its folder and run it again",
-    "partitions": "delete it; it is made again when it is needed",
     "rounds": "delete its folder; an unfinished run starts again",
     "untrained": "delete it; an unfinished run measures again, the row of a finished one has it",
     "figures": "run `fedbench figures` for this run again",
     SUBMISSIONS: "copy it again from the bundle of that id; until then no reproduction counts",
     REPRODUCTIONS: "delete it; it does not count",
-    "leaderboard": "delete it; it is made again from the rows",
 }
-"""Remedy for each kind of file."""
-
-_OF_CELLS = {
-    "curves": "curve.parquet",
-    "partitions": "partition.safetensors",
-    "rounds": "history.jsonl",
-    "untrained": "untrained.json",
-    "figures": "geometry.json",
-}
+_MADE_AGAIN = "delete it; it is made again when it is needed"
+"""Remedy of all other kinds."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedbench.bench.results.listing import Listing
     from fedbench.bench.results.store.row import Row
     from fedbench.bench.runs.describe import Description
-    from fedbench.bench.runs.run import RunPlan, RunResult
+    from fedbench.bench.runs.result import RunPlan, RunResult
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_CURVE = 40

@@ -19,9 +19,15 @@ from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
-from fedbench.bench.runs.execute import Origin, Paused, Place, execute, facts
+from fedbench.bench.runs.execute import (
+    Origin,
+    Paused,
+    Place,
+    execute,
+    facts,
+    untrained_figures,
+)
 from fedbench.bench.runs.remeasure import begin, with_training_of
-from fedbench.bench.runs.untrained import untrained_figures
 from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord

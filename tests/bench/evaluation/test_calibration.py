@@ -8,9 +8,8 @@ from torch import nn
 
 from fedbench.bench.data.views.views import make_view
 from fedbench.bench.evaluation.calibration import fill_statistics
-from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.runs.execute import open_dataset, untrained_figures
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.runs.untrained import untrained_figures
 from fedbench.bench.system import seeding
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of

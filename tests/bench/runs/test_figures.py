@@ -16,8 +16,7 @@ from fedbench.bench.evaluation.angles import class_angles
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs import figures as draw
-from fedbench.bench.runs.figures import figures
-from fedbench.bench.runs.geometry import Geometry, measure, project
+from fedbench.bench.runs.figures import Geometry, figures, measure, project
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.checksums import parse_json

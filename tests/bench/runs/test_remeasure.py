@@ -16,7 +16,8 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.remeasure import take_weights
-from fedbench.bench.runs.run import RunResult, run
+from fedbench.bench.runs.result import RunResult
+from fedbench.bench.runs.run import run
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord

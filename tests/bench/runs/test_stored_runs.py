@@ -12,7 +12,8 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts
-from fedbench.bench.runs.run import RunResult, run, store_run
+from fedbench.bench.runs.result import RunResult
+from fedbench.bench.runs.run import run, store_run
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.testing import tiny_config
 
@@ -72,7 +73,7 @@ def test_a_failed_run_never_takes_the_place_of_a_finished_one(tmp_path: Path) ->
 
 def test_rows_know_their_task_however_the_run_ended(tmp_path: Path) -> None:
     ended = again(Store(tmp_path / "store"), tmp_path).row
-    origin = Origin(argv=ended.argv)
+    origin = Origin("custom", argv=ended.argv)
     known = facts(
         CONFIG, ended.dataset_revision, ended.partition_hash, origin,
         dataset="digits", started_at=ended.started_at, device="cpu",

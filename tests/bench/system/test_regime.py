@@ -13,9 +13,8 @@ import torch
 from fedbench.bench.method import Loss
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.estimate import Estimator
-from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.runs.execute import Origin, Place, execute, untrained_figures
 from fedbench.bench.runs.run import run
-from fedbench.bench.runs.untrained import untrained_figures
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.system.regime import check_precision, products, reproducible
 from fedbench.bench.testing import tiny_config, tiny_setup

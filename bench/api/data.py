@@ -1,0 +1,96 @@
+"""Functions that partition and prepare data sets; they load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.schema import READ_BY_SOURCE
+from fedbench.bench.data.datasets import Contents, prepare
+from fedbench.bench.data.partition import (
+    PartitionSummary,
+    balanced_labels,
+    make_partition,
+    summary,
+)
+from fedbench.bench.data.reading import Reading
+from fedbench.bench.runs.arguments import Settings, as_path
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.runs.fields import build_config
+from fedbench.bench.runs.resolve import resolve
+from fedbench.bench.system.arguments import grouped
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.training.steps import partition_of
+
+if TYPE_CHECKING:
+    from fedbench.bench.data.datasets import PreparedDataset
+    from fedbench.bench.data.sources.decode import Progress
+
+
+@grouped
+def partition(
+    spec: str | None = None,
+    *,
+    settings: Settings,
+    data_dir: Path | str | None = None,
+    labels: str | None = None,
+) -> PartitionSummary:
+    """Give a configuration's data set to its clients.
+
+    Args:
+        spec: method spec; matters only where a preset's data depend on the method.
+        settings: sources of the configuration.
+        data_dir: cache of data sets; None = the default one.
+        labels: `balanced:N:C` takes N examples in C equal classes instead of the data set's
+            labels, so that its images are not needed (subsets are ignored then).
+
+    Raises:
+        FedbenchError: for configuration or data problems.
+    """
+    default = str(RunConfig.model_fields["spec"].default)
+    # Labels of their own need no images, so none are prepared for them.
+    content = Contents(as_path(data_dir), build=labels is None)
+    config = resolve(spec or default, content=content, **vars(settings)).config
+    if labels is None:
+        dataset = open_dataset(config, data_dir)
+        classes, made = dataset.train_labels, partition_of(dataset, config)
+    else:
+        classes, num_classes = balanced_labels(labels)
+        made = make_partition(classes, num_classes, config.data, config.seed)
+    return PartitionSummary(config.data.name, labels, made, summary(made, classes))
+
+
+def prepare_data(
+    name: str,
+    *,
+    set: Mapping[str, Any] | None = None,
+    data_dir: Path | str | None = None,
+    on_progress: Progress | None = None,
+) -> PreparedDataset:
+    """Download or convert a data set into the cache, and verify every byte of it.
+
+    Args:
+        name: its name, as `data.name`.
+        set: how it is read, by dotted name: label column, image size, clients.
+        data_dir: cache of data sets; None = the default one.
+        on_progress: called while images are decoded.
+
+    Raises:
+        UnknownNameError: no such data set.
+        ConfigError: for values that it cannot be read with.
+        DataError: no network, a torn or missing source, or a folder that cannot be written.
+    """
+    values = flatten(set or {})
+    allowed = [f"data.{key}" for key in ("partition", *READ_BY_SOURCE)]
+    for key in values:
+        if key not in allowed:
+            raise ConfigError(
+                f"{key} does not change what is prepared; allowed: {', '.join(sorted(allowed))}"
+            )
+    spec = str(RunConfig.model_fields["spec"].default)
+    data = build_config(spec, {"data.name": name, **values}).data
+    reading = Reading.of(data)
+    return prepare(name, as_path(data_dir), reading=reading, progress=on_progress)
