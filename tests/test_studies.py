@@ -243,6 +243,9 @@ def test_selection_ranks_a_perfect_score_first(study: Any, row: Row) -> None:
     assert by_name["sep"] == ["1.00", "1.00", "", "", "0.0", "0.0", "", ""]  # no noise is on it
     assert not {"final_loss", "knn_acc", "linear_1pct_acc"} & {*by_name}
     halved, said = module.fewer_rounds(Curves(), rows)
-    by_sep = [line[3:] for line in halved if line[2] == "sep"]
-    assert by_sep == [["0.0", "0.0", "+0.0", "16"]] * len(module.OWN)  # 45 of 288 rounds
-    assert "sep +0.0; noise floor 0.0" in said
+    *by_sep, mean = [line[3:] for line in halved if line[2] == "sep"]
+    assert {tuple(line[:2] + line[3:]) for line in by_sep} == {("0.0", "0.0", "16")}
+    assert all(float(line[2]) > 0 for line in by_sep)  # the best of four is not always the best
+    assert len(by_sep) == len(module.OWN)
+    assert mean[:2] == ["0.00", "0.00"]
+    assert said == "noise floor 0.0"

@@ -23,7 +23,7 @@ from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.method import ACTIVATIONS
-from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.leaderboard.studies import best_trial, scored_trials
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import derived
@@ -458,5 +458,5 @@ class Checker:
         follows = None if facts is None else expected(config, facts)
         if self._studies is not None and row.study_id in self._known_studies:
             name = str(row.study_id)
-            study = self._studies.study(name) or {}, best_trial(self._studies.trials(name))
+            study = self._studies.study(name) or {}, best_trial(scored_trials(self._studies, name))
         return Claim(row, entry.points, config, facts, follows, study)

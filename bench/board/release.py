@@ -175,7 +175,7 @@ def _whole(rows: Sequence[Row], version: str) -> Description:
 
 def _meanings() -> dict[str, str]:
     """Return what the label-free scores are, by metric."""
-    found = {metric: formula for metric, formula, _, _ in OF_CLIENTS.values()}
+    found = {one.metrics[0]: one.formula for one in OF_CLIENTS.values() if not one.exploratory}
     for objective in objectives().values():
         meaning = (objective.__doc__ or objective.formula).splitlines()[0]
         better = " Lower is better." if objective.metric.better == "lower" else ""

@@ -304,7 +304,9 @@ class _Run:
             return {"status": "diverged", **self._cost()}
         if last < total:
             sent = trainer.ledger.bytes_up + trainer.ledger.bytes_down
-            raise Paused(final, trainer.rounds_done, sent, trainer.train_seconds)
+            loss = trainer.history[-1].loss
+            figures = final if loss is None else {**final, "final_loss": loss}
+            raise Paused(figures, trainer.rounds_done, sent, trainer.train_seconds)
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
 
     @property

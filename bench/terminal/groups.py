@@ -277,14 +277,14 @@ class Search(Tracked):
         str | None, option("Name of the study; default: made from its settings.", "--study")
     ] = None
     objective: Annotated[
-        str,
+        str | None,
         option(
             "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
-            " learnt nothing.",
+            " learnt nothing. Default: align-unif; with --fidelity halving loss.",
             complete=names.objectives,
             check=_objective,
         ),
-    ] = "align-unif"
+    ] = None
     fidelity: Annotated[
         str,
         option(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import main_metrics
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, FINDINGS
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.tables import show_record, show_records
@@ -53,6 +53,7 @@ def show_study(result: StudyResult) -> None:
         head,
         {
             "fidelity": result.fidelity,
+            "objective": FINDINGS.get(result.objective, ""),
             "random init": _random_init(result),
             "best": best,
             "caution": result.cautions,
@@ -144,7 +145,6 @@ def _show_trials(
     trials: Sequence[Mapping[str, Any]], untrained: Sequence[Mapping[str, float]]
 ) -> None:
     """Print trials, the best first; `untrained` has the figures of encoders without training."""
-    from fedbench.bench.tuning.random_init import shrinkage_of
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
@@ -156,7 +156,7 @@ def _show_trials(
             **trial["watched"],
             "trial": trial["number"],
             "params": parameters(trial["params"]),
-            "notes": trial["error"] or ("shrunk" if shrinkage_of(trial, untrained) else ""),
+            "notes": trial["error"] or _notes(trial, untrained),
         }
         for trial in sorted(trials, key=place)[:_TRIALS]
     ]
@@ -165,6 +165,13 @@ def _show_trials(
     watched = _distinct(name for trial in trials for name in trial["watched"])
     names = ("trial", "rounds", "objective", *watched, "params", "status", "seconds", "notes")
     show_records(records, names, bold=[True])
+
+
+def _notes(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -> str:
+    from fedbench.bench.tuning.random_init import shrinkage_of
+
+    shrunk = "shrunk" if shrinkage_of(trial, untrained) else ""
+    return ", ".join(filter(None, ["no weight moved" if trial.get("unmoved") else "", shrunk]))
 
 
 def _random_init(study: StudyResult | StudyView) -> str:

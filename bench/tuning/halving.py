@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.evaluation.objectives.names import GATE
+from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.results.leaderboard.studies import mean_ranks
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_text
@@ -124,10 +127,20 @@ class RungTrials(Trials):
         if not bracket.waiting:
             self._decide(bracket)
 
+    def _rank(self, records: dict[int, dict[str, Any]]) -> None:
+        """Score the trials of a rung by their ranks in it."""
+        one = OF_CLIENTS[self._plan.scoring.name.removesuffix(GATE)]
+        terms = {number: one.terms(record["scores"]) for number, record in records.items()}
+        ranks = mean_ranks({number: each for number, each in terms.items() if each is not None})
+        for number, record in records.items():
+            record["score"] = record["objective"] = ranks.get(number)
+
     def _decide(self, bracket: _Bracket) -> None:
         halving, rung, records = self._halving, bracket.rung, bracket.records
         failed = [n for n in sorted(records) if records[n]["status"] == "error"]
         counts = halving.counts(rung, len(records))
+        if self._plan.scoring.ranked:
+            self._rank(records)
         if len(failed) == len(records):
             self.total -= sum(counts[1:]) * len(self._plan.seeds)
             for number in failed:

@@ -72,7 +72,9 @@ def cautions(
     """
     objectives = scoring.scores(untrained)
     limit, texts = noise_limit(objectives), list[str]()
-    if limit is None:
+    if scoring.trained:  # random init has no loss to compare with
+        pass
+    elif limit is None:
         texts.append(
             f"only {len(objectives)} of {NUM_SEEDS} encoders at random init were measured, too few"
             " to tell whether a trial has learnt anything; the same `fedbench tune` command"

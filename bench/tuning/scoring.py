@@ -12,14 +12,18 @@ from typing import Any
 from fedbench.bench.evaluation.objectives.base import BYTES, Objective
 from fedbench.bench.evaluation.objectives.names import GATE
 from fedbench.bench.evaluation.objectives.noise import with_noise
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
+from fedbench.bench.evaluation.objectives.of_clients import (
+    DEFAULT,
+    OF_CLIENTS,
+    ClientObjective,
+)
 from fedbench.bench.evaluation.objectives.registry import DEFAULT as DEFAULT_OBJECTIVES
 from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
 
-PER_CLIENT = {name: entry[0] for name, entry in OF_CLIENTS.items()}
 _DIM = 128
+_PARTS = {"sep": ("align", "rho")}
 
 SHRUNK, NARROW, LEAST_SPREAD, LEAST_DIRECTIONS = 0.1, 0.25, 0.05, 2.0
 """Limits of the gate; conventions, not measured: shares of the untrained encoder's rho and
@@ -40,7 +44,7 @@ class Scoring:
     name: str = DEFAULT
 
     def __post_init__(self) -> None:
-        if self._plain not in {**PER_CLIENT, **objectives()}:
+        if self._plain not in {**OF_CLIENTS, **objectives()}:
             more = f"; each may end in {GATE}"
             raise UnknownNameError("objective", self.name, names(), more)
 
@@ -54,24 +58,42 @@ class Scoring:
         return self.name.endswith(GATE)
 
     @cached_property
-    def metric(self) -> str:
-        """Return the metric's name in rows."""
-        found = self._objective
-        return PER_CLIENT[self._plain] if found is None else found.metric.name
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names in rows of the metrics that it is made of."""
+        found = self._found
+        return found.metrics if isinstance(found, ClientObjective) else (found.metric.name,)
+
+    @cached_property
+    def _found(self) -> ClientObjective | Objective:
+        return OF_CLIENTS.get(self._plain) or objectives()[self._plain]
 
     @property
-    def _objective(self) -> Objective | None:
-        return None if self._plain in PER_CLIENT else objectives()[self._plain]
+    def trained(self) -> bool:
+        """Return True if encoders at random init have no score, since there is no loss."""
+        return isinstance(self._found, ClientObjective) and self._found.trained
+
+    @property
+    def ranked(self) -> bool:
+        """Return True if a trial has a score only beside others (`studies.with_ranks`)."""
+        return isinstance(self._found, ClientObjective) and self._found.ranked
+
+    def defined(self, figures: Mapping[str, float | None]) -> bool:
+        """Return True if an encoder with these figures has a score, be it by rank."""
+        return all(figures.get(name) is not None for name in self.metrics)
 
     def of(self, figures: Mapping[str, float | None]) -> float | None:
-        """Return the score of an encoder, more is better; None if it is undefined."""
-        value, found = figures.get(self.metric), self._objective
-        return value if value is None or found is None else found.metric.score(value)
+        """Return the score of an encoder, more is better; None if undefined, or `ranked`."""
+        found = self._found
+        if isinstance(found, ClientObjective):
+            terms = None if found.ranked else found.terms(figures)
+            return None if terms is None else sum(terms)
+        value = figures.get(found.metric.name)
+        return None if value is None else found.metric.score(value)
 
     @property
     def objectives(self) -> list[str]:
         """Return `evaluation.objectives` by which runs compute it."""
-        usual = {*PER_CLIENT, *DEFAULT_OBJECTIVES}
+        usual = {*OF_CLIENTS, *DEFAULT_OBJECTIVES}
         return [] if self._plain in usual else [self._plain]
 
     def check_noise(self, multiplier: float | None) -> None:
@@ -83,7 +105,8 @@ class Scoring:
         allowed = [objective.name for objective in with_noise(objectives().values())]
         if multiplier is None or self._plain in allowed:
             return
-        why = "are values of single clients" if self._objective is None else "are unbounded sums"
+        single = isinstance(self._found, ClientObjective)
+        why = "are values of single clients" if single else "are unbounded sums"
         raise ConfigError(
             f"objective {self._plain!r}: its parts {why}, to which"
             f" evaluation.objective_noise gives no epsilon; use {', '.join(allowed)}"
@@ -120,12 +143,14 @@ class Scoring:
 
 def names() -> list[str]:
     """Return the names that `--objective` takes, without those with a gate."""
-    return [*PER_CLIENT, *objectives()]
+    return [*OF_CLIENTS, *objectives()]
 
 
 def metrics() -> list[str]:
     """Return the metrics of all objectives in rows."""
-    return [*PER_CLIENT.values(), *(objective.metric.name for objective in objectives().values())]
+    per_client = [name for one in OF_CLIENTS.values() for name in one.metrics]
+    shared = [objective.metric.name for objective in objectives().values()]
+    return list(dict.fromkeys([*per_client, *shared]))
 
 
 def _below(value: float | None, before: float | None, share: float, least: float = 0.0) -> bool:
@@ -137,21 +162,22 @@ def _below(value: float | None, before: float | None, share: float, least: float
 def objective_records() -> list[dict[str, Any]]:
     """Return a record for each objective: meaning, source, what a client sends and how much."""
     records: list[dict[str, Any]] = []
-    for name, (metric, formula, source, sees) in OF_CLIENTS.items():
-        numbers = 3 if name == "sep" else 2  # the client's value or two of them, and a 1 to count
+    for name, one in OF_CLIENTS.items():
+        # A client sends align, rho, unif or its loss, and a 1 to count; sep takes align and rho.
+        sent = {part for metric in one.metrics for part in _PARTS.get(metric, (metric,))}
         records.append(
             {
                 "name": name,
-                "metric": metric,
-                "better": "higher",
+                "metric": " + ".join(one.metrics),
+                "better": "lower" if one.metrics == ("final_loss",) else "higher",
                 "over": "clients",
-                "formula": formula,
-                "source": source,
-                "sends": ["one value of each client"],
+                "formula": one.formula,
+                "source": one.source + (", exploratory" if one.exploratory else ""),
+                "sends": [f"{part} of each client" for part in sorted(sent)],
                 "exchanges": 1,
-                "bytes": BYTES * numbers,
+                "bytes": BYTES * (len(sent) + 1),
                 "sensitivity": None,
-                "sees_contraction": sees,
+                "sees_contraction": one.sees_contraction,
             }
         )
     for name, objective in objectives().items():

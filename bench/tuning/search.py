@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, LOSS
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.rungs import NONE
 from fedbench.bench.tuning.samplers import find_sampler
@@ -34,6 +34,8 @@ class Search:
         study_name: name of a separate study with the same arguments.
         objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` it is
             undefined for trials that shrank, became narrow or learnt nothing beyond random init.
+            None = align + 0.2 unif; with `halving` the last loss, since after few rounds the
+            other says nothing of the end (docs/studies/selection.md).
         fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
             (`batch_size`; by default all trials of the study) after few rounds and continues the
             best, and so on.
@@ -50,10 +52,15 @@ class Search:
     watch_labels: bool = False
     stop_hopeless: bool = False
     study_name: str | None = None
-    objective: str = DEFAULT
+    objective: str | None = None
     fidelity: str = NONE
     eta: int | None = None
     rungs: int | None = None
+
+    @property
+    def scored_by(self) -> str:
+        """Name of the objective."""
+        return self.objective or (DEFAULT if self.fidelity == NONE else LOSS)
 
     def check(self) -> None:
         """Refuse numbers out of range and options that exclude each other.

@@ -208,7 +208,7 @@ def _plan(
         "evaluation.untrained": False,
         "evaluation.every": 0,
         "evaluation.rounds": [],
-        "evaluation.objectives": Scoring(search.objective).objectives,
+        "evaluation.objectives": Scoring(search.scored_by).objectives,
     }
     content = Contents(places.cache, build=True)
 
@@ -217,7 +217,13 @@ def _plan(
         return resolve(spec, tuned=params, content=content, **vars(sources))
 
     base = configure({}, settings.seed)
-    Scoring(search.objective).check_noise(base.config.evaluation.objective_noise)
+    scoring = Scoring(search.scored_by)
+    scoring.check_noise(base.config.evaluation.objective_noise)
+    if scoring.ranked and search.stop_hopeless:
+        raise ConfigError(
+            f"--stop-hopeless: --objective {scoring.name} ranks trials that have all their seeds;"
+            " leave one of them out"
+        )
     space = _without(
         load_space(spec, file=as_path(search.space_file)),
         {*user_keys(spec, settings.config_files), *fixed},
@@ -362,7 +368,7 @@ def _run(
                 )
             finally:
                 study.forget_random_inits()
-        stored = store.trials(study_id)
+        stored, _ = study.trials()
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)
 

@@ -12,6 +12,7 @@ from typing import Any
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
+from fedbench.bench.results.leaderboard.studies import with_ranks
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import flat_config
 from fedbench.bench.runs.resolve import Resolved
@@ -61,7 +62,7 @@ class StudyPlan:
     @cached_property
     def scoring(self) -> Scoring:
         """The objective by which trials are ranked."""
-        return Scoring(self.search.objective)
+        return Scoring(self.search.scored_by)
 
     @cached_property
     def study_id(self) -> str:
@@ -133,7 +134,7 @@ class StudyPlan:
 
     def trials(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the trials of the store, and those of them that need no further run."""
-        stored = self.store.trials(self.study_id)
+        stored = with_ranks(self.store.trials(self.study_id), self.scoring.name)
         again, _ = self.failed(stored)
         return stored, [trial for trial in stored if trial["number"] not in again]
 

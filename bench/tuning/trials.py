@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.results.leaderboard.statistics import mean
+from fedbench.bench.results.leaderboard.studies import with_ranks
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.runs.fields import show
 from fedbench.bench.runs.run import command_line
@@ -164,9 +165,14 @@ class Trials:
 
         if not self._records.keys() >= self._batch.keys():
             return
+        known = [self._records[number] for number in sorted(self._records) if number < self._next]
+        objectives = {
+            record["number"]: record["objective"]
+            for record in with_ranks(known, self._plan.scoring.name)
+        }
         for number, trial in sorted(self._batch.items()):
             record = self._records[number]
-            value, status = record["objective"], record["status"]
+            value, status = objectives[number], record["status"]
             if status == "error":
                 self._optuna.tell(trial, state=TrialState.FAIL)
             elif status == "pruned":  # TPE ranks it by rounds, then by value
@@ -277,8 +283,8 @@ class Trials:
             refusal = plan.scoring.refusal({**scores, **spread}, [*self._untrained.values()])
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
-            elif objective is None:
-                status, error = "refused", f"{plan.scoring.metric} is undefined"
+            elif objective is None and not (plan.scoring.ranked and plan.scoring.defined(scores)):
+                status, error = "refused", f"{' or '.join(plan.scoring.metrics)} is undefined"
         return {
             "status": status,
             "seeds": [seed for seed in plan.seeds if seed in trial.outcomes],
@@ -287,6 +293,7 @@ class Trials:
             "watched": _means(outcomes, [WATCHED] if plan.search.watch_labels else []),
             "seconds": sum(outcome.seconds for outcome in outcomes),
             "error": error,
+            "unmoved": any(o.row is not None and o.row.unmoved for o in outcomes),
             "seed_objectives": objectives,
             "bytes": sum(outcome.bytes for outcome in outcomes),
             "spread": spread,
@@ -306,7 +313,7 @@ class Trials:
         scoring = self._plan.scoring
         if scoring.name == DEFAULT:
             return outcome.objective
-        return scoring.of({scoring.metric: outcome.metric(scoring.metric)})
+        return scoring.of({name: outcome.metric(name) for name in scoring.metrics})
 
 
 def check_params(where: str, stored: Params, suggested: Params) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 from cells import linear, planned  # the module beside this one
 from numpy.typing import NDArray
+from rules import judge
 
 from fedbench import open_store
 from fedbench.bench.config import row_id
@@ -47,6 +48,7 @@ PRIMARY += ("global_unif", "final_loss")
 OTHERS = ("align", "unif", "rho", "global_sep", "global_rho", "rankme_centred", "stable_rank")
 OTHERS += ("nesum", "self_clustering", "sigreg", "clusterability", "std_ratio", "knn_acc")
 OTHERS += ("linear_1pct_acc",)  # a probe that reads 100 labels
+OTHERS += ("loss+sep", "objective+sep")  # found on these rows, so exploratory
 BUDGETS = (1, 4, 16, 24)
 MEASURED = {"evaluation.rounds": [*ROUNDS[:-1]], "evaluation.probe_fractions": [1.0, 0.01]}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -60,11 +62,13 @@ DRAWS = 2000
 HEADER = ["score", "tau", "95 %", "p (Holm)", "minus objective's"]
 HEADER += [f"at round {r}" for r in ROUNDS[:-1]]
 HEADER += [f"regret {b}" for b in BUDGETS]
-HALVED = {"align-unif": "objective", "sep": "sep"}
+HALVED = {"align-unif": "objective", "sep": "sep", "loss": "final_loss"}
 """Objectives by which successive halving is tried, and their metrics."""
 RUNGS = (1, 3, 12)
 SCORES_HEADER = ["score", "tau", *VARIANTS, *(f"regret {COUNT}, {v}" for v in ("all", *VARIANTS))]
-HALVING_HEADER = ["method", "alpha", "objective", "regret", "halving's", "loss", "% of the steps"]
+HALVING_HEADER = ["method", "alpha", "objective", "regret", "halving's", "of 4 runs", "% of steps"]
+AT_RANDOM = 4
+"""Full runs of random configurations that cost what halving does: 48 and 45 rounds."""
 
 Array = NDArray[np.float64]
 
@@ -173,9 +177,17 @@ def scores(store: Store, table: Sequence[Sequence[Row]], metric: str, at: int) -
     Args:
         store: store of the curves.
         table: rows of a cell.
-        metric: name of the score.
+        metric: name of the score, or a rule of two.
         at: rounds done.
     """
+    if "+" in metric:
+        terms = {
+            name: scores(store, table, column, at)
+            for name, column in (("loss", "final_loss"), ("sep", "sep"), ("objective", "objective"))
+        }
+        terms["loss"] = -terms["loss"]
+        by_seed = [{k: v[:, seed] for k, v in terms.items()} for seed in range(len(SEEDS))]
+        return np.stack([judge(metric, values) for values in by_seed], axis=1)
 
     def value(row: Row) -> float:
         if row.status != "ok":
@@ -298,7 +310,7 @@ def scored_on_less(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], 
         return [], "no cell has all its further scorings yet"
     lines = []
     for metric in (*PRIMARY, *OTHERS):
-        fields = needed(metric).reads
+        fields = needed(metric).reads if "+" not in metric else ()
         if "objective_clients" not in fields:
             continue
         columns = [_order(store, metric, [(runs[cell], runs[cell]) for cell in found])]
@@ -348,27 +360,29 @@ def fewer_rounds(store: Store, rows: Sequence[Row]) -> tuple[list[list[str]], st
     """Return a line for each cell and objective on what halving loses, and the noise floor."""
     lines, lost, variances = [], defaultdict(list), []
     for (method, alpha), entries in cells(rows).items():
-        accuracy, before = accuracies(entries), untrained(entries)
+        accuracy = accuracies(entries)
         variances.append(accuracy.var(axis=1, ddof=1).mean())
         made = _steps([[store.curve(row.row_id) for row in entry] for entry in entries])
         for objective, metric in HALVED.items():
             by_round = {rung: scores(store, entries, metric, rung) for rung in RUNGS}
-            full, halving, spent = [], [], []
+            full, halving, at_random, spent = [], [], [], []
             for seed in range(len(SEEDS)):
                 *trained, left = halved({rung: by[:, seed] for rung, by in by_round.items()})
                 judged, last = accuracy[:, 1 - seed], by_round[RUNGS[-1]][:, seed]
                 full.append(regret(last, judged, COUNT))
-                chosen = before[1 - seed] if np.isneginf(last[left[0]]) else judged[left[0]]
-                halving.append(judged.max() - chosen)
+                halving.append(judged.max() - judged[left[0]])
+                at_random.append(regret(last, judged, AT_RANDOM))
                 spent.append(sum(made[t, seed, at].sum() for at, t in enumerate(trained)))
             share = sum(spent) / made.sum()
-            lost[objective].append(np.mean(halving) - np.mean(full))
-            figures = f"{np.mean(full):.1f}", f"{np.mean(halving):.1f}"
-            figures += f"{lost[objective][-1]:+.1f}", f"{100 * share:.0f}"
+            means = [float(np.mean(each)) for each in (full, halving, at_random)]
+            lost[objective].append(means)
+            figures = *(f"{value:.1f}" for value in means), f"{100 * share:.0f}"
             lines.append([method, f"{alpha:g}", objective, *figures])
     floor = math.sqrt(np.mean(variances)) if variances else 0.0
-    means = ", ".join(f"{objective} {np.mean(values):+.1f}" for objective, values in lost.items())
-    return lines, f"mean loss to halving in points: {means}; noise floor {floor:.1f}"
+    for objective, values in lost.items():
+        figures = *(f"{value:.2f}" for value in np.mean(values, axis=0)), ""
+        lines.append(["mean", "", objective, *figures])
+    return lines, f"noise floor {floor:.1f}"
 
 
 def _steps(curves: Sequence[Sequence[Any]]) -> Array:

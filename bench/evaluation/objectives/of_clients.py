@@ -1,19 +1,91 @@
-"""Objectives that are unweighted means over clients; `evaluation.objective` computes them."""
+"""Objectives from one value or two of each client; `evaluation.objective` and training give them.
+
+Those of the last loss, and the sums with SEP, chose well among the runs of one method in
+docs/studies/selection.md; they were found after its runs, and are exploratory until
+docs/studies/confirmation.md says more.
+"""
 
 from __future__ import annotations
 
-DEFAULT = "align-unif"
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+DEFAULT = "align-unif"
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class ClientObjective:
+    """An unweighted mean over clients, or a sum of two; more is better.
+
+    Attributes:
+        metrics: names in rows of what is added; `final_loss` with a minus.
+        formula: how it is computed.
+        source: where it is from.
+        sees_contraction: whether a net that only shrinks changes it.
+        ranked: add the ranks among the trials of a study instead of the values.
+        exploratory: no study that was announced before its runs has confirmed it.
+    """
+
+    metrics: tuple[str, ...]
+    formula: str
+    source: str
+    sees_contraction: bool
+    ranked: bool = False
+    exploratory: bool = False
+
+    @property
+    def trained(self) -> bool:
+        """True if an encoder at random init has none, since it takes the loss of training."""
+        return "final_loss" in self.metrics
+
+    def terms(self, figures: Mapping[str, float | None]) -> list[float] | None:
+        """Return what is added, more is better; None if one of them is undefined.
+
+        In sums SEP is clipped to [-1, 1], below which it only says that rho is near 0.
+        """
+        found = []
+        for name in self.metrics:
+            value = figures.get(name)
+            if value is None:
+                return None
+            if name == "sep" and len(self.metrics) > 1:
+                value = min(max(value, -1.0), 1.0)
+            found.append(-value if name == "final_loss" else value)
+        return found
+
+
+_PAPER = "Lubana et al. 2022"
 OF_CLIENTS = {
-    DEFAULT: ("objective", "align + 0.2 unif", "Lubana et al. 2022, equation 5", True),
-    "align": ("align", "mean cosine of an image and its view", "Lubana et al. 2022", True),
-    "unif": (
-        "unif",
-        "-mean_x log mean_y exp(s(x, y) / 0.2), y of the same client",
-        "Lubana et al. 2022",
-        True,
+    DEFAULT: ClientObjective(("objective",), "align + 0.2 unif", f"{_PAPER}, equation 5", True),
+    "align": ClientObjective(("align",), "mean cosine of an image and its view", _PAPER, True),
+    "unif": ClientObjective(
+        ("unif",), "-mean_x log mean_y exp(s(x, y) / 0.2), y of the same client", _PAPER, True
     ),
-    "rho": ("rho", "mean cosine distance of two images of a client", "ours", True),
-    "sep": ("sep", "1 - (1 - align) / rho", "ours", False),
+    "rho": ClientObjective(
+        ("rho",), "mean cosine distance of two images of a client", "ours", True
+    ),
+    "sep": ClientObjective(("sep",), "1 - (1 - align) / rho", "ours", False),
+    LOSS: ClientObjective(
+        ("final_loss",), "-mean local loss of the last round", "ours", True, exploratory=True
+    ),
+    "loss+sep": ClientObjective(
+        ("final_loss", "sep"),
+        "rank of -loss + rank of sep, among the trials of the study",
+        "ours",
+        True,
+        ranked=True,
+        exploratory=True,
+    ),
+    "objective+sep": ClientObjective(
+        ("objective", "sep"), "align + 0.2 unif + sep", "ours", True, exploratory=True
+    ),
 }
-"""Name -> metric in rows, formula, source, whether contraction changes it; more is better."""
+
+FINDINGS = {
+    DEFAULT: "the one score that compares methods; within a method it orders configurations with"
+    " tau 0.56, the last loss with 0.65, objective+sep with 0.74 (exploratory; docs/log.md)",
+    "sep": "alone it chooses no better than chance: regret 3.0 points after 24 trials, objective"
+    " 1.1 (docs/log.md)",
+}
+"""What docs/studies/selection.md found about the objectives that users choose."""

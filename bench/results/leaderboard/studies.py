@@ -8,7 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fedbench.bench.config import DataConfig
+from fedbench.bench.evaluation.objectives.names import GATE
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
 from fedbench.bench.results.leaderboard.lines import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     pearson,
@@ -91,6 +95,46 @@ class Studies(list[StudyView]):
         self.problems = tuple(problems)
 
 
+def with_ranks(trials: Sequence[Mapping[str, Any]], objective: str | None) -> list[dict[str, Any]]:
+    """Return the trials of a study, with their objectives where these are ranks among them.
+
+    The objective of a trial is then the mean over the terms of the share of other trials that it
+    is better than, ties counted by half.
+
+    Args:
+        trials: as `Store.trials` gives them; those of status `ok` are ranked.
+        objective: of the study; None = the default.
+    """
+    found = OF_CLIENTS.get((objective or DEFAULT).removesuffix(GATE))
+    if found is None or not found.ranked:
+        return [dict(trial) for trial in trials]
+    terms = {t["number"]: found.terms(t["scores"]) for t in trials if t["status"] == "ok"}
+    ranks = mean_ranks({number: each for number, each in terms.items() if each is not None})
+    return [{**t, "objective": ranks.get(t["number"], t["objective"])} for t in trials]
+
+
+def mean_ranks(terms: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """Return for each trial the mean over its terms of the share of others that it is better than.
+
+    Args:
+        terms: number of a trial -> its terms, more is better; as many for each.
+    """
+    frame = pd.DataFrame.from_dict(dict(terms), orient="index")
+    shares = (frame.rank() - 1) / max(len(frame) - 1, 1)
+    means = shares.mean(axis=1).to_dict()
+    return {number: float(means[number]) for number in terms}
+
+
+def scored_trials(store: Store, study_id: str) -> list[dict[str, Any]]:
+    """Return the trials of a study with their objectives, by number.
+
+    Raises:
+        StoreError: if its description cannot be read.
+    """
+    meta = store.study(study_id) or {}
+    return with_ranks(store.trials(study_id), meta.get("objective"))
+
+
 def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The trial of the highest objective among those that were run to the end; ties: the first."""
     return max(_usable(trials), key=lambda t: (t["objective"], -t["number"]), default=None)
@@ -120,7 +164,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
     Raises:
         StoreError: when its description cannot be read.
     """
-    meta, trials = store.study(study_id) or {}, store.trials(study_id)
+    meta, trials = store.study(study_id) or {}, scored_trials(store, study_id)
     best = best_trial(trials)
     watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
     return StudyView(

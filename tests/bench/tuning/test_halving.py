@@ -36,7 +36,12 @@ Curve = Callable[[float, int], float | None]
 
 def search(store: Path, **settings: Any) -> Any:
     values = {**SMALL, "federation.num_rounds": ROUNDS, **settings.pop("set", {})}
-    return tune("simclr", store=store, set=values, **{"sampler": "random", **HALVING, **settings})
+    return tune(
+        "simclr",
+        store=store,
+        set=values,
+        **{"sampler": "random", "objective": "align-unif", **HALVING, **settings},
+    )
 
 
 def by_curve(curve: Curve) -> Fake:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,9 @@ from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.evaluation.objectives.registry import objectives
-from fedbench.bench.results.leaderboard.studies import studies
+from fedbench.bench.results.leaderboard.studies import studies, with_ranks
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import UnknownNameError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
 from fedbench.bench.tuning.scoring import Scoring, metrics, names, objective_records
 
 from .conftest import InOneProcess
@@ -53,9 +55,34 @@ def test_few_directions_are_narrow_whatever_was_before() -> None:
 @pytest.mark.parametrize("name", names())
 def test_scores_rise_as_the_leaderboards_do(name: str) -> None:
     scoring = Scoring(name)
-    for value in (-1.0, 0.3, 1.0, 2.5):
-        assert scoring.of({scoring.metric: value}) == needed(scoring.metric).score(value)
+    for value in (-1.0, 0.3, 1.0):
+        figures = dict.fromkeys(scoring.metrics, value)
+        expected = sum(needed(metric).score(value) for metric in scoring.metrics)
+        assert scoring.of(figures) == (None if scoring.ranked else expected)
+        assert scoring.defined(figures)
     assert scoring.of({}) is None
+    assert not scoring.defined({})
+
+
+def test_sep_is_clipped_in_sums() -> None:
+    assert Scoring("objective+sep").of({"objective": 0.5, "sep": -7.0}) == -0.5
+    assert Scoring("sep").of({"sep": -7.0}) == -7.0
+
+
+def test_ranks_are_shares_of_the_other_trials() -> None:
+    """Losses 1, 2, 2, 3 beat 3, 1.5, 1.5, 0 of 3 others; SEPs .1, .2, -1 and -1 beat 2, 3, .5, .5.
+
+    A trial without SEP has no rank, and counts for nobody.
+    """
+    losses, seps = (1.0, 2.0, 2.0, 3.0, 0.1), (0.1, 0.2, -3.0, -1.0, None)
+    scores = [{"final_loss": x, "sep": y} for x, y in zip(losses, seps, strict=True)]
+    trials = [
+        {"number": n, "status": "ok", "objective": None, "scores": each}
+        for n, each in enumerate(scores)
+    ]
+    found = [trial["objective"] for trial in with_ranks(trials, "loss+sep+gate")]
+    assert found == [pytest.approx(x) for x in (5 / 6, 4.5 / 6, 2 / 6, 0.5 / 6)] + [None]
+    assert with_ranks(trials, "loss") == with_ranks(trials, None) == trials
 
 
 def test_unknown_names() -> None:
@@ -69,7 +96,8 @@ def test_listings_agree() -> None:
     assert [*OF_CLIENTS, *SHIPPED] == [*OF_CLIENTS, *objectives()] == names()
     assert all(name == objective.name for name, objective in objectives().items())
     assert [record["name"] for record in objective_records()] == names()
-    assert [record["metric"] for record in objective_records()] == metrics()
+    named = [record["metric"].split(" + ") for record in objective_records()]
+    assert list(dict.fromkeys(name for each in named for name in each)) == metrics()
 
 
 def test_a_study_by_another_objective(tmp_path: Path, in_one_process: Use) -> None:
@@ -88,6 +116,36 @@ def test_a_study_by_another_objective(tmp_path: Path, in_one_process: Use) -> No
     assert (view.objective, view.study_id) == ("self-clustering", result.study_id)
     plain = small(tmp_path, trials=2, sampler="random", dry_run=True)
     assert plain.study_id != result.study_id
+
+
+@pytest.mark.parametrize("search", [{"sampler": "tpe", "batch_size": 2}, {"fidelity": "halving"}])
+@pytest.mark.parametrize("objective", ["loss", "loss+sep"])
+def test_a_study_by_the_loss(
+    tmp_path: Path, in_one_process: Use, objective: str, search: dict[str, Any]
+) -> None:
+    """Resumed, it is the same; random init has no loss, so that no caution speaks of its noise."""
+    in_one_process()
+    settings = {"objective": objective, "set": {"federation.num_rounds": 4}, **search}
+    result = small(tmp_path, trials=4, **settings)
+    ended = [trial for trial in result.trials if trial["status"] == "ok"]
+    losses = {trial["number"]: trial["scores"]["final_loss"] for trial in ended}
+    assert result.best is not None
+    if objective == "loss":
+        assert result.best["trial"] == min(losses, key=losses.__getitem__)
+        assert result.best["objective"] == -min(losses.values())
+    else:
+        assert all(0 <= trial["objective"] <= 1 for trial in ended)
+    assert studies(Store(tmp_path))[0].best_objective == result.best["objective"]
+    assert small(tmp_path, trials=4, **settings).trials == result.trials
+    with pytest.raises(ConfigError) if objective == "loss+sep" else nullcontext():
+        small(tmp_path, trials=4, objective=objective, stop_hopeless=True, dry_run=True)
+
+
+def test_halving_compares_by_the_loss(tmp_path: Path) -> None:
+    settings = {"trials": 4, "set": {"federation.num_rounds": 4}, "dry_run": True}
+    halving = small(tmp_path, fidelity="halving", **settings)
+    assert halving.objective == "loss"
+    assert small(tmp_path, **settings).objective == "align-unif"
 
 
 def test_a_gate_may_refuse_every_trial(tmp_path: Path, in_one_process: Use) -> None:
