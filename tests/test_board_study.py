@@ -155,8 +155,11 @@ class Curves:
         return [{"loss": self._loss[row_id]} for _ in range(12)]
 
 
-def test_a_rule_is_confirmed_by_its_order_and_its_regret(study: Any, row: Row) -> None:
+def test_a_rule_is_confirmed_by_its_order_and_its_regret(
+    study: Any, row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = study("confirmation")
+    monkeypatch.setattr(module, "DRAWS", 200)
     rng = np.random.default_rng(0)
     quality: dict[str, float] = {}
 

@@ -108,16 +108,15 @@ def test_ids_of_runs_become_links() -> None:
     assert text == f"{link}, 01234567, x{row.row_id}"
 
 
-@pytest.mark.slow
+@pytest.mark.extended  # a minute and more on two quiet cores
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES),
     reason="the extra dev has it",
 )
-@pytest.mark.parametrize("tutorials", [pytest.param("force", marks=pytest.mark.extended), "off"])
-def test_make_site(tutorials: str, tmp_path: Path) -> None:
-    """A warning is an error; pages need no network. With `force` every tutorial is executed."""
-    make("site", f"SITE={tmp_path / 'html'}", f"ARGS=-D nb_execution_mode={tutorials}")
+def test_make_site(tmp_path: Path) -> None:
+    """A warning is an error, every tutorial is executed, and pages need no network."""
+    make("site", f"SITE={tmp_path / 'html'}", "ARGS=-D nb_execution_mode=force")
     built = sorted((tmp_path / "html").rglob("*.html"))
     assert len(built) > 25
     for page in built:

@@ -69,6 +69,13 @@ def execute_here(job: Job) -> Outcome:
 
 
 @pytest.fixture
+def unpriced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan without an estimate, which runs a round."""
+    for name in ("study", "sweep"):
+        monkeypatch.setattr(f"fedbench.bench.tuning.{name}.estimate_cost", lambda *_, **__: None)
+
+
+@pytest.fixture
 def in_one_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InOneProcess]:
     """Replace Ray in `tune` and `sweep`."""
 

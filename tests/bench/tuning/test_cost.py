@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from fedbench.bench.terminal.show_tuning import plan_record
 from fedbench.bench.tuning.grid import Point, Scale
 from fedbench.bench.tuning.sweep import sweep
@@ -35,6 +37,7 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert json.dumps(result.as_dict())
 
 
+@pytest.mark.usefixtures("unpriced")
 def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     axes = {"federation.participation": (0.5, 1.0)}
     scaling = {"client.lr": Scale(by="sqrt", of="federation.participation")}
@@ -44,6 +47,7 @@ def test_what_follows_an_axis_is_said_once(tmp_path: Path) -> None:
     assert plan_record(result)["scaled"] == [f"simclr, supervised: {value}"]
 
 
+@pytest.mark.usefixtures("unpriced")
 def test_a_dry_run_of_methods_with_names_of_their_own(tmp_path: Path) -> None:
     points: tuple[Point, ...] = ({}, {"method": "simclr", "method.temperature": 0.5})
     grid = GRID.model_copy(update={"axes": {}, "points": points})

@@ -38,7 +38,7 @@ def printed(table: str) -> set[tuple[str, str, str]]:
     return {(cell.dataset, cell.setting, cell.method) for cell in cells}
 
 
-FEW = {"demo", "laptop", "cross-silo"}
+FEW = {"demo", "cross-silo"}
 
 
 @pytest.mark.parametrize("preset", extended(preset_names(), lambda name: name not in FEW))

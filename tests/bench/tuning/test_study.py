@@ -306,6 +306,7 @@ def batch_of(store: Path, **options: Any) -> int:
     return size
 
 
+@pytest.mark.usefixtures("unpriced")
 def test_the_batch_follows_the_slots_and_stays_with_the_study(
     tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def small(store: Path, batch_size: int, **settings: Any) -> SweepResult:
     return sweep(GRID, store=store, set=given, **settings)
 
 
+@pytest.mark.usefixtures("unpriced")
 def test_a_plan_has_the_steps_of_every_cell(tmp_path: Path) -> None:
     result = small(tmp_path, 8, dry_run=True)
     steps = [cell["local_steps"] for cell in json.loads(json.dumps(result.as_dict()))["cells"]]
