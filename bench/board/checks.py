@@ -1,6 +1,6 @@
-"""Checks of a row and its curve that need no run: what follows from what, computed again.
+"""Checks of a row and its curve that need no run: ids, partition, ledger, sums, environment.
 
-Numbers that agree with each other pass. The real check is to run the row again.
+Numbers that agree with each other pass. The real check is `fedbench verify --rerun`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -87,11 +86,15 @@ class Claim:
     expected: Expected | None
     study: tuple[Mapping[str, Any], Mapping[str, Any] | None] | None
 
-    def need(self) -> Expected:
-        """Return what follows from configuration and data; raise `Unchecked` without facts."""
-        if self.expected is None:
+    def need(self) -> tuple[DataFacts, Expected]:
+        """Return the facts of its data, and what follows from them.
+
+        Raises:
+            Unchecked: the data revision is not known here.
+        """
+        if self.facts is None or self.expected is None:
             raise Unchecked("its data revision is not known here")
-        return self.expected
+        return self.facts, self.expected
 
 
 def check_configuration(claim: Claim) -> Iterator[str]:
@@ -148,13 +151,10 @@ def check_partition(claim: Claim) -> Iterator[str]:
 
 def check_rounds(claim: Claim) -> Iterator[str]:
     """The curve has every round, possible cohorts, and ends in the row's numbers."""
-    row, points, config, expected = claim.row, claim.points, claim.config, claim.need()
-    count, done, total, whole = (
-        len(points),
-        row.rounds_done,
-        expected.num_rounds,
-        row.status == "ok",
-    )
+    row, points, config = claim.row, claim.points, claim.config
+    _, expected = claim.need()
+    count, done, total = len(points), row.rounds_done, expected.num_rounds
+    whole = row.status == "ok"
     if [point["round_index"] for point in points] != list(range(count)) or not (
         count == done == total if whole else count <= total and abs(count - (done or 0)) <= 1
     ):
@@ -184,7 +184,7 @@ def check_rounds(claim: Claim) -> Iterator[str]:
 
 def check_ledger(claim: Claim) -> Iterator[str]:
     """Parameters, traffic of every round and tensor group, their sums, and what they reveal."""
-    row, expected = claim.row, claim.need()
+    row, (_, expected) = claim.row, claim.need()
     if row.num_parameters != expected.num_parameters:
         yield f"num_parameters is {row.num_parameters}, its net has {expected.num_parameters:,}"
     if row.secure_sum not in (None, secure := not needed_one_by_one(expected.setup.method)):
@@ -203,10 +203,13 @@ def check_ledger(claim: Claim) -> Iterator[str]:
     # A run that diverged also sent messages of a round without a record.
     if row.status == "ok" and said.flows != total.flows:
         yield "traffic_json is not the sum over its rounds"
-    sums = {"bytes_up": said.bytes_up, "bytes_down": said.bytes_down}
-    for name, value in (
-        sums | {"revealing_messages": said.revealing, "smallest_group": said.smallest}
-    ).items():
+    sums = {
+        "bytes_up": said.bytes_up,
+        "bytes_down": said.bytes_down,
+        "revealing_messages": said.revealing,
+        "smallest_group": said.smallest,
+    }
+    for name, value in sums.items():
         if getattr(row, name) != value:
             yield f"{name} is {getattr(row, name)}, its messages have {value}"
 
@@ -259,18 +262,12 @@ _LARGEST = 1e15
 _RANGES: Mapping[str, tuple[float, float]] = {
     r"\w+_acc|rho|collapsed|clusterability": (0, 1),
     r"align|self_clustering": (-1, 1),
-    r"global_(align|rho|sep)|sep": (-_LARGEST, 1),
     r"effective_rank|rankme(_centred)?|stable_rank|nesum|participation_ratio|lidar": (0, math.inf),
     r"(projection_)?std_ratio": (0, 1.5),
-    r"sigreg": (0, 10.1),
-    r"angle\w*": (0, 180),
-    r"\w+_acc_std": (0, 0.5),
-    r"\w+_std|relative_movement|idle_clients|objective_(bytes|epsilon)": (0, _LARGEST),
     r".*": (-_LARGEST, _LARGEST),
 }
 """Least and largest value of a metric, by the first pattern that fits its name; inf stands for the
-length of feature vectors and projections. Unit vectors have std_ratio <= 1, up to n / (n - 1), and
-sigreg is at most 4 sqrt(2 pi)."""
+length of feature vectors and projections. Unit vectors have std_ratio <= 1, up to n / (n - 1)."""
 
 
 @lru_cache(maxsize=4096)
@@ -280,6 +277,7 @@ def _range(name: str) -> tuple[float, float]:
 
 def check_metrics(claim: Claim) -> Iterator[str]:
     """Metrics are in their ranges, sums agree, accuracies are whole test images."""
+    claim.need()
     if claim.row.status != "ok":
         return
     metrics, start = claim.row.metrics, "untrained_"
@@ -299,17 +297,17 @@ def check_metrics(claim: Claim) -> Iterator[str]:
 def _out_of_range(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
     """Yield metrics that no encoder has; noise on sums takes some scores anywhere."""
     noisy = claim.config.evaluation.objective_noise is not None
+    _, expected = claim.need()
     for name, value in values.items():
         low, high = _range(".*" if noisy and not is_accuracy(name) else name)
-        if high == math.inf:
-            high = _LARGEST if claim.expected is None else claim.expected.dim
+        high = expected.dim if high == math.inf else high
         if not low - 1e-6 <= value <= high + 1e-6:
             yield f"{name} is {value}, outside {low:g} to {high:g}"
 
 
 def _identities(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
     """Yield contradictions between metrics of one encoder."""
-    evaluation, facts, expected = claim.config.evaluation, claim.facts, claim.expected
+    evaluation, (facts, expected) = claim.config.evaluation, claim.need()
     align, unif, objective = (values.get(name) for name in ("align", "unif", "objective"))
     if align is None or unif is None or objective is None:
         yield "objective, align or unif is missing"
@@ -317,18 +315,16 @@ def _identities(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
     if abs(unif) > (1 + _EXACT) / evaluation.objective_temperature:
         yield f"unif is {unif}, above 1 / temperature"
     due = {"objective": align + evaluation.objective_weight * unif, "delta_views": 1 - align}
-    one_encoder = expected is not None and not expected.setup.evaluate_on_clients
+    one_encoder = not expected.setup.evaluate_on_clients
     if one_encoder and values.get("rho"):  # else of means over clients
         due["sep"] = 1 - due["delta_views"] / values["rho"]
     for name, value in due.items():
         error = 1e-6 if name == "sep" else _EXACT
         if not math.isclose(values.get(name, value), value, rel_tol=error, abs_tol=error):
             yield f"{name} is {values[name]}, but other metrics give {value}"
-    if facts is None or not one_encoder:
-        return
     for name, value in values.items():
         images = value * facts.num_test
-        on_test = is_accuracy(name) and not _ELSEWHERE.search(name)
+        on_test = one_encoder and is_accuracy(name) and not _ELSEWHERE.search(name)
         if on_test and abs(images - round(images)) > 1e-6 * facts.num_test:
             yield f"{name} is {value}, no share of {facts.num_test:,} test images"
 
@@ -394,12 +390,13 @@ class Checker:
         self._copies, self._studies = Copies(board), studies
         self._known_studies = () if studies is None else frozenset(studies.studies())
         self._facts = lru_cache(maxsize=None)(lambda revision: facts_of(revision, data_dir))
-        self._counts = {name: Counter[str]() for name in _ABOUT}
-        self._reasons: dict[str, str] = {}
+        self._counts = {
+            name: CheckCount(name, str(about), 0, 0, 0, "") for name, about in _ABOUT.items()
+        }
 
     def add(self, row_id: str, check: str, problems: Sequence[str]) -> None:
         """Count one check of one row, or of the bundle if `row_id` is empty."""
-        self._counts[check]["failed" if problems else "passed"] += 1
+        self._count(check, failed=1) if problems else self._count(check, passed=1)
         self.problems += [Problem(row_id, check, problem) for problem in problems]
 
     def __call__(self, entry: Entry) -> None:
@@ -418,8 +415,7 @@ class Checker:
             try:
                 found = list(check(claim))
             except Unchecked as why:
-                self._counts[name]["unchecked"] += 1
-                self._reasons.setdefault(name, str(why))
+                self._count(name, unchecked=1, reason=str(why))
                 continue
             except (FedbenchError, TypeError, ValueError, KeyError, AttributeError) as err:
                 found = [" ".join(f"a value of another kind than fedbench writes: {err}".split())]
@@ -430,17 +426,12 @@ class Checker:
     @property
     def counts(self) -> tuple[CheckCount, ...]:
         """Outcome of each check so far."""
-        return tuple(
-            CheckCount(
-                check=name,
-                about=str(_ABOUT[name]),
-                passed=count["passed"],
-                failed=count["failed"],
-                unchecked=count["unchecked"],
-                reason=self._reasons.get(name, ""),
-            )
-            for name, count in self._counts.items()
-        )
+        return tuple(self._counts.values())
+
+    def _count(self, check: str, reason: str = "", **more: int) -> None:
+        count = self._counts[check]
+        sums = {name: getattr(count, name) + number for name, number in more.items()}
+        self._counts[check] = replace(count, reason=count.reason or reason, **sums)
 
     def _claim(self, entry: Entry) -> Claim:
         """Return a row with what is known here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,21 @@ class BundleVerification:
     board: str | None = None
     reruns: tuple[Reproduction, ...] = ()
     added_to: str | None = None
+
+    @classmethod
+    def of(
+        cls, checker: Checker, place: Path | str, rows: Iterable[str], began: float, **more: Any
+    ) -> BundleVerification:
+        """Return the outcome of checks that began at a time of `time.monotonic`."""
+        return cls(
+            bundle=str(place),
+            rows=tuple(dict.fromkeys(rows)),
+            checks=checker.counts,
+            problems=tuple(checker.problems),
+            notes=tuple(checker.notes),
+            seconds=time.monotonic() - began,
+            **more,
+        )
 
     @property
     def ok(self) -> bool:
@@ -140,19 +155,17 @@ def verify_bundle(
             for again in reruns:
                 if who is not None and again.verdict in REPRODUCED:
                     record_reproduction(target, again, who)
-    rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
-    return BundleVerification(
-        bundle=str(bundle),
+        rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
+    return BundleVerification.of(
+        checker,
+        bundle,
+        rows,
+        began,
         id=opened.id,
         by=opened.by,
-        rows=tuple(dict.fromkeys(rows)),
         board=str(board.root) if known else None,
-        checks=checker.counts,
-        problems=tuple(checker.problems),
-        notes=tuple(checker.notes),
         reruns=tuple(reruns),
         added_to=None if target is None else str(target.root),
-        seconds=time.monotonic() - began,
     )
 
 
@@ -175,14 +188,8 @@ def verify_claims(
         checker.add("", FILES, [problem])
     for entry in entries:
         checker(entry)
-    return BundleVerification(
-        bundle=str(store.root),
-        rows=tuple(dict.fromkeys(entry.row.row_id for entry in entries)),
-        checks=checker.counts,
-        problems=tuple(checker.problems),
-        notes=tuple(checker.notes),
-        seconds=time.monotonic() - began,
-    )
+    rows = (entry.row.row_id for entry in entries)
+    return BundleVerification.of(checker, store.root, rows, began)
 
 
 def chosen(bundle_id: str, row_ids: Sequence[str], number: int) -> list[str]:
@@ -196,13 +203,10 @@ def chosen(bundle_id: str, row_ids: Sequence[str], number: int) -> list[str]:
 
 def _slower(again: Reproduction) -> list[str]:
     """Note a run that took much longer here, on hardware of the same name."""
-    (then, now), same = (again.claimed, again.row), ("hardware", "device")
+    then, now = again.claimed, again.row
     before, after = then.train_seconds or 0.0, now.train_seconds or 0.0
-    if (
-        not before
-        or after < _SLOWER * before
-        or any(getattr(then, n) != getattr(now, n) for n in same)
-    ):
+    same = (then.hardware, then.device) == (now.hardware, now.device)
+    if not (same and before and after >= _SLOWER * before):
         return []
     seconds = f"{after:.0f} s here and {before:.0f} s as it says"
     return [f"run {again.row_id} trained for {seconds}, on hardware of the same name"]

@@ -55,11 +55,6 @@ class Partition:
     angles: npt.NDArray[np.float32] | None = None
     rotation_bins: list[list[int]] | None = None
 
-    def __post_init__(self) -> None:
-        """Check that the shares are disjoint."""
-        if len(np.unique(self.indices)) != len(self.indices):
-            raise DataError("partition: an example has two clients")
-
     @property
     def num_clients(self) -> int:
         """Count of clients, K."""

@@ -51,11 +51,6 @@ def test_leaderboard_of_the_shipped_rows_from_three_seeds_on(call: Call) -> None
     )
 
 
-def test_the_best_value_of_alpha_req_is_neither_high_nor_low(call: Call) -> None:
-    better = {record["name"]: record["better"] for record in call("objectives", "--json").json}
-    assert (better["alpha-req"], better["sigreg"], better["sep"]) == ("near 1", "lower", "higher")
-
-
 def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_path: Path) -> None:
     grid = tmp_path / "mine.yaml"
     grid.write_text(

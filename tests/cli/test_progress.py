@@ -32,16 +32,6 @@ def show(progress: SweepProgress) -> None:
         progress(events.CellDone("b", "simclr seed=1", "error", None, 1.0, 3, 3, None, "torn"))
 
 
-def test_a_sweep_keeps_its_end_in_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[str, ...]] = []
-    monkeypatch.setattr(SweepProgress, "update", lambda _, *texts: drawn.append(texts))
-    progress = SweepProgress("sweep x", quiet=True)
-    progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
-    progress(events.CellStarted("b", "simclr seed=1", done=2, total=3))
-    progress(events.CellProgress("b", "simclr seed=1", 1, 4, loss=0.5, collapsed=False))
-    assert all(texts[0] == "sweep x · 2/3 done · 30 s left" for texts in drawn)
-
-
 def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a hundred rounds in less than 5 s a pipe gets the first, the last and these."""
     metrics = {"knn_acc": 0.5, **{f"more_{i}": 0.123 for i in range(30)}}

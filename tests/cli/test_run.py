@@ -136,16 +136,6 @@ def test_files_and_set_read_words_alike(call: Call, tmp_path: Path) -> None:
         assert {"client.keep_last_batch:", "true", "false"} <= {*answer.err.split()}
 
 
-def test_missing_gpu_is_exit_code_3(call: Call, tmp_path: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("needs a machine without a GPU")
-    answer = call("run", "simclr", *TINY, "--device", "cuda", "--store", tmp_path)
-    assert answer.code == 3
-    assert "torch sees no GPU" in answer.err
-
-
 def test_store_that_cannot_be_written_is_exit_code_5(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fedbench import describe, open_store, resolve
-from fedbench import runs as list_runs
 from fedbench.bench.config.overrides import parse_override
 from fedbench.bench.results.listing import short_ids
 from fedbench.bench.terminal.show_runs import sparkline
@@ -126,11 +125,6 @@ def test_a_row_of_a_preset_that_is_not_here_has_no_sources(tmp_path: Path) -> No
     assert "mine" in description.sources_unknown
     assert {source for _, source in description.config.values()} == {""}
     assert description.commands == (f"fedbench reproduce {row.row_id}",)
-
-
-def test_listing_knows_the_number_beyond_the_limit() -> None:
-    listing = list_runs(STORE, limit=3)
-    assert (len(listing.rows), listing.total) == (3, len(ROWS))
 
 
 def test_sparklines() -> None:

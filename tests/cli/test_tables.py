@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlcroissant
 import pandas as pd
 import pytest
 
@@ -49,16 +48,6 @@ def test_a_table_is_described_and_has_the_rows_of_its_grid(folder: Path, call: C
     assert f"{len(rows)} runs of" in again.out
     for one in folder.iterdir():
         assert (folder.parent / "b" / one.name).read_bytes() == one.read_bytes()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in mlcroissant
-def test_croissant_reads_a_table(folder: Path) -> None:
-    dataset = mlcroissant.Dataset(jsonld=str(folder / "croissant.json"))
-    assert dataset.metadata.issues.report() == ""
-    first = next(iter(dataset.records("lines")))
-    frame = pd.read_parquet(folder / f"{GRID}.parquet")
-    assert {name.partition("/")[2] for name in first} == {*frame.columns}
-    assert first["lines/client.lr"] == frame["client.lr"].iloc[0]
 
 
 def test_the_shipped_table_is_that_of_the_shipped_rows(tmp_path: Path) -> None:

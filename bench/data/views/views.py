@@ -17,7 +17,7 @@ from fedbench.bench.data.views import image_ops
 from fedbench.bench.data.views.rand_augment import RAND_AUGMENT_OPERATIONS, cutout, rand_augment
 from fedbench.bench.data.views.recipes import VIEWS, ViewRecipe
 from fedbench.bench.system.compute import to_device
-from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.system.errors import DataError, UnknownNameError
 
 MEAN: Final = 0.5
 STD: Final = 0.5
@@ -46,12 +46,11 @@ def make_view(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
     Raises:
         UnknownNameError: no view has this name.
         DataError: images of another dtype or shape.
-        ConfigError: a generator of another device.
     """
     recipe = VIEWS.get(name)
     if recipe is None:
         raise UnknownNameError("view", name, VIEWS)
-    _check(images, generator)
+    _check(images)
     batch, channels, height, width = images.shape
     draws = _draw(recipe, generator, batch, (height, width))
     result = torch.empty(images.shape, dtype=torch.float32, device=images.device)
@@ -110,7 +109,7 @@ def draw_resized_crop(
     return {key: value.long() for key, value in box.items()}
 
 
-def _check(images: Tensor, generator: torch.Generator) -> None:
+def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.dim() != 4:
         raise DataError(
             "views are made from uint8 images (B, C, H, W), "
@@ -120,11 +119,6 @@ def _check(images: Tensor, generator: torch.Generator) -> None:
         raise DataError(
             f"views need 1 or 3 channels and at least {MIN_SIDE}x{MIN_SIDE} pixels, "
             f"got (B, C, H, W) = {tuple(images.shape)}"
-        )
-    if generator.device.type != "cpu":
-        raise ConfigError(
-            f"views are drawn from a CPU generator, got one on {generator.device}; "
-            "take one from fedbench.bench.system.seeding.generator"
         )
 
 

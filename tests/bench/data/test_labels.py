@@ -67,22 +67,6 @@ def test_input_stays_as_it_was_and_hide_all_hides_all() -> None:
     np.testing.assert_array_equal(hide_all(LABELS), [-1] * 200)
 
 
-@pytest.mark.parametrize(
-    ("clients", "fraction", "message"),
-    [
-        (CLIENTS, 1.5, r"1\.5; it must be in \[0, 1\]"),
-        (CLIENTS, float("nan"), "must be in"),
-        ([np.array([3, 200])], 0.5, r"allowed: 0\.\.199"),
-        ([np.array([-1, 5])], 0.5, r"examples -1\.\.5"),
-        ([np.array([1, 2]), np.array([2])], 0.5, "client 1 has examples that are given twice"),
-        ([np.array([2, 2])], 0.5, "given twice"),
-    ],
-)
-def test_wrong_use(clients: list[np.ndarray], fraction: float, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        visible_labels(LABELS, clients, fraction, seed=0)
-
-
 def test_subset_sizes_follow_the_largest_remainder() -> None:
     labels = np.repeat(np.arange(3), [60, 30, 10])
     # 25 of 100: quotas 15, 7.5, 2.5; the one left over goes to the lower of two equal remainders.

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedbench.bench.config import DataConfig
@@ -21,13 +20,6 @@ CIFAR100, _ = balanced_labels("balanced:50000:100")
 
 def config(partition: str, **fields: Any) -> DataConfig:
     return DataConfig.model_validate({"partition": partition, **fields})
-
-
-def test_an_example_has_one_client() -> None:
-    good: dict[str, Any] = {"indices": np.array([0, 1, 2]), "offsets": np.array([0, 1, 3])}
-    assert Partition("iid", 0.1, 0, 4, 2, **good).num_unused == 1
-    with pytest.raises(DataError):
-        Partition("iid", 0.1, 0, 4, 2, **{**good, "indices": np.array([0, 1, 1])})
 
 
 def test_a_partition_is_a_read_only_value() -> None:

@@ -301,15 +301,6 @@ def test_text_is_numbered_over_both_splits(tmp_path: Path) -> None:
     assert [by_pixel[i] for i in range(3)] == [2, 1, 3]
 
 
-def test_names_of_classes_from_the_hub(tmp_path: Path) -> None:
-    content = table(LABELS)
-    label = {"names": WORDS, "_type": "ClassLabel"}
-    features = {"info": {"features": {"image": {"_type": "Image"}, "label": label}}}
-    train = content.replace_schema_metadata({"huggingface": json.dumps(features)})
-    dataset = load_dataset(write(tmp_path / "set", train=train, test=table([0])), tmp_path / "data")
-    assert dataset.class_names == tuple(WORDS)
-
-
 def test_without_a_test_split_the_content_holds_images_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

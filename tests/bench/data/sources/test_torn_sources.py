@@ -51,7 +51,6 @@ def table(images: list[Any], labels: Any) -> pa.Table:
         (table([png(mode="I;16")], [0]), r"row 0: pixel mode I;16 is not supported"),
         (table([], pa.array([], pa.int64())), "the train split has no images"),
         (table([GOOD], [0.5]), r"a label column \(label,.*found: img: struct.*label: double"),
-        (table([GOOD], [[0, 1]]), r"row 0: 2 labels in a list; allowed: one"),
         (pa.table({"picture": [1], "label": [1]}), r"needed are an image column \(img or image"),
     ],
 )

@@ -10,7 +10,7 @@ from torchvision.transforms.v2 import RandomResizedCrop
 from fedbench.bench.data.views.image_ops import rotate90
 from fedbench.bench.data.views.recipes import VIEWS, ViewRecipe
 from fedbench.bench.data.views.views import _apply, _draw, draw_resized_crop, make_view, normalise
-from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.system.errors import DataError, UnknownNameError
 from fedbench.bench.system.seeding import scope
 
 NAMES = {
@@ -174,14 +174,6 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 def test_other_images_are_refused(images: Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make_view("plain", images, seeded())
-
-
-def test_a_generator_of_another_device_is_refused() -> None:
-    class Elsewhere:
-        device = torch.device("meta")
-
-    with pytest.raises(ConfigError, match="CPU generator, got one on meta"):
-        make_view("plain", images_of(2), Elsewhere())  # type: ignore[arg-type]
 
 
 def test_an_empty_batch_stays_empty() -> None:
