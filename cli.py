@@ -173,7 +173,7 @@ def sweep(
     places: groups.Places,
     output: groups.Output,
 ) -> Code:
-    """Run all cells of a grid that are not in the store yet."""
+    """Run what a grid lists and the store has not."""
     with SweepProgress(f"sweep {grid}", **output.verbosity) as progress:
         result = fedbench.sweep(
             grid,
@@ -266,7 +266,8 @@ def studies(
     views = fedbench.studies(store)
     warn(*views.problems)
     if study is not None:
-        output.show(show_tuning.choose_study(views, study), show_tuning.show_stored_study)
+        view = show_lists.named("study", study, {view.study_id: view for view in views})
+        output.show(view, show_tuning.show_stored_study)
     elif output.json:
         emit_json([view.as_dict() for view in views])
     else:
@@ -526,7 +527,7 @@ def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None
     if name is None:
         emit_json(records) if output.json else show_lists.show_list("objectives", records)
         return
-    record = show_lists.objective_named(records, name)
+    record = show_lists.named("objective", name, {record["name"]: record for record in records})
     emit_json(record) if output.json else show_lists.show_objective(record)
 
 

@@ -226,7 +226,7 @@ def open_cache(path: Path, *, verify: Verify = "stamps") -> Cache:
             mode: Literal["r"] | None = "r" if dtype == IMAGES else None
             array = np.load(file, mmap_mode=mode, allow_pickle=False)
         except (OSError, ValueError, EOFError, TokenError) as err:  # NumPy tokenizes the header
-            raise DataError(f"{file} cannot be read ({first_line(err)})") from err
+            raise exhausted(err) or DataError(f"{file} cannot be read ({first_line(err)})") from err
         changed = stamps[name] != entry["stamp"]
         if (array.dtype, list(array.shape)) != (dtype, entry["shape"]) or (
             stamps[name][0] != entry["stamp"][0]
@@ -262,7 +262,7 @@ def _usable(path: Path, source: str | None, verify: Verify) -> tuple[Cache | Non
 
 
 def _build(path: Path, name: str, source: str, write: Write, whole: str | None) -> Cache:
-    """Build in a temporary folder beside `path`, then rename; the caller holds the lock."""
+    """Build in a temporary folder next to `path`, then rename; the caller holds the lock."""
     for stale in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
         shutil.rmtree(stale)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
@@ -310,8 +310,8 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
 def _write_in_order(given: Path, fresh: Path) -> None:
     """Copy the arrays of one folder into another, the images of each split sorted by SHA-256.
 
-    Memory stays at one block of images. Images with the same hash are the same, labels included;
-    those of different clients follow in order of these, so that no order of the source matters.
+    Memory stays at one block of images. Images with the same hash are the same, labels included,
+    and follow in the order of their clients, so that no order of the source matters.
     """
     writer = CacheWriter(fresh)
     for split in _SPLITS:
@@ -398,7 +398,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = parse_json(file.read_bytes(), required=True)
     except (OSError, ValueError) as err:
-        raise DataError(f"{file} cannot be read ({first_line(err)})") from err
+        raise exhausted(err) or DataError(f"{file} cannot be read ({first_line(err)})") from err
     if meta.get("format") != FORMAT_VERSION:
         raise DataError(
             f"{path} has cache format {meta.get('format')}, this fedbench reads {FORMAT_VERSION}"

@@ -52,7 +52,7 @@ DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of all data sets, those of other packages included."""
+    """Return the names of all data sets, with the plugins'."""
     return tuple(entries())
 
 

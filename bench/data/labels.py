@@ -82,8 +82,8 @@ def few_per_class(
 ) -> npt.NDArray[np.int64]:
     """Draw equally many examples of each class, for fine-tuning; sorted positions.
 
-    Each class has ceil(fraction * N / C), or all of its examples if these are fewer. The examples
-    of a smaller fraction are among those of a larger one.
+    Each class has ceil(fraction * N / C), or all of its examples if these are fewer. A larger
+    fraction includes the examples of a smaller one.
 
     Args:
         labels: (N,) classes, `HIDDEN` for examples that cannot be taken.

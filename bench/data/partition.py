@@ -40,7 +40,7 @@ class Partition:
         num_classes: C.
         indices: (num_used,) examples of client 0, then of client 1, …, ascending in each.
         offsets: (K + 1,) where each client's share begins in `indices`, and the end.
-        angles: (N,) degrees in [0, 360) by which each image is turned, NaN for unused examples;
+        angles: (N,) degrees in [0, 360) by which each image is rotated, NaN for unused examples;
             None without a rotation shift.
         rotation_bins: For each client the bins that its angles fall in; None without a shift.
     """
@@ -194,7 +194,7 @@ def make_partition(
     """Give training examples to clients as `data.partition` says.
 
     Fields that the partitioner does not read are ignored. The share `data.held_out` is taken away
-    first; besides it only `pathological` and `legacy` leave examples unused.
+    first; of the rest only `pathological` and `legacy` leave examples unused.
 
     Args:
         labels: (N,) classes in [0, num_classes), `HIDDEN` for examples without a label.

@@ -23,9 +23,9 @@ def rotated_images(dataset: Dataset, partition: Partition) -> np.ndarray:
     """Return training images as clients see them: uint8 (N, C, H, W), read-only.
 
     Under a rotation shift each image is rotated about its centre, bilinear with zero fill, and
-    rounded back to uint8. The result is stored beside the data set, named by the partition, so that
-    every method, round and process reads the same pixels. Without such a shift these are the data
-    set's own images.
+    rounded back to uint8. The result is stored in the data set's cache, named by the partition, so
+    that every method, round and process reads the same pixels. Without such a shift these are the
+    data set's own images.
     """
     if partition.angles is None:
         return dataset.train_images

@@ -304,7 +304,7 @@ class Search(Tracked):
 
 @dataclass(frozen=True)
 class Cells(Tracked):
-    """Which cells of a grid are run."""
+    """Which runs of a grid are made."""
 
     methods: Annotated[
         str | None,
@@ -322,9 +322,9 @@ class Cells(Tracked):
             metavar="STUDY,…",
         ),
     ] = None
-    retry_failed: Annotated[
-        bool, option("Run cells again that failed before.", "--retry-failed")
-    ] = False
+    retry_failed: Annotated[bool, option("Repeat runs that failed before.", "--retry-failed")] = (
+        False
+    )
     dry_run: opt.DryRun = False
 
     def values(self) -> dict[str, Any]:
@@ -404,7 +404,7 @@ class Board(Group):
         ),
     ] = "linear"
     published: Annotated[
-        bool, option("Show published numbers beside ours.", "--published/--no-published")
+        bool, option("Show published numbers too.", "--published/--no-published")
     ] = True
     reach: Annotated[
         float | None,
@@ -417,7 +417,7 @@ class Board(Group):
 
 @dataclass(frozen=True)
 class Content(Group):
-    """What a release holds besides the runs of the store."""
+    """What a release holds in addition to the runs of the store."""
 
     against: Annotated[
         Path | None,
@@ -435,7 +435,7 @@ class Content(Group):
 
 @dataclass(frozen=True)
 class Checks(Group):
-    """What `verify` does beside checking files."""
+    """What `verify` does in addition to checking files."""
 
     rerun: Annotated[
         int, option("Also run N rows again, which the bundle's hash chooses.", min=0)

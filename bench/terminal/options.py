@@ -133,7 +133,7 @@ Strict = Annotated[
     bool, option("Exit with code 5 if a file of the store cannot be read.", "--strict")
 ]
 Ids = Annotated[bool, option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
-GridFilter = Annotated[str | None, option("Only cells of this grid.", complete=names.grids)]
+GridFilter = Annotated[str | None, option("Only runs of this grid.", complete=names.grids)]
 DatasetFilter = Annotated[
     str | None, option("Only runs on this data set.", complete=names.datasets)
 ]
@@ -143,7 +143,7 @@ DataName = Annotated[
 ReproducedBy = Annotated[
     str | None, option("Your name: record in the store that you repeated the run.", "--by")
 ]
-Orcid = Annotated[str | None, option("Your ORCID iD beside it.", metavar="ID")]
+Orcid = Annotated[str | None, option("Your ORCID iD, with --by.", metavar="ID")]
 
 
 def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:

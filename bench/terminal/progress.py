@@ -1,4 +1,4 @@
-"""Progress on stderr: rounds of a run, cells of a study or sweep, decoded images."""
+"""Progress on stderr: rounds of a run, runs of a study or sweep, decoded images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
 _FRAME = 0.25  # seconds between two drawings of a round's clients, at least
-_SHOWN_CELLS = 8  # running cells shown at the same time
+_SHOWN_RUNS = 8  # runs shown at the same time
 
 
 class RunProgress(Status):
@@ -40,7 +40,7 @@ class RunProgress(Status):
         self._clock: float | None = None
         self._images = 0
         self._total = 0
-        self._says = self._pace = ""  # beside rounds and clients
+        self._says = self._pace = ""  # after the bars of rounds and clients
         self._head = title
         self._bars: Progress | None = None
 
@@ -163,9 +163,9 @@ class RunProgress(Status):
 
 
 class SweepProgress(Status):
-    """Cells of a study or a sweep: running cells on a terminal, a line per finished cell in a pipe.
+    """Runs of a study or a sweep: current ones on a terminal, a line per finished run in a pipe.
 
-    With `verbose`, a terminal gets the lines of finished cells too.
+    With `verbose`, a terminal gets the lines of finished runs too.
     """
 
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
@@ -192,8 +192,8 @@ class SweepProgress(Status):
             self._running.pop(event.id, None)
             self._end(event)
         running = [f"  {text}" for text in self._running.values()]
-        if len(running) > _SHOWN_CELLS:
-            running[_SHOWN_CELLS:] = [f"  and {len(running) - _SHOWN_CELLS} more"]
+        if len(running) > _SHOWN_RUNS:
+            running[_SHOWN_RUNS:] = [f"  and {len(running) - _SHOWN_RUNS} more"]
         self.update(self._head, *running)
 
     def _begin(self, event: Began) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.text import visible
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedbench.bench.tuning.doctor import Checkup
     from fedbench.bench.tuning.explain import Explanation, Explanations
 
+R = TypeVar("R")
 _COLUMNS = {
     "methods": ("name", "kind", "aliases", "summary", "goes_with"),
     "presets": ("name", "description"),
@@ -199,15 +200,14 @@ def _value(value: Any) -> str:
     return show(value)
 
 
-def objective_named(records: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    """Return the record of an objective.
+def named(kind: str, name: str, known: Mapping[str, R]) -> R:
+    """Return what has a name.
 
     Raises:
-        UnknownNameError: if there is none.
+        UnknownNameError: if nothing of this kind has it.
     """
-    known = {record["name"]: record for record in records}
     if name not in known:
-        raise UnknownNameError("objective", name, known)
+        raise UnknownNameError(kind, name, known)
     return known[name]
 
 

@@ -75,9 +75,7 @@ def warnings(row: Row) -> list[str]:
             " evaluated; try a lower client.lr"
         )
     if row.unmoved:
-        problems.append(
-            "no weight has moved: all that is measured is that of the encoder before training"
-        )
+        problems.append("no weight has moved: every metric is of the encoder at random init")
     if row.collapsed:
         problems.append(
             f"the encoder has collapsed: spread of features {metrics.get('std_ratio', 0):.3f}, of"
@@ -93,7 +91,7 @@ def _before(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _show_metrics(metrics: Mapping[str, float]) -> None:
-    """Print the metrics that were measured, beside those of the encoder before training."""
+    """Print the metrics of a run, and of its encoder at random init."""
     before = _before(metrics)
     records = []
     for name, value in metrics.items():
@@ -104,10 +102,10 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
             gain = text(name, value - first)
             record |= {
                 "random init": text(name, first),
-                "gain": gain if gain.startswith("-") else f"+{gain}",
+                "Δ init": gain if gain.startswith("-") else f"+{gain}",
             }
         records.append(record)
-    show_records(records, ("metric", "trained", "random init", "gain"))
+    show_records(records, ("metric", "trained", "random init", "Δ init"))
 
 
 def show_listing(listing: Listing) -> None:

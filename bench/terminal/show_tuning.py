@@ -1,4 +1,4 @@
-"""Text about studies and sweeps: trials, cells, cost, and the command to run next."""
+"""Text about studies and sweeps: trials, runs, cost, and the command to run next."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, FINDINGS
-from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import count, duration, parameters, size, text
 
 if TYPE_CHECKING:
-    from fedbench.bench.results.leaderboard.studies import Correlation, Studies, StudyView
+    from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
     from fedbench.bench.terminal.groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.dashboard import Journal
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from fedbench.bench.tuning.sweep import SweepResult
 
 _TRIALS = 20  # of more trials, only the best are listed
-_CELLS = 100  # of more cells, only failed and diverged ones are listed
+_RUNS = 100  # of more runs of a sweep, only failed and diverged ones are listed
 _NEXT_GRID = "heterogeneity"  # suggested for a sweep after a study
 _COST = (
     *("hours", "concurrency", "device", "device_hours", "finish_hours", "bytes_up", "bytes_down"),
@@ -103,18 +102,6 @@ def show_studies(views: Sequence[StudyView]) -> None:
             emit(f"{view.study_id}: caution: {caution}")
 
 
-def choose_study(views: Studies, study_id: str) -> StudyView:
-    """Return the study with an id.
-
-    Raises:
-        UnknownNameError: if there is none.
-    """
-    by_id = {view.study_id: view for view in views}
-    if study_id not in by_id:
-        raise UnknownNameError("study", study_id, by_id)
-    return by_id[study_id]
-
-
 def show_journal(journal: Journal) -> None:
     """Print the file of a journal of Optuna, and its numbers of studies and trials."""
     studies = count(len(journal.studies), "study", "studies")
@@ -144,7 +131,7 @@ def next_command(result: StudyResult, settings: Settings, places: Places, cluste
 def _show_trials(
     trials: Sequence[Mapping[str, Any]], untrained: Sequence[Mapping[str, float]]
 ) -> None:
-    """Print trials, the best first; `untrained` has the figures of encoders without training."""
+    """Print trials, the best first; `untrained` has the metrics of encoders at random init."""
 
     def place(trial: Mapping[str, Any]) -> tuple[Any, ...]:  # objectives compare at equal rounds
         objective = trial["objective"]
@@ -175,7 +162,7 @@ def _notes(trial: Mapping[str, Any], untrained: Sequence[Mapping[str, float]]) -
 
 
 def _random_init(study: StudyResult | StudyView) -> str:
-    """Describe the objective of encoders without training, beside which trials are judged."""
+    """Describe the objective of encoders at random init, with which trials are compared."""
     from fedbench.bench.tuning.random_init import noise_limit
 
     name = study.objective or DEFAULT
@@ -200,11 +187,11 @@ def _interval(correlation: Correlation, kind: str) -> str:
 
 
 def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
-    """Print the cells of a sweep and their counts, or with `dry_run` its expected cost.
+    """Print the runs of a sweep and their counts, or with `dry_run` its expected cost.
 
     Args:
         result: what to print.
-        ids: begin each cell with the short id of its run.
+        ids: begin each line with the short id of its run.
     """
     head = f"grid {result.grid} · {result.planned} cells: {result.skipped} in the store already"
     if result.estimate is not None:
@@ -220,7 +207,7 @@ def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
 
 
 def plan_record(result: SweepResult) -> dict[str, Any]:
-    """Describe what the cells of a planned sweep differ in."""
+    """Describe what the runs of a planned sweep differ in."""
     cells = result.cells
     points = _distinct(cell["axes"] for cell in cells)
     axes = {
@@ -277,11 +264,11 @@ def _show_cost(cost: Cost) -> None:
 
 
 def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
-    """Print cells, one per line; if there are many, only failed and diverged ones."""
+    """Print runs, one per line; if there are many, only failed and diverged ones."""
     from fedbench.bench.results.listing import short_ids
 
     short = short_ids([cell["row_id"] for cell in cells]) if ids else {}
-    if len(cells) > _CELLS:
+    if len(cells) > _RUNS:
         cells = [cell for cell in cells if cell["status"] not in ("ok", "planned")]
     records = [
         {**cell, **cell["axes"], **cell["metrics"], "id": short.get(cell["row_id"])}

@@ -21,7 +21,18 @@ _NUMBER = re.compile(r"[-+≥]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMG]?B|s|min|h|d)| [±\
 _DROPPED_FIRST = (
     "setting",
     *("% / GB", "per GB", "minutes", "MB down", "MB up", "local %"),
-    *("objective", "k-NN %", "knn_acc", "published", "notes", "gain", "preset", "data", "formula"),
+    *(
+        "objective",
+        "k-NN %",
+        "knn_acc",
+        "published",
+        "notes",
+        "gain",
+        "Δ init",
+        "preset",
+        "data",
+        "formula",
+    ),
 )
 """Headings of columns that a narrow terminal does without, in this order."""
 _LEAST = 16

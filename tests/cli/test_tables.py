@@ -45,7 +45,7 @@ def test_a_table_is_described_and_has_the_rows_of_its_grid(folder: Path, call: C
     again = call(
         "release", folder.parent / "b", "--table", GRID, "--version", "1", "--store", RESULTS
     )
-    assert f"{len(rows)} runs of" in again.out
+    assert f"{len(rows)} runs" in again.out
     for one in folder.iterdir():
         assert (folder.parent / "b" / one.name).read_bytes() == one.read_bytes()
 

@@ -96,7 +96,7 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """Return all entries by name or form of names, those of other packages included."""
+    """Return all entries by name or form of names, with the plugins'."""
     found = dict(SOURCES)
     taken = {name.partition(":")[0] for name in SOURCES}
     for point in sorted(entry_points(group=PLUGINS)):

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,80 @@ def half_of_all_traffic(entry: Entry) -> Entry:
     )
 
 
+def of_another_method(entry: Entry) -> Entry:
+    return with_config(
+        entry, spec="byol", method=tiny_config("byol").method | {"projection_dim": 128}
+    )
+
+
+COLUMNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("metrics", "linear_acc", {"linear_acc": 0.51234}),
+    ("metrics", "objective", {"objective": 0.9}),
+    ("rounds", "final_loss", {"final_loss": 0.1}),
+    ("rounds", "std_ratio", {"std_ratio": 0.99}),
+    ("configuration", "seed", {"seed": 7}),
+    ("configuration", "selection", {"selection": "label-free"}),
+    ("configuration", "benchmark_version", {"benchmark_version": "4"}),
+    ("data", "cifar100", {"dataset": "cifar100"}),
+    ("ledger", "bytes_up", {"bytes_up": 1_000_000}),
+    ("ledger", "revealing_messages", {"revealing_messages": 3}),
+    ("ledger", "epsilon", {"epsilon": 1.0, "delta": 1e-5, "epsilon_of": "a client"}),
+    (
+        *("environment", "arm64 neon"),
+        {"platform": "arm64 neon, onednn acl, torch 2.14.1, cpu, 01234567"},
+    ),
+    ("environment", "wall_seconds", {"wall_seconds": 12.0}),
+    (
+        *("environment", "1971-01-01"),
+        {"started_at": datetime(1971, 1, 1, tzinfo=UTC), "wall_seconds": 1e9},
+    ),
+)
+"""Other values of columns: the check, what it names, and the values."""
+
+CONFIGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("rounds", "120", {"federation": {"num_rounds": 120, "participation": 0.5}}),
+    ("rounds", "1000000", {"federation": {"num_rounds": 10**6, "participation": 0.5}}),
+    ("rounds", "at most 2", {"federation": {"num_rounds": 12, "participation": 0.2}}),
+    ("ledger", "num_parameters", {"model__width": 8}),
+    ("ledger", "num_parameters", {"model__width": 2048}),  # a net that no memory holds
+    ("configuration", "data.num_clients", {"data__num_clients": 1_000_000}),
+    ("data", "000000000000", {"dataset_revision": "0" * 64}),
+)
+"""Other configurations, with the ids that follow from them."""
+
+METRICS: tuple[tuple[str, float], ...] = (
+    ("mlp_acc", 1.5),
+    ("mlp_acc", 0.51234),  # of part of an image
+    ("linear_local_acc", 1.5),
+    ("mlp_10pct_local_acc", 1e300),
+    ("lidar", 1e300),
+    ("lidar", 129.0),  # above the number of dimensions
+    ("my_score", 1e300),
+    ("untrained_mlp_acc", 1.5),
+)
+"""Metrics that no encoder has."""
+
 FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
-    "a higher accuracy": (lambda a, _: with_row(a, linear_acc=0.51234), "metrics", "linear_acc"),
-    "a higher objective": (lambda a, _: with_row(a, objective=0.9), "metrics", "objective"),
+    **{
+        f"columns {values}": (partial(lambda v, a, _: with_row(a, **v), values), check, named)
+        for check, named, values in COLUMNS
+    },
+    **{
+        f"configuration {values}": (
+            partial(lambda v, a, _: with_config(a, **v), values),
+            check,
+            named,
+        )
+        for check, named, values in CONFIGS
+    },
+    **{
+        f"{name} {value}": (
+            partial(lambda v, a, _: with_metrics(a, **v), {name: value}),
+            "metrics",
+            name,
+        )
+        for name, value in METRICS
+    },
     "a higher alignment, with its objective": (
         lambda a, _: with_row(a, align=0.99, objective=0.99 + 0.2 * (a.row.unif or 0)),
         "metrics",
@@ -115,8 +187,6 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "metrics",
         "unif",
     ),
-    "a lower loss": (lambda a, _: with_row(a, final_loss=0.1), "rounds", "final_loss"),
-    "a healthy spread": (lambda a, _: with_row(a, std_ratio=0.99), "rounds", "std_ratio"),
     "idle clients hidden": (
         lambda a, _: with_points(a, lambda p: p | {"idle_clients": 1}),
         "ledger",
@@ -127,136 +197,33 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "copies",
         "seed 9",
     ),
-    "another seed in one column only": (lambda a, _: with_row(a, seed=7), "configuration", "seed"),
     "the curve of another seed": (lambda a, b: replace(a, points=b.points), "rounds", "final_loss"),
     "a curve without a bad round": (
         lambda a, _: replace(a, points=a.points[:3] + a.points[4:]),
         "rounds",
         "11 rounds",
     ),
-    "ten times the rounds": (
-        lambda a, _: with_config(a, federation={"num_rounds": 120, "participation": 0.5}),
-        "rounds",
-        "120",
-    ),
-    "fewer clients in a round than there were": (
-        lambda a, _: with_config(a, federation={"num_rounds": 12, "participation": 0.2}),
-        "rounds",
-        "at most 2",
-    ),
-    "fewer bytes in the row": (lambda a, _: with_row(a, bytes_up=1_000_000), "ledger", "bytes_up"),
     "half of all traffic, everywhere": (lambda a, _: half_of_all_traffic(a), "ledger", "numbers"),
-    "a smaller net": (lambda a, _: with_config(a, model__width=8), "ledger", "num_parameters"),
-    "a net that no memory holds": (
-        lambda a, _: with_config(a, model__width=2048),
-        "ledger",
-        "num_parameters",
-    ),
-    "more clients than images": (
-        lambda a, _: with_config(a, data__num_clients=1_000_000),
-        "configuration",
-        "data.num_clients",
-    ),
-    "more rounds than time": (
-        lambda a, _: with_config(a, federation={"num_rounds": 10**6, "participation": 0.5}),
-        "rounds",
-        "1000000",
-    ),
     "the numbers of simclr as those of byol": (
-        lambda a, _: with_config(
-            a, spec="byol", method=tiny_config("byol").method | {"projection_dim": 128}
-        ),
+        lambda a, _: of_another_method(a),
         "ledger",
         "num_parameters",
-    ),
-    "a privacy that nothing provides": (
-        lambda a, _: with_row(a, epsilon=1.0, delta=1e-5, epsilon_of="a client, in all it sends"),
-        "ledger",
-        "epsilon",
-    ),
-    "messages that reveal nothing": (
-        lambda a, _: with_row(a, revealing_messages=3),
-        "ledger",
-        "revealing_messages",
     ),
     "a hyperparameter that the method refuses": (
         lambda a, _: with_config(a, method={**json.loads(a.row.config_json)["method"], "x": 1}),
         "configuration",
         "method.x",
     ),
-    "tuned without labels, but no study": (
-        lambda a, _: with_row(a, selection="label-free"),
-        "configuration",
-        "selection",
-    ),
-    "another benchmark version": (
-        lambda a, _: with_row(a, benchmark_version="4"),
-        "configuration",
-        "benchmark_version",
-    ),
-    "changed code": (
-        lambda a, _: with_row(a, git_sha=f"{a.row.git_sha}-dirty"),
-        "code",
-        "git_sha",
-    ),
-    "other data": (lambda a, _: with_config(a, dataset_revision="0" * 64), "data", "000000000000"),
-    "the name of other data": (lambda a, _: with_row(a, dataset="cifar100"), "data", "cifar100"),
-    "another platform by name": (
-        lambda a, _: with_row(a, platform="arm64 neon, onednn acl, torch 2.14.1, cpu, 01234567"),
-        "environment",
-        "arm64 neon",
-    ),
-    "less time than the rounds took": (
-        lambda a, _: with_row(a, wall_seconds=12.0),
-        "environment",
-        "wall_seconds",
-    ),
+    "changed code": (lambda a, _: with_row(a, git_sha=f"{a.row.git_sha}-dirty"), "code", "git_sha"),
     "an end before the start": (
         lambda a, _: with_row(a, finished_at=a.row.started_at - timedelta(hours=1)),
         "environment",
         "it ran",
     ),
-    "a start before there was a fedbench": (
-        lambda a, _: with_row(a, started_at=datetime(1971, 1, 1, tzinfo=UTC), wall_seconds=1e9),
-        "environment",
-        "1971-01-01",
-    ),
     "a tenth of the time, but for the rounds": (
         lambda a, _: tenth_of_the_time(a),
         "environment",
         "wall_seconds",
-    ),
-    "an accuracy of 150 %": (lambda a, _: with_metrics(a, mlp_acc=1.5), "metrics", "mlp_acc"),
-    "an accuracy of part of an image": (
-        lambda a, _: with_metrics(a, mlp_acc=0.51234),
-        "metrics",
-        "mlp_acc",
-    ),
-    "a local accuracy of 150 %": (
-        lambda a, _: with_metrics(a, linear_local_acc=1.5),
-        "metrics",
-        "linear_local_acc",
-    ),
-    "a local accuracy of 1e300": (
-        lambda a, _: with_metrics(a, mlp_10pct_local_acc=1e300),
-        "metrics",
-        "mlp_10pct_local_acc",
-    ),
-    "a rank of 1e300": (lambda a, _: with_metrics(a, lidar=1e300), "metrics", "lidar"),
-    "a rank above the number of dimensions": (
-        lambda a, _: with_metrics(a, lidar=129.0),
-        "metrics",
-        "lidar",
-    ),
-    "a metric of 1e300 that nobody knows": (
-        lambda a, _: with_metrics(a, my_score=1e300),
-        "metrics",
-        "my_score",
-    ),
-    "an accuracy of 150 % before training": (
-        lambda a, _: with_metrics(a, untrained_mlp_acc=1.5),
-        "metrics",
-        "untrained_mlp_acc",
     ),
     "an accuracy of 150 % after a round": (
         lambda a, _: with_points(a, lambda p: p | {"metrics.mlp_acc": 1.5}),
