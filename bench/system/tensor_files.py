@@ -4,8 +4,7 @@ The format needs no pickle, any tool can read it, and its tensors lie uncompress
 offsets: all workers can map one copy of the offsets of a million clients (an `.npz` can be neither
 mapped nor checked as a whole).
 
-A file carries one checksum over all of its bytes. Files of older versions have one of each tensor
-and of the header, one over everything, or none.
+A file carries one checksum over all of its bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -28,7 +26,6 @@ from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, has_checks
 from fedbench.bench.system.identity import canonical_json
 
 _ENTRY = "fedbench"
-_OLD_CHECKSUM = "sha256"
 
 
 def digest(meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
@@ -70,59 +67,15 @@ def read(
         ValueError: if it is torn, altered, or not one that `encode` made.
     """
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        is_checked = has_checksum(data)
+        if not has_checksum(data):
+            raise ValueError("it has no checksum")
     try:
         with safe_open(path, "pt") as file:
-            text = dict(file.metadata() or {})
-            all_names = set(file.keys())
-            names = [name for name in sorted(all_names) if name.startswith(prefix)]
+            values = json.loads((file.metadata() or {})[_ENTRY])["values"]
+            names = [name for name in sorted(file.keys()) if name.startswith(prefix)]
             tensors = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as err:
-        raise ValueError(str(err)) from err
-    if _ENTRY not in text:
-        return _oldest_values(text, tensors, whole=len(names) == len(all_names)), tensors
-    body = _parsed(text[_ENTRY])
-    if not is_checked:
-        _check_entries(body, tensors, all_names)
-    values: dict[str, Any] = body["values"]
-    return values, tensors
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
+    except (SafetensorError, KeyError, TypeError) as err:
+        raise ValueError(f"it is not a tensor file of fedbench ({err})") from err
     except RecursionError as err:
         raise ValueError("the JSON of its header is nested too deeply") from err
-
-
-def _oldest_values(
-    text: dict[str, str], tensors: Mapping[str, Tensor], *, whole: bool
-) -> dict[str, Any]:
-    """Return the JSON values of an older file, after checking its checksum if it has one."""
-    if any('sha256"' in value for value in text.values()):
-        raise ValueError("the name of its header's entry is altered")
-    expected = text.pop(_OLD_CHECKSUM, None)
-    values = {name: _parsed(value) for name, value in text.items()}
-    if expected is not None and whole:  # only partitions had one, and they are read whole
-        arrays = {name: value.numpy() for name, value in tensors.items()}
-        if expected != digest(values, arrays):
-            raise ValueError("its checksum does not fit its content")
-    return values
-
-
-def _check_entries(body: Any, tensors: Mapping[str, Tensor], all_names: set[str]) -> None:
-    """Compare an older file with the checksums of its header and of each tensor."""
-    if not isinstance(body, dict) or body.pop("sha256", None) != _sha256(body):
-        raise ValueError("the checksum of its header does not fit")
-    entries = body["tensors"]
-    if entries.keys() != all_names:
-        raise ValueError("its tensors are not those of its header")
-    for name, value in tensors.items():
-        content = value.reshape(-1).view(torch.uint8).numpy()
-        found = [str(value.dtype), list(value.shape), hashlib.sha256(content.data).hexdigest()]
-        if found != entries[name]:
-            raise ValueError(f"the checksum of {name!r} does not fit")
-
-
-def _sha256(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return values, tensors

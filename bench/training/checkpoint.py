@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ def checkpoints(folder: Path, identity: str) -> Iterator[Checkpoint]:
 
     Args:
         folder: of the run.
-        identity: `training_id` of the run; `row_id` in stores of older versions.
+        identity: `training_id` of the run.
 
     Raises:
         StoreError: if a checkpoint belongs to another training, or cannot be read at all.
@@ -95,15 +94,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         OSError: if the file cannot be opened.
         ValueError: if it is torn, altered, or not a checkpoint.
     """
-    _, round_text, *digest = path.stem.split("-")  # older files have their checksum in their name
-    if digest and hashlib.sha256(path.read_bytes()).hexdigest()[:16] != digest[0]:
-        raise ValueError("it is torn or altered")
     meta, tensors = tensor_files.read(path)
-    if not isinstance(meta.get("state"), dict):
+    if _ROUNDS not in meta:
         raise ValueError("it is not a checkpoint")
-    if meta.get(_ROUNDS, int(round_text)) != int(round_text):  # files of older versions lack it
+    if meta[_ROUNDS] != _round(path):
         raise ValueError(f"it holds round {meta[_ROUNDS]}, which its name does not say")
-    return Checkpoint(int(round_text), tensors, meta["state"])
+    return Checkpoint(meta[_ROUNDS], tensors, meta["state"])
 
 
 def newest_first(folder: Path) -> list[Path]:

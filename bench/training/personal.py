@@ -139,7 +139,7 @@ class PersonalStore:
             if prefix == _TENSORS and _TENSORS not in tensors:
                 raise KeyError(_TENSORS)
             for key, value in ((_CLIENT, client_id), (_ROUND, round_index)):
-                if meta.get(key, value) != value:  # files of older versions lack it
+                if meta[key] != value:
                     raise ValueError(f"it is of {key} {meta[key]}, not {value}")
             return meta[_REPORT], tensors
         except (OSError, KeyError, ValueError) as err:

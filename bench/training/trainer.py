@@ -429,8 +429,7 @@ class Trainer:
         Going back a checkpoint, that client trains again. Older files have no such remedy; the
         error that names it comes when they are read.
         """
-        # Checkpoints of older versions lie one round apart and do not say so.
-        after = checkpoint.state.get("after", checkpoint.rounds_done - 1)
+        after = checkpoint.state["after"]
         for client_id, index in checkpoint.state["personal_rounds"].items():
             if index >= after and not self._personal.intact(int(client_id), index):
                 _log.warning(

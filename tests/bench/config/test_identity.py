@@ -67,6 +67,14 @@ def test_the_seed_is_in_the_run_and_not_in_the_configuration() -> None:
     assert config_id(one, REVISION) == config_id(two, REVISION)
 
 
+def test_precision_counts_where_it_is_narrow() -> None:
+    """Rows written before the field existed keep their id."""
+    settings = training_settings(RunConfig().model_dump(mode="json"))
+    assert "precision" not in settings["client"]
+    narrow = RunConfig.model_validate({"client": {"precision": "bf16"}})
+    assert row_id(narrow, "r") != row_id(RunConfig(), "r")
+
+
 def test_privacy_that_is_off_does_not_count() -> None:
     plain = RunConfig()
     off = RunConfig.model_validate({"privacy": {"delta": 1e-3}})

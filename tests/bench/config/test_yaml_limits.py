@@ -13,10 +13,6 @@ from fedbench.bench.config.yaml_files import load_yaml, parse_yaml
 from fedbench.bench.system.errors import ConfigError
 
 
-def test_aliases_are_written_out() -> None:
-    assert parse_yaml("a: &x [1, 2]\nb: *x\n", "f") == {"a": [1, 2], "b": [1, 2]}
-
-
 def test_aliases_that_explode_are_refused() -> None:
     """Nine lists of nine aliases each stand for 9**9 = 387,420,489 values."""
     lines = ["- &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
@@ -54,12 +50,15 @@ def test_sizes_and_kinds_of_files(tmp_path: Path) -> None:
         pipe: "it is a pipe that nothing writes to",
         tmp_path: "Is a directory",
     }
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        load_yaml(tmp_path / "absent.yaml")
     for path, reason in cases.items():
         with pytest.raises(ConfigError, match=rf"{path}: cannot be read \({reason}\)"):
             load_yaml(path)
     for name, data, reason in (
         ("nul", b"a: \0", "unacceptable character"),
         ("utf16", "seed: 1".encode("utf-16"), "is not UTF-8 text"),
+        ("latin", b"a: \xe9", "is not UTF-8 text"),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ConfigError, match=reason):

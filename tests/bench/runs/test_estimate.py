@@ -9,7 +9,6 @@ import pytest
 
 from fedbench.bench.runs import estimate
 from fedbench.bench.runs.estimate import Estimator
-from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Trainer
@@ -107,11 +106,6 @@ def test_real_numbers_of_a_method_are_alike_but_for_zero(monkeypatch: pytest.Mon
     assert measured == [0.1]
     estimator(tiny_config("simclr", method__hidden_dim=10))
     assert len(measured) == 2
-
-
-def test_a_bad_device_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--device"):
-        Estimator(device="tpu")
 
 
 def test_workers_share_the_clients_and_start_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

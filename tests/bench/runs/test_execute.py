@@ -18,7 +18,6 @@ from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, Paused, Place, execute
 from fedbench.bench.runs.run import forget_cell, run
-from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.history import RoundRecord
 
@@ -233,19 +232,3 @@ def test_hidden_labels_reach_no_probe(tmp_path: Path, monkeypatch: pytest.Monkey
         evaluations.append(evaluate(other, binding, lambda k: None, protocols, torch.device("cpu")))
     assert evaluations[0] == evaluations[1]
     assert {"knn_acc", "linear_acc", "linear_paper_acc", "finetune_1pct_acc"} <= set(evaluations[0])
-
-
-def test_a_run_whose_lock_is_held_is_refused(tmp_path: Path) -> None:
-    config, store = tiny_config("simclr"), Store(tmp_path)
-    done = run(config, store=store, workers=1).row
-    (tmp_path / "rows" / f"{done.row_id}.parquet").unlink()
-    with store.lock(done.row_id) as locked:
-        assert locked
-        with pytest.raises(StoreError, match="--store"):
-            run(config, store=Store(tmp_path), workers=1)
-
-
-def test_bad_devices_are_refused(tmp_path: Path) -> None:
-    config = tiny_config("simclr")
-    with pytest.raises(ConfigError, match="--device"):
-        execute(config, Origin(), Place(tmp_path, device="gpu"))

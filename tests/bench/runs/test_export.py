@@ -114,10 +114,7 @@ def test_a_card_is_not_believed(tmp_path: Path, card: dict[str, Any]) -> None:
 def test_hostile_headers_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "encoder.safetensors"
     header = json.dumps({"__metadata__": {"card": "[" * 5000}}).encode()
-    for content, reason in (
-        (struct.pack("<Q", 2**60) + b"{}", "header too large"),
-        (struct.pack("<Q", len(header)) + header, "nested too deeply"),
-    ):
+    for content in (struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", len(header)) + header):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=reason):
+        with pytest.raises(DataError):
             load_encoder(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -43,6 +44,11 @@ def ids(store: Store) -> dict[str, str]:
         spec: run(tiny_config(spec, **values), store=store, workers=1).row.row_id
         for spec in ("simclr", "pfedae", "central-ae")
     }
+
+
+def texts(picture: bytes) -> set[str]:
+    elements = ElementTree.fromstring(picture).iter()
+    return {"".join(element.itertext()).strip() for element in elements}
 
 
 def test_angles_are_those_of_every_evaluated_client(store: Store, ids: dict[str, str]) -> None:
@@ -87,9 +93,8 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
             image = np.asarray(Image.open(file).convert("RGB"))
             assert min(image.shape[:2]) > 500
             assert len(np.unique(image.reshape(-1, 3), axis=0)) > 10
-    svg = (tmp_path / "out" / "tsne.svg").read_text(encoding="utf-8")
-    texts = {"".join(element.itertext()).strip() for element in ElementTree.fromstring(svg).iter()}
-    assert {"simclr", "central-ae", made.runs[1]["title"], "class", "9"} <= texts
+    shown = texts((tmp_path / "out" / "tsne.svg").read_bytes())
+    assert {"simclr", "central-ae", made.runs[1]["title"], "class", "9"} <= shown
     record = json.loads((tmp_path / "out" / "geometry.json").read_text())[1]
     assert record["clients"] == made.runs[1]["clients"]
     assert sum(record["angles"]["plain"]["counts"]) == 3 * 45
@@ -115,22 +120,30 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
     assert before == [file.read_bytes() for file in again.files]
 
 
+def geometry(seed: int, **values: Any) -> Geometry:
+    given: dict[str, Any] = {
+        "run_id": str(seed),
+        "title": "pfedae, client 2",
+        "setting": f"demo, iid, 8 clients, seed {seed}",
+        "clients": (2, 3),
+        "plain": torch.tensor([10.0, 20.0]),
+        "centred": torch.tensor([90.0, 91.0]),
+        "points": np.arange(4.0).reshape(2, 2),
+        "labels": np.arange(2),
+        "class_names": ("a", "b"),
+    }
+    return Geometry(**{**given, **values})
+
+
 @pytest.mark.parametrize("count", [1, 4, 25])
 def test_pictures_of_many_runs_and_classes(count: int) -> None:
-    runs = [
-        Geometry(
-            run_id=str(index),
-            title=f"method-{index}",
-            setting="x" if index else "y",
-            clients=(),
-            plain=torch.tensor([10.0 * index]) if index else torch.tensor([]),
-            centred=torch.tensor([90.0]),
-            points=np.arange(2.0 * count).reshape(count, 2),
-            labels=np.arange(count),
-            class_names=tuple(f"class {k}" for k in range(count)),
-        )
-        for index in range(min(count, 4))
-    ]
+    many: dict[str, Any] = {
+        "points": np.arange(2.0 * count).reshape(count, 2),
+        "labels": np.arange(count),
+        "class_names": tuple(f"class {k}" for k in range(count)),
+    }
+    runs = [geometry(index, **many) for index in range(min(count, 3))]
+    runs.append(geometry(9, plain=torch.tensor([]), clients=(), setting="x", **many))
     for picture in (draw.angles, draw.maps):
         assert Image.open(io.BytesIO(picture(runs, "png"))).size[0] > 500
 
@@ -149,26 +162,7 @@ def test_errors(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_pictures_say_in_what_runs_differ() -> None:
-    def one(seed: int) -> Geometry:
-        return Geometry(
-            run_id=str(seed),
-            title="pfedae, client 2",
-            setting=f"demo, iid, 8 clients, seed {seed}",
-            clients=(2, 3),
-            plain=torch.tensor([10.0, 20.0]),
-            centred=torch.tensor([90.0, 91.0]),
-            points=np.arange(4.0).reshape(2, 2),
-            labels=np.arange(2),
-            class_names=("a", "b"),
-        )
-
-    def texts(picture: bytes) -> set[str]:
-        return {
-            "".join(element.itertext()).strip()
-            for element in ElementTree.fromstring(picture).iter()
-        }
-
-    both, alone = [one(0), one(1)], [one(0)]
+    both, alone = [geometry(0), geometry(1)], [geometry(0)]
     histograms, maps = texts(draw.angles(both, "svg")), texts(draw.maps(both, "svg"))
     assert "demo, iid, 8 clients" in histograms & maps
     for shown in (histograms, maps):

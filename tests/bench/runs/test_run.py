@@ -28,16 +28,6 @@ def test_an_alias_and_left_out_fields_are_the_same_run() -> None:
     assert canonical(partial).method.keys() == full.method.keys()
 
 
-def test_the_second_call_reads_the_store(tmp_path: Path) -> None:
-    config = tiny_config("supervised", federation__num_rounds=1)
-    store = Store(tmp_path / "störe with space")
-    first = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
-    second = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu")
-    assert (first.stored_before, second.stored_before) == (False, True)
-    assert first.row == second.row
-    assert [point["round_index"] for point in store.curve(first.row.row_id)] == [0]
-
-
 def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
     config = tiny_config("supervised", federation__num_rounds=1)
     store = Store(tmp_path / "store")

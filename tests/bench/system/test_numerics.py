@@ -70,18 +70,6 @@ def test_other_instruction_sets_are_another_platform() -> None:
     assert capped["fingerprint"] != here["fingerprint"]
 
 
-@pytest.mark.slow
-@pytest.mark.extended
-@x86
-@pytest.mark.parametrize("variable", CAPS)
-def test_one_instruction_set_is_another_platform(variable: tuple[str, str]) -> None:
-    here, capped = asdict(measure()), measured_with(**dict([variable]))
-    assert capped[CAPS[variable]] != here[CAPS[variable]]
-    assert capped["fingerprint"] != here["fingerprint"]
-    others = set(here) - {CAPS[variable], "fingerprint"}
-    assert {name: capped[name] for name in others} == {name: here[name] for name in others}
-
-
 def test_text_of_others_on_stdout_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     os.write(1, b"before\n")
     lines, result = _with_onednn_log(lambda: str(os.write(1, b"meanwhile\n")))

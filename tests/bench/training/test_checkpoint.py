@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save
 
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import DataError, StoreError
@@ -95,30 +93,6 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, checkpoint(1, run="b" * 20))
     with pytest.raises(StoreError, match=f"belongs to training {'b' * 20}, not {RUN}; remove it"):
         load_checkpoint(tmp_path, RUN)
-
-
-def older_checkpoint(folder: Path, rounds: int) -> Path:
-    """Write a checkpoint as versions before 2026-11-23 did: the checksum is in its name."""
-    stored = checkpoint(rounds)
-    data = save(dict(stored.tensors), {"state": json.dumps(stored.state)})
-    digest = hashlib.sha256(data).hexdigest()[:16]
-    path = folder / f"round-{rounds:08d}-{digest}.safetensors"
-    path.write_bytes(data)
-    return path
-
-
-def test_an_older_file_is_read_and_its_name_checked(tmp_path: Path) -> None:
-    older_checkpoint(tmp_path, 1)
-    newest = older_checkpoint(tmp_path, 2)
-    loaded = load_checkpoint(tmp_path, RUN)
-    assert loaded is not None
-    assert (loaded.rounds_done, loaded.tensors["server"].tolist()) == (2, [2.0] * 3)
-    flip_last_byte(newest)
-    earlier = load_checkpoint(tmp_path, RUN)
-    assert earlier is not None
-    assert earlier.rounds_done == 1
-    save_checkpoint(tmp_path, checkpoint(2))
-    assert [path.name for path in files(tmp_path)][1] == "round-00000002.safetensors"
 
 
 def test_a_file_of_another_kind_is_passed_over(

@@ -33,24 +33,23 @@ def traffic(spec: str, fields: dict[str, Any], norm: str, num_clients: int = 100
     return Ledger.of_client(Layout.of(net, method.sharing()))
 
 
-def test_simclr_of_orchestra() -> None:
-    floats = ENCODER + ENCODER_BUFFERS + O_PROJECTOR + O_PROJECTOR_BUFFERS
-    ledger = traffic("simclr", {}, "batch")
-    assert ledger.bytes_up == ledger.bytes_down == 4 * floats == 46_825_216
-    assert f"{ledger.bytes_up / 1e6:.2f} MB" == "46.83 MB"
-    assert ledger.up["projector"] == 4 * (525_824 + 2_048)
+ORCHESTRA = ENCODER + ENCODER_BUFFERS
 
 
-def test_supervised_of_orchestra() -> None:
-    ledger = traffic("supervised", {}, "batch")
-    assert ledger.bytes_up == ledger.bytes_down == 4 * (ENCODER + ENCODER_BUFFERS + CLASSIFIER)
-    assert f"{ledger.bytes_up / 1e6:.2f} MB" == "44.73 MB"
-
-
-def test_local_simclr_of_the_mutual_information_paper() -> None:
-    ledger = traffic("simclr", MI, "group")
-    assert ledger.bytes_up == ledger.bytes_down == 4 * (ENCODER + M_PROJECTOR)
-    assert f"{ledger.bytes_up / 1e6:.2f} MB" == "49.93 MB"
+@pytest.mark.parametrize(
+    ("spec", "fields", "norm", "floats", "megabytes"),
+    [
+        ("simclr", {}, "batch", ORCHESTRA + O_PROJECTOR + O_PROJECTOR_BUFFERS, "46.83"),
+        ("supervised", {}, "batch", ORCHESTRA + CLASSIFIER, "44.73"),
+        ("simclr", MI, "group", ENCODER + M_PROJECTOR, "49.93"),
+    ],
+)
+def test_a_client_exchanges_every_float_of_its_net(
+    spec: str, fields: dict[str, Any], norm: str, floats: int, megabytes: str
+) -> None:
+    ledger = traffic(spec, fields, norm)
+    assert ledger.bytes_up == ledger.bytes_down == 4 * floats
+    assert f"{ledger.bytes_up / 1e6:.2f}" == megabytes
 
 
 @pytest.mark.parametrize("rows", ["own", "mean"])

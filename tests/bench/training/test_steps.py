@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition import balanced_labels, make_partition
+from fedbench.bench.data.partition import make_partition
 from fedbench.bench.method import Client
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
@@ -22,7 +22,7 @@ from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
-from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, plan
+from fedbench.bench.tuning.grid import Cell, grid_names, load_grid, plan
 from tests.specs import extended
 
 _SIZES = {"digits": (1201, 10), "cifar10": (50_000, 10), "cifar100": (50_000, 100)}
@@ -162,20 +162,6 @@ def test_no_cell_of_a_shipped_grid_trains_nobody(name: str) -> None:
     for preset in preset_names():
         seeds = grid.lists(preset)[2][:1]
         assert trains_nobody(plan(grid, preset=preset, seeds=seeds, environ={})) == []
-
-
-def test_the_number_of_clients_alone_would_train_nobody() -> None:
-    """The grid as it was before it kept incomplete batches under cross-silo."""
-    content = load_grid("scaling").model_dump(mode="json")
-    del content["presets"]["cross-silo"]
-    content["presets"] = {
-        k: {n: v for n, v in p.items() if v} for k, p in content["presets"].items()
-    }
-    grid = check_grid(content, "scaling")
-    cells = plan(grid, preset="cross-silo", methods=["simclr"], seeds=[0], environ={})
-    assert len(trains_nobody(cells)) == 2  # 200 and 400 clients
-    labels, classes = balanced_labels("balanced:50000:10")
-    assert (len(labels), classes) == _SIZES["cifar10"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.method import RoundPlan
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.seeding import generator
-from fedbench.bench.testing import assert_same_run, tiny_config, tiny_setup, train
+from fedbench.bench.testing import tiny_config, tiny_setup, train
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.trainer import Diverged, Trainer
@@ -139,31 +139,6 @@ def test_a_round_without_local_epochs_or_data_changes_no_weight(tmp_path: Path, 
     assert idle.ledger.bytes_down > 0
     none = tiny_setup(tiny_config(spec), shares=[[], [], []])
     assert train(none, tmp_path / "data").ledger.bytes_up == 0
-
-
-def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
-    config = tiny_config("simclr+uv", model__norm="batch-local", federation__num_rounds=3)
-    setup = tiny_setup(config)
-    whole = train(setup, tmp_path / "whole")
-    cut = tmp_path / "cut"
-    train(setup, cut, rounds=2)
-    newest = sorted(cut.glob("round-*"))[-1]
-    newest.write_bytes(newest.read_bytes()[:-5])
-    with (cut / "history.jsonl").open("a") as file:
-        file.write('{"round_index": 2, "lo')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedbench.bench.training.checkpoint._log.warning", lambda *_: None)
-        resumed = train(setup, cut)
-    assert_same_run(whole, resumed)
-    assert resumed.resumes == 1
-    assert [record.round_index for record in resumed.history] == [0, 1, 2]
-
-
-def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    setup = tiny_setup(tiny_config("simclr"))
-    train(setup, tmp_path, rounds=1)
-    with pytest.raises(StoreError, match="belongs to training 00000000000000000000, not 1111"):
-        Trainer(setup, tmp_path, "1" * 20, CPU, CollapseMonitor(setup, CPU))
 
 
 def test_a_checkpoint_of_other_code_is_named(tmp_path: Path) -> None:
