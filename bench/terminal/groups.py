@@ -33,8 +33,8 @@ _CLUSTER = "Runs at a time"
 _LANES = "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs."
 
 
-def _objective(name: str) -> str:
-    if not may_exist(name):
+def _objective(name: str | None) -> str | None:
+    if name is not None and not may_exist(name):
         more = f"; each may end in {GATE}"
         raise UnknownNameError("objective", name, [*OF_CLIENTS, *SHIPPED], more)
     return name
