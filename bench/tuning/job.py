@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +27,7 @@ from fedbench.bench.runs.execute import (
     untrained_figures,
 )
 from fedbench.bench.runs.remeasure import begin, with_training_of
-from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError, StoreError
+from fedbench.bench.system.errors import FedbenchError, ResourceError, StoreError
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.training.history import History, RoundRecord
 
@@ -105,22 +104,6 @@ class Job:
         """The folder of its checkpoints and its history."""
         return self.place.cell_dir(self.name)
 
-    def dumps(self) -> str:
-        """Return the job as JSON, for the trial process."""
-        record = asdict(replace(self, config=RunConfig()))
-        return json.dumps({**record, "config": self.config.model_dump(mode="json")}, default=str)
-
-    @classmethod
-    def loads(cls, text: str) -> Job:
-        """Read a job that `dumps` wrote."""
-        record = json.loads(text)
-        record["config"] = RunConfig.model_validate(record["config"])
-        record["origin"] = Origin(**record["origin"])
-        record["earlier"], record["track"] = tuple(record["earlier"]), tuple(record["track"])
-        for name in ("store", "dataset", "checkpoints"):
-            record[name] = None if record[name] is None else Path(record[name])
-        return cls(**record)
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -169,12 +152,12 @@ class Outcome:
         """Return the outcome that the last report of a trial process describes.
 
         Raises:
-            StoreError, DataError, ResourceError: if no run is possible there.
+            StoreError, ResourceError: if no run is possible there.
         """
         status = message["status"]
         if status == "abort":
-            kinds = {kind.__name__: kind for kind in (StoreError, DataError, ResourceError)}
-            raise kinds.get(message["kind"], ResourceError)(message["error"])
+            kind = StoreError if message["kind"] == StoreError.__name__ else ResourceError
+            raise kind(message["error"])
         row = Row.model_validate_json(message["row"]) if message.get("row") else None
         cost = (row.bytes_up or 0) + (row.bytes_down or 0) if row else message.get("bytes", 0)
         seconds, history = message.get("seconds", 0.0), message.get("history")
@@ -260,14 +243,13 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
 
 
 def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
-    if job.shared:
-        stored = Store(job.store).finished(job.row_id)
-        if stored is not None:
-            return {"status": "elsewhere", "row": stored.model_dump_json()}
-    folder = job.folder
-    reported = began
-    failures: list[str] = []
-    tracking = _tracking(job, failures)
+    store, folder = Store(job.store), job.folder
+    if job.shared and (stored := store.finished(job.row_id)) is not None:
+        return {"status": "elsewhere", "row": stored.model_dump_json()}
+    reported, failures = began, list[str]()
+    tracking = Tracking((), store)
+    with suppress(ResourceError):  # one that cannot be had here, as without its package
+        tracking = Tracking(job.track, store, failures.append)
 
     def on_round(record: RoundRecord, total: int) -> None:
         nonlocal reported
@@ -296,11 +278,12 @@ def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
         place = Place(
             folder, None, workers, job.device, dataset, job.lanes, until_round=job.until_round
         )
-        store = Store(job.store)
         rows = [row for i in job.earlier for row in store.replicas(i)]
         origin, trained = begin(store, rows, job.config, job.origin, place)
         if tracking.names:
-            tracking.begin(_begun(job, dataset.name), _points(folder))
+            identity = config_id(job.config, job.revision)
+            begun = (job.row_id, identity, job.config, job.origin.preset, dataset.name)
+            tracking.begin(Begun(*begun, job.origin.study_id), _points(folder))
         row = execute(job.config, origin, place, on_round)
         if trained is not None:
             row = with_training_of(row, trained)
@@ -341,19 +324,6 @@ def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
 def _abort(err: FedbenchError) -> dict[str, Any]:
     """Return the report of an error because of which no run is possible here."""
     return {"status": "abort", "kind": type(err).__name__, "error": one_line(err)}
-
-
-def _tracking(job: Job, failures: list[str]) -> Tracking:
-    """Return the job's trackers; none where one cannot be had, as without its package."""
-    store = Store(job.store)
-    with suppress(ResourceError):
-        return Tracking(job.track, store, failures.append)
-    return Tracking((), store)
-
-
-def _begun(job: Job, dataset: str) -> Begun:
-    identity = config_id(job.config, job.revision)
-    return Begun(job.row_id, identity, job.config, job.origin.preset, dataset, job.origin.study_id)
 
 
 def _points(folder: Path) -> list[dict[str, Any]]:

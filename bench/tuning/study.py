@@ -109,7 +109,7 @@ class StudyResult(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench tune --json`."""
         file = None if self.config_file is None else str(self.config_file)
-        return {**asdict(self), "trials": [dict(t) for t in self.trials], "config_file": file}
+        return {**asdict(self), "config_file": file}
 
 
 @grouped

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +93,7 @@ class SweepResult(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench sweep --json`."""
-        return {**asdict(self), "cells": [dict(cell) for cell in self.cells]}
+        return asdict(self)
 
 
 @grouped
@@ -141,7 +141,7 @@ def sweep(
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     presets = presets_for(grid, sources.preset, sources.config_files)
     cells: list[Cell] = []
-    datasets = _Datasets(places.cache)
+    datasets = _opener(places.cache)
     content = Contents(places.cache, build=True)
     for preset in presets:
         settings = vars(replace(sources, preset=preset))
@@ -236,28 +236,24 @@ def sweep(
     )
 
 
-class _Datasets:
-    """Data sets by configuration; each is opened once, so its cache exists before trials reopen it.
+Datasets = Callable[[RunConfig], Dataset]
 
-    Args:
-        data_dir: cache of data sets; None = the default one.
+
+def _opener(data_dir: Path | None) -> Datasets:
+    """Return a function that opens the data set of a configuration, each once.
+
+    So its cache exists before trials reopen it.
     """
+    opened: dict[tuple[Any, ...], Dataset] = {}
 
-    def __init__(self, data_dir: Path | None) -> None:
-        self._data_dir = data_dir
-        self._opened: dict[tuple[Any, ...], Dataset] = {}
-
-    def __call__(self, config: RunConfig) -> Dataset:
-        """Return the data set of a configuration.
-
-        Raises:
-            DataError: if it cannot be opened.
-        """
+    def dataset(config: RunConfig) -> Dataset:
         data = config.data
         key = (data.name, data.train_subset, data.test_subset, Reading.of(data))
-        if key not in self._opened:
-            self._opened[key] = open_dataset(config, self._data_dir)
-        return self._opened[key]
+        if key not in opened:
+            opened[key] = open_dataset(config, data_dir)
+        return opened[key]
+
+    return dataset
 
 
 def _planned(
@@ -265,7 +261,7 @@ def _planned(
     store: Store,
     tuned: str | Path | Sequence[str | Path] | None,
     settings: Mapping[str, Any],
-    datasets: _Datasets,
+    datasets: Datasets,
 ) -> list[Cell]:
     """Return the cells of one preset; with `auto`, each gets the values for its data set."""
     cells = plan(grid, **settings)

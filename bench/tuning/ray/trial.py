@@ -104,13 +104,13 @@ def train(config: dict[str, Any]) -> None:
     is a node of a cluster that cannot run the job.
 
     Args:
-        config: a `Job` as JSON under `job`; in a cluster, the driver's token under `token`.
+        config: a `Job` under `job`; in a cluster, the driver's token under `token`.
     """
     import ray
     from ray import tune
 
     try:
-        _train(Job.loads(config["job"]), config.get("token"))
+        _train(config["job"], config.get("token"))
     except Exception as err:
         if isinstance(err, _UnfitError) or is_gpu_fault(err):
             status = "unfit" if isinstance(err, _UnfitError) else "gpu-fault"

@@ -125,7 +125,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("simclr")
     setup = tiny_setup(config)
     job = Job("cell", "row", "cell", config, Origin(), tmp_path, setup.dataset.path)
-    train({"job": job.dumps()})
+    train({"job": job})
 
 
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome, work
-from fedbench.bench.tuning.sweep import _Datasets, _planned, _Rows, sweep
+from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
 
 from .conftest import InOneProcess, KilledError
 
@@ -255,13 +255,6 @@ def test_collapsed_rounds_are_counted_from_one_reading_of_the_history(
     assert read.call_count == 36
 
 
-def test_a_job_survives_the_way_to_a_trial_process(tmp_path: Path) -> None:
-    made = replace(
-        job(tmp_path), checkpoints=tmp_path / "d", origin=Origin("laptop", "s", "g", "x")
-    )
-    assert Job.loads(made.dumps()) == made
-
-
 def test_pace_counts_only_what_ended_now() -> None:
     pace = Pace(total=10, done=4)
     assert pace.eta_seconds is None
@@ -312,11 +305,9 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
         }  # fmt: skip
         store.write_study(f"s{number}", study)
 
-    class Named(_Datasets):
-        def __call__(self, config: RunConfig) -> Any:
-            return SimpleNamespace(name=config.data.name, whole=f"content of {config.data.name}")
+    def datasets(config: RunConfig) -> Any:
+        return SimpleNamespace(name=config.data.name, whole=f"content of {config.data.name}")
 
-    datasets = Named(None)
     axes = {"data.name": ["cifar10", "digits", "mnist"]}
     settings: dict[str, Any] = {"preset": "demo", "environ": {}, "methods": ["simclr"]}
 

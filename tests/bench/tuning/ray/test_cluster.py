@@ -57,7 +57,7 @@ def marked(root: Path) -> Path:
 
 def last(made: Job, **settings: Any) -> dict[str, Any]:
     reports: list[dict[str, Any]] = []
-    work(Job.loads(made.dumps()), reports.append, **settings)
+    work(made, reports.append, **settings)
     return reports[-1]
 
 
@@ -88,13 +88,13 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     monkeypatch.setattr("ray.get_gpu_ids", list)
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr("ray.tune.report", reports.append)
-    trial.train({"job": made.dumps(), "token": TOKEN})
+    trial.train({"job": made, "token": TOKEN})
     assert reports[-1]["status"] == "ok"
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
     with pytest.raises(FedbenchError, match="--checkpoint-dir"):
-        trial.train({"job": elsewhere.dumps(), "token": TOKEN})
+        trial.train({"job": elsewhere, "token": TOKEN})
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
     assert "--checkpoint-dir" in reports[-1]["error"]
 

@@ -70,7 +70,7 @@ def name(suggestion: Any) -> Any:
     """Return the name of a suggested job, None for later, False for the end of the Tuner."""
     if suggestion == Searcher.FINISHED:
         return False
-    return None if suggestion is None else Job.loads(suggestion["job"]).name
+    return None if suggestion is None else suggestion["job"].name
 
 
 def test_a_job_is_handed_out_only_when_a_process_is_idle() -> None:
@@ -98,7 +98,7 @@ def test_a_busy_cell_comes_last_and_waits() -> None:
     assert name(searcher.suggest("b")) == "cell-1"
     searcher.reported("b", ERROR)
     searcher.on_trial_complete("b")
-    again = Job.loads(searcher.suggest("c")["job"])
+    again = searcher.suggest("c")["job"]
     assert (again.name, again.wait_seconds > 0) == ("cell-0", True)
 
 
