@@ -439,12 +439,12 @@ class _Local:
         for index in {0, needs.preparatory_rounds} if every_phase else {0}:
             self.client = replace(self.client, round=index)
             data = self.setup.client_data(self.client.id, _CPU)
-            if needs.survey:
+            if needs.pre_round:
                 with torch.no_grad():
-                    answers = method.survey(net.eval(), data, self.client)
+                    answers = method.pre_round(net.eval(), data, self.client)
                 self.client = replace(self.client, answers=answers)
             chosen = method.before_local(net.train(), data, self.client)
-            others = chosen.companions(needs.companions, generator(0, "companions"))
+            others = chosen.second_batches(needs.second_batch, generator(0, "companions"))
             for batch in chosen.batches(
                 needs.views,
                 2,
@@ -454,8 +454,8 @@ class _Local:
                 order=generator(0, "order"),
                 augment=generator(0, "views"),
             ):
-                more = others.next(len(batch.labels)) if needs.companions else ()
-                yield replace(batch, companions=more)
+                more = others.next(len(batch.labels)) if needs.second_batch else ()
+                yield replace(batch, second_batch=more)
 
     def loss(self, batch: Batch) -> Loss:
         return loss_of(self.setup.method, self.runner.binding.net, batch, self.client)

@@ -34,7 +34,7 @@ class FedSC(Method):
     """Spectral contrast that repels from the own batch and from what other clients hold.
 
     Source: Jing et al. 2024, https://arxiv.org/abs/2405.03949, read in its released code (da8a531).
-    A round begins with a survey: every client of the cohort sends the correlation matrix of its
+    Before a round, every client of the cohort sends the correlation matrix of its
     projections, the server returns their sum, and a client takes its own out of it. Deviations: the
     release keeps the last matrix of clients that do not take part, here the cohort counts; its
     encoder has no norm layers (Fixup), it cuts gradients at length 3, and its rate falls along a
@@ -53,7 +53,7 @@ class FedSC(Method):
         200, ge=1, description="rounds in which the own share falls from 1 to that"
     )
     noise: float = Field(0.0, ge=0, description="standard deviation on a sent matrix")
-    passes: int = Field(1, ge=1, description="passes over the images in a survey; 5 as released")
+    passes: int = Field(1, ge=1, description="passes over the images before a round; 5 as released")
     augmentation: Literal["simclr-o", "simclr-m", "simclr-m-pad4"] = Field(
         "simclr-m", description="how both views are made"
     )
@@ -61,18 +61,18 @@ class FedSC(Method):
     projection_dim: Size = Field(512, description="width of the projector's output")
 
     def needs(self) -> Needs:
-        """Ask for two views of a kind, and for a survey of the correlation matrices."""
+        """Ask for two views of a kind, and for the correlation matrices before each round."""
         views = (self.augmentation, self.augmentation)
         return Needs(
             views=views,
             min_batch=2,
-            survey=("correlations", "correlation_count"),
+            pre_round=("correlations", "correlation_count"),
             extras={"correlation": Extra(summed=True), "count": Extra(summed=True)},
             capturable=True,
         )
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Make encoder, projector and the surveyed matrices."""
+        """Make encoder, projector and the collected matrices."""
         encoder, dims = backbone.make(), (self.hidden_dim, self.projection_dim)
         net = Net({"encoder": encoder, "projector": mlp(backbone.dim, *dims)})
         matrix = torch.zeros(self.projection_dim, self.projection_dim)
@@ -92,7 +92,7 @@ class FedSC(Method):
         """Return none: the repulsion's weight and the others' matrix change from round to round."""
         return {"loss": "depends on the other clients' matrices"}
 
-    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+    def pre_round(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Return the correlation matrix of the client's projections, with noise."""
         total = torch.zeros_like(net.tensor("correlations"))
         for _ in range(2 * self.passes):  # the views of a pair are alike
@@ -105,7 +105,7 @@ class FedSC(Method):
             matrix += self.noise * drawn.to(matrix.device)
         return {"correlation": matrix, "count": torch.ones(1)}
 
-    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+    def server_pre_round(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
         """Publish the sum of the matrices and their number."""
         net.tensor("correlations").copy_(sums["correlation"])
         net.tensor("correlation_count").copy_(sums["count"])

@@ -63,7 +63,7 @@ class FedX(Method):
         """Ask for two views, and one view of a second batch as anchors."""
         view = self.augmentation
         others = (view,) if self.anchors == "batch" else ()
-        return Needs(views=(view, view), companions=others, min_batch=2, capturable=True)
+        return Needs(views=(view, view), second_batch=others, min_batch=2, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder, heads without norm, and a copy of the received parts for one round."""
@@ -100,7 +100,7 @@ class FedX(Method):
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
         """Compute both contrasts and both relations."""
         size = len(batch.labels)
-        images = torch.cat([*batch.views, *batch.companions])  # (2 B or 3 B, C, H, W)
+        images = torch.cat([*batch.views, *batch.second_batch])  # (2 B or 3 B, C, H, W)
         h = net(images, "encoder").split(size)  # per view, (B, D)
         z = net(torch.cat(h), "projector").split(size)  # per view, (B, d)
         p1, p2 = net(torch.cat(z[:2]), "predictor").split(size)  # (B, d)

@@ -61,13 +61,13 @@ class LeJEPA(Method):
     projection_dim: Size = Field(64, description="width of the projector's output")
 
     def needs(self) -> Needs:
-        """Ask for two views; for global statistics, for a survey of their sums."""
+        """Ask for two views; for global statistics, for their sums before each round."""
         views = (self.augmentation, self.augmentation)
         if self.statistics == "local":
             return Needs(views=views, min_batch=2, capturable=True)
         extras = {name: Extra(summed=True) for name in _SUMS}
-        survey = tuple(f"pooled.{name}" for name in _SUMS)
-        return Needs(views=views, min_batch=2, survey=survey, extras=extras, capturable=True)
+        pre_round = tuple(f"pooled.{name}" for name in _SUMS)
+        return Needs(views=views, min_batch=2, pre_round=pre_round, extras=extras, capturable=True)
 
     def build(self, backbone: Backbone, data: DataSpec) -> Net:
         """Make encoder and projector; for global statistics, common directions and sums."""
@@ -93,7 +93,7 @@ class LeJEPA(Method):
             return {}
         return {"directions": _unit_columns(torch.randn(self._directions, generator=client.rng))}
 
-    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+    def pre_round(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Return sums of cosines and sines over the client's images."""
         directions = net.tensor("directions")
         cosines, sines = (torch.zeros_like(net.tensor(f"pooled.{n}")) for n in _SUMS[:2])
@@ -103,7 +103,7 @@ class LeJEPA(Method):
             sines += imaginary.sum(dim=0)
         return {"cosines": cosines, "sines": sines, "count": torch.tensor([float(len(data))])}
 
-    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+    def server_pre_round(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
         """Publish the sums."""
         for name in _SUMS:
             net.tensor(f"pooled.{name}").copy_(sums[name])

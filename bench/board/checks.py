@@ -243,7 +243,7 @@ def _round_traffic(point: Mapping[str, Any], sent: Ledger, expected: Expected) -
             remote = group == ACTIVATIONS and expected.activations
             if not remote and (extra is None or direction == "down"):
                 yield f"{group!r} goes {direction}, which its method does not send"
-            visits = cohort * (2 if expected.needs.survey else 1)
+            visits = cohort * (2 if expected.needs.pre_round else 1)
             if not 0 <= flow.messages <= visits and not remote:
                 yield f"{flow.messages} messages {group!r} from {cohort} clients"
             if not 0 <= flow.numbers <= flow.bytes <= 2 * BYTES_PER_NUMBER * flow.numbers:

@@ -124,6 +124,6 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
         raise PluginError(f"method {config.spec!r} cannot be built without weights: {err}") from err
     layout, needs = setup.layout(net), method.needs()
     flows = Ledger.of_client(layout, needs.extras)
-    flows.merge(Ledger.resent(layout, needs.survey))
+    flows.merge(Ledger.resent(layout, needs.pre_round))
     parameters = sum(p.numel() for p in net.parameters())
     return Expected(setup, needs, parameters, bool(net.remote), dim, flows)

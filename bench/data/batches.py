@@ -24,14 +24,14 @@ class Batch:
         labels: (B,), -1 where hidden.
         examples: positions among the client's images, (B,).
         draws: what `Method.draws` returned for it.
-        companions: views of other images of the client, each (B, C, H, W), if the method asks.
+        second_batch: views of other images of the client, each (B, C, H, W), if the method asks.
     """
 
     views: tuple[Tensor, ...]
     labels: Tensor
     examples: Tensor = field(default_factory=lambda: torch.empty(0))
     draws: Mapping[str, Tensor] = field(default_factory=dict)
-    companions: tuple[Tensor, ...] = ()
+    second_batch: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class ClientData:
                     if len(part) >= max(1, min_batch):
                         yield Batch(tuple(view[index] for view in chunks), self.labels[part], part)
 
-    def companions(self, views: Sequence[str], rng: torch.Generator) -> Companions:
+    def second_batches(self, views: Sequence[str], rng: torch.Generator) -> SecondBatches:
         """Return a source of further random batches; its own draws move no other."""
-        return Companions(self.images, views, rng)
+        return SecondBatches(self.images, views, rng)
 
 
-class Companions:
+class SecondBatches:
     """Random batches of a client's images: reshuffled when all have been drawn.
 
     Args:

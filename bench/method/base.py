@@ -59,12 +59,12 @@ class Needs:
         weighs: `weigh` scales each client's tensors in the average. Refused with client-level
             privacy, which needs changes of bounded length.
         before: hand `server_step` the tensors that the clients received this round; costs a copy.
-        companions: views of a second random batch of the client's images, which `loss` finds in
-            `Batch.companions`.
-        survey: names of the broadcast tensors that `server_survey` sets at the start of a round,
-            from sums over what `survey` returns on the cohort; they are then sent down once more.
-            Empty = rounds have no survey.
-        extras: declaration, by name, of everything that `after_local` and `survey` may send, and
+        second_batch: views of a second random batch of the client's images, which `loss` finds in
+            `Batch.second_batch`.
+        pre_round: names of the broadcast tensors that `server_pre_round` sets before a round, from
+            sums over the statistics that `pre_round` returns on the cohort; they are then sent down
+            once more. Empty = there are no such statistics.
+        extras: declaration, by name, of everything that `after_local` and `pre_round` may send, and
             of `activations` if the loss computes through server-only parts. Sending anything else
             stops the run.
         unweighted: names of averaged buffers in whose mean every client counts the same, whatever
@@ -90,8 +90,8 @@ class Needs:
     single_uploads: bool = False
     weighs: bool = False
     before: bool = False
-    companions: tuple[str, ...] = ()
-    survey: tuple[str, ...] = ()
+    second_batch: tuple[str, ...] = ()
+    pre_round: tuple[str, ...] = ()
     extras: Mapping[str, Extra] = field(default_factory=dict)
     unweighted: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
@@ -123,8 +123,8 @@ class Client:
         id: 0…K-1.
         round: index of the round, from 0.
         rng: CPU generator of this client in this round; a hook draws from it only.
-        answers: what the client returned in this round's survey; empty in the survey itself. It is
-            computed again for the training, so `survey` may not read what `server_survey` sets.
+        answers: what the client's `pre_round` returned in this round; empty there. It is
+            computed again for the training, so it may not read what `server_pre_round` sets.
     """
 
     id: int
@@ -241,8 +241,8 @@ class Method(Strict, ABC):
         up   <- after_local(net, data, client)
 
     and then, on the server: average (with the factors of `weigh`), write own rows, `server_step`.
-    With `Needs.survey` a round begins with `survey` on each client and `server_survey`. Only
-    `needs`, `build` and `loss` have to be written; the other hooks default to FedAvg.
+    With `Needs.pre_round` a round begins with `pre_round` on each client and `server_pre_round`.
+    Only `needs`, `build` and `loss` have to be written; the other hooks default to FedAvg.
 
     Rules for every hook:
 
@@ -364,11 +364,11 @@ class Method(Strict, ABC):
         """
         return default
 
-    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+    def pre_round(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Return statistics of a client's images under the received net, before anybody trains.
 
         Runs on each client of the cohort at the start of a round, in eval mode and without
-        gradients; only with `Needs.survey`. It changes nothing.
+        gradients; only with `Needs.pre_round`. It changes nothing.
 
         Returns:
             Tensors by name, each declared in `Needs.extras` with `summed=True`: the server streams
@@ -376,15 +376,15 @@ class Method(Strict, ABC):
         """
         return {}
 
-    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
-        """Set the tensors that `Needs.survey` names; every client then receives them again.
+    def server_pre_round(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+        """Set the tensors that `Needs.pre_round` names; every client then receives them again.
 
-        Runs on the server between the survey and the training of a round, without gradients. It may
-        edit those tensors only.
+        Runs on the server between the statistics and the training of a round, without gradients. It
+        may edit those tensors only.
 
         Args:
             net: the server's tensors.
-            sums: what `survey` returned, summed over the cohort in float64.
+            sums: what `pre_round` returned, summed over the cohort in float64.
             server: round and generator.
         """
 
@@ -499,13 +499,13 @@ class AddOn(Method):
         """Return the base's plan."""
         return self.base.plan_round(round_index, default)
 
-    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+    def pre_round(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         """Return the base's statistics."""
-        return self.base.survey(net, data, client)
+        return self.base.pre_round(net, data, client)
 
-    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+    def server_pre_round(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
         """Run the base's hook."""
-        self.base.server_survey(net, sums, server)
+        self.base.server_pre_round(net, sums, server)
 
     def weigh(
         self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int

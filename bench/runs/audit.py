@@ -161,7 +161,7 @@ class _Rehearsal:
         out = torch.empty(layout.upload_size)
         task = Task(0, round_index, min(1, plan.local_epochs), None)
         self._personal.drop(0, round_index)  # else the result of the last call would come back
-        asked, received = self._surveyed(task) if method.needs().survey else ({}, self._server)
+        asked, received = self._pre_round(task) if method.needs().pre_round else ({}, self._server)
         extras = self._runner.run(task, received, out).extras
         sent = {name: value.double().flatten() for name, value in extras.items()}
         for name, value in asked.items():
@@ -173,16 +173,16 @@ class _Rehearsal:
             sent[slot.name] = out[place].double()
         return sent
 
-    def _surveyed(self, task: Task) -> tuple[dict[str, Tensor], Tensor]:
+    def _pre_round(self, task: Task) -> tuple[dict[str, Tensor], Tensor]:
         """Return the client's answers, float64, and the server's vector after them."""
         empty = torch.empty(self._runner.layout.upload_size)
-        answers = self._runner.run(replace(task, survey=True), self._server, empty).extras
+        answers = self._runner.run(replace(task, pre_round=True), self._server, empty).extras
         sums = {name: value.double() for name, value in answers.items()}
         binding, index = self._runner.binding, task.round_index
         with torch.no_grad():
             binding.server.data.copy_(self._server)
             server = Server(index, generator(self._setup.config.seed, "survey", index), {})
-            self._setup.method.server_survey(binding.net, sums, server)
+            self._setup.method.server_pre_round(binding.net, sums, server)
         return sums, binding.server.data.clone()
 
 

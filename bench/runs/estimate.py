@@ -95,7 +95,7 @@ class _Parts:
         checkpoint, evaluation: one of each.
         wire: bytes per image that cross to server-only parts in training, up and down.
         latents: bytes per image of activations that go up after the last local epoch.
-        extras: bytes of a client's other extras in a round, and of its answers to a survey.
+        extras: bytes of a client's other extras in a round, and of its pre-round statistics.
         client_bytes: size of a client's file of personal tensors; 0 if it keeps none.
     """
 
@@ -157,7 +157,7 @@ class Estimator:
             num_latents += int(images[cohort].sum()) if epochs else 0
             trained += int((steps[cohort] > 0).sum()) if epochs else 0
         weights = Ledger.of_client(trainer.layout)
-        again = Ledger.resent(trainer.layout, setup.method.needs().survey)
+        again = Ledger.resent(trainer.layout, setup.method.needs().pre_round)
         bytes_up = trained * weights.bytes_up + visits * parts.extras
         bytes_up += num_images * parts.wire[0] + num_latents * parts.latents
         bytes_down = visits * (weights.bytes_down + again.bytes_down) + num_images * parts.wire[1]
@@ -280,14 +280,14 @@ class _TimedRunner(ClientRunner):
         self.wire = (0, 0)
 
     def run(self, task: Task, server: Tensor, out: Tensor) -> Trained:
-        """Train one client, or ask it what a survey asks."""
+        """Train one client, or ask for its pre-round statistics."""
         began = time.perf_counter()
         trained = super().run(task, server, out)
         self.seconds += time.perf_counter() - began
         wire = self.binding.net.wire
-        crossed = (0, 0) if task.survey else (wire.up, wire.down)
+        crossed = (0, 0) if task.pre_round else (wire.up, wire.down)
         activations = trained.wire.up.get(ACTIVATIONS, 0)
-        self.clients += not task.survey
+        self.clients += not task.pre_round
         self.wire = self.wire[0] + crossed[0], self.wire[1] + crossed[1]
         self.latents += activations - crossed[0]
         self.latent_images += len(trained.extras.get(ACTIVATIONS, ()))

@@ -40,7 +40,7 @@ class Task:
         personal_round: round that stored the client's personal tensors; None = none did.
         optimizer: replaces the configured one.
         lr: replaces the configured one.
-        survey: do not train, but answer the survey at the start of the round.
+        pre_round: do not train, but send the statistics before the round.
     """
 
     client_id: int
@@ -49,7 +49,7 @@ class Task:
     personal_round: int | None
     optimizer: Literal["sgd", "adam"] | None = None
     lr: float | None = None
-    survey: bool = False
+    pre_round: bool = False
 
     @classmethod
     def of(cls, plan: RoundPlan, round_index: int, client_id: int, previous: int | None) -> Task:
@@ -176,8 +176,8 @@ class ClientRunner:
             server: (server_size,), read only.
             out: (upload_size,), overwritten.
         """
-        if task.survey:
-            return self.survey(task, server)
+        if task.pre_round:
+            return self.pre_round(task, server)
         done = self.done_before(task, out)
         if done is not None:
             return done
@@ -198,8 +198,8 @@ class ClientRunner:
         return scope(self.setup.config.seed, "client-global", task.round_index, task.client_id)
 
     @torch.no_grad()
-    def survey(self, task: Task, server: Tensor) -> Trained:
-        """Return what a client sends at the start of a round with a survey; nothing is trained.
+    def pre_round(self, task: Task, server: Tensor) -> Trained:
+        """Return the statistics that a client sends before a round; nothing is trained.
 
         Args:
             task: the client.
@@ -214,8 +214,8 @@ class ClientRunner:
         check_sent(self.setup.config.spec, declared, extras, activations=False)
         if kept := [name for name in extras if not declared[name].summed]:
             raise PluginError(
-                f"method {self.setup.config.spec!r} surveys {kept[0]!r}, of which the server keeps"
-                f' the sum only; declare extras={{"{kept[0]}": Extra(summed=True)}}'
+                f"method {self.setup.config.spec!r} sends {kept[0]!r} before a round, of which the"
+                f' server keeps the sum only; declare extras={{"{kept[0]}": Extra(summed=True)}}'
             )
         wire.add_extras(extras, declared)
         finite = all(all_finite(value) for value in extras.values())
@@ -224,7 +224,7 @@ class ClientRunner:
     def begin(self, task: Task, server: Tensor) -> LocalRun:
         """Load a client's tensors and images; `before_local` has run when this returns."""
         client, data = self._load(task, server)
-        if self.setup.method.needs().survey:
+        if self.setup.method.needs().pre_round:
             client = replace(client, answers=self._answers(data, client))
         net = self.binding.net.train()
         chosen = self.setup.method.before_local(net, data, client)
@@ -301,8 +301,8 @@ class ClientRunner:
         setup, config = self.setup, self.setup.config.client
         seed, k, r = setup.config.seed, task.client_id, task.round_index
         order, augment = generator(seed, "order", r, k), generator(seed, "views", r, k)
-        others = setup.method.needs().companions
-        companions = data.companions(others, generator(seed, "companions", r, k))
+        others = setup.method.needs().second_batch
+        second_batch = data.second_batches(others, generator(seed, "companions", r, k))
         for _ in range(task.local_epochs):
             self.binding.net.wire.received.clear()
             batches = data.batches(
@@ -319,15 +319,15 @@ class ClientRunner:
                 yield replace(
                     batch,
                     draws={n: to_device(v, self.device) for n, v in draws.items()},
-                    companions=companions.next(len(batch.labels)) if others else (),
+                    second_batch=second_batch.next(len(batch.labels)) if others else (),
                 )
 
     @torch.no_grad()
     def _answers(self, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """Return a client's answers to the survey; equal tensors give equal bits."""
+        """Return a client's statistics before a round; equal tensors give equal bits."""
         k, r = client.id, client.round
         client = Client(k, r, generator(self.setup.config.seed, "survey", r, k))
-        return self.setup.method.survey(self.binding.net.eval(), data, client)
+        return self.setup.method.pre_round(self.binding.net.eval(), data, client)
 
     def _load(self, task: Task, server: Tensor) -> tuple[Client, ClientData]:
         """Put the received and the personal tensors in place; return the client and its images."""

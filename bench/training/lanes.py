@@ -188,7 +188,7 @@ class _Lane:
     def _advance(self, work: _Work, eager: bool) -> Trained | None:
         runner, task = self.runner, work.task
         settings = _settings(runner.setup, task)
-        if eager or task.survey or settings.optimizer != "sgd":
+        if eager or task.pre_round or settings.optimizer != "sgd":
             return runner.run(task, work.server, work.out)
         if work.local is None or work.program is None:
             done = runner.done_before(task, work.out)
@@ -276,12 +276,12 @@ def _map(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
         labels=change(batch.labels),
         examples=change(batch.examples),
         draws={name: change(value) for name, value in batch.draws.items()},
-        companions=tuple(map(change, batch.companions)),
+        second_batch=tuple(map(change, batch.second_batch)),
     )
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    fixed = [*batch.views, *batch.companions, batch.labels, batch.examples]
+    fixed = [*batch.views, *batch.second_batch, batch.labels, batch.examples]
     return [*fixed, *batch.draws.values()]
 
 

@@ -78,7 +78,7 @@ class Ledger:
 
     @classmethod
     def resent(cls, layout: Layout, names: Collection[str]) -> Ledger:
-        """Count the broadcast tensors that a client receives again after a survey.
+        """Count the broadcast tensors that a client receives again after the pre-round statistics.
 
         Raises:
             PluginError: for a name that no broadcast tensor has.
@@ -89,7 +89,7 @@ class Ledger:
             if name not in sizes:
                 known = ", ".join(sizes) or "none"
                 raise PluginError(
-                    f"needs().survey names {name!r}, which is no broadcast tensor (those: {known})"
+                    f"needs().pre_round names {name!r}, which is no broadcast tensor: {known}"
                 )
             ledger.add("down", name.split(".", 1)[0], sizes[name])
         return ledger

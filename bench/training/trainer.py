@@ -95,7 +95,7 @@ class Trainer:
         self.ledger = Ledger()
         self._declared = setup.method.needs().extras
         self._per_client = Ledger.of_client(self.layout, self._declared)
-        self._resent = Ledger.resent(self.layout, setup.method.needs().survey)
+        self._resent = Ledger.resent(self.layout, setup.method.needs().pre_round)
         self.personal_rounds: dict[int, int] = {}
         self._earlier_rounds: dict[int, int] = {}  # files that only the last but one names
         self._replaced: dict[int, int] = {}  # will be that after the next checkpoint
@@ -181,8 +181,8 @@ class Trainer:
         # On one thread: a second one would spin after each upload and slow the workers down.
         before: dict[str, Tensor] = {}
         try:
-            if method.needs().survey:
-                self._survey(index, tasks, executor, exchanged)
+            if method.needs().pre_round:
+                self._pre_round(index, tasks, executor, exchanged)
             if method.needs().before:
                 before = self.binding.named(self.layout.server)
             with single_thread():
@@ -226,24 +226,26 @@ class Trainer:
         seconds = time.perf_counter() - began
         return self._record(index, results, exchanged, server.log, metrics, seconds)
 
-    def _survey(
+    def _pre_round(
         self, index: int, tasks: Sequence[Task], executor: Executor, exchanged: Ledger
     ) -> None:
-        """Let the cohort answer the survey; set the tensors that it is for, and send them again."""
+        """Sum the cohort's pre-round statistics, and send the tensors that are made of them."""
         method, config = self.setup.method, self.setup.config
         sums: dict[str, Tensor] = {}
         with single_thread():
-            for asked, _ in executor.train([replace(t, survey=True) for t in tasks], self.vector):
+            for asked, _ in executor.train(
+                [replace(t, pre_round=True) for t in tasks], self.vector
+            ):
                 exchanged.merge(asked.wire)
                 if not asked.finite:
-                    lost = f"the survey of client {asked.client_id} is not finite"
+                    lost = f"what client {asked.client_id} sends before it is not finite"
                     raise Diverged(f"round {index + 1}: {lost}")
                 for name, value in asked.extras.items():
                     sums[name] = sums.get(name, 0.0) + value.double()
         with single_thread(), torch.no_grad():
             net = self.binding.net.train()
             server = Server(index, generator(config.seed, "survey", index), {})
-            method.server_survey(net, {n: v.to(self.device) for n, v in sums.items()}, server)
+            method.server_pre_round(net, {n: v.to(self.device) for n, v in sums.items()}, server)
         exchanged.merge(self._resent, times=len(tasks))
 
     def _weigh(self, index: int) -> Weigh | None:

@@ -44,14 +44,14 @@ def test_matrices_of_clients_add_up_and_the_own_one_is_left_out() -> None:
     with torch.no_grad():
         for k in range(3):
             client = Client(k, 0, generator(0, "survey", 0, k))
-            answers.append(method.survey(net, setup.client_data(k, "cpu"), client))
+            answers.append(method.pre_round(net, setup.client_data(k, "cpu"), client))
     for answer in answers:
         matrix = answer["correlation"]
         torch.testing.assert_close(matrix, matrix.T)
         assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-5
         assert float(matrix.trace()) <= 4.0 + 1e-4  # mu
     sums = {name: sum(a[name].double() for a in answers) for name in answers[0]}
-    method.server_survey(net, sums, None)  # type: ignore[arg-type]
+    method.server_pre_round(net, sums, None)  # type: ignore[arg-type]
     client = Client(1, 0, torch.Generator(), answers=answers[1])
     method.before_local(net, setup.client_data(1, "cpu"), client)
     expected = (answers[0]["correlation"] + answers[2]["correlation"]) / 2
@@ -59,7 +59,7 @@ def test_matrices_of_clients_add_up_and_the_own_one_is_left_out() -> None:
 
 
 def test_its_bytes_are_a_matrix_each_way(tmp_path: Path) -> None:
-    """Beside FedAvg: d^2 + 1 numbers up; down with the model and again after the survey."""
+    """More than FedAvg: d^2 + 1 numbers up; down with the model and again before the training."""
     config = tiny_config("fedsc", federation__num_rounds=1)
     dim = config.method["projection_dim"]
     assert isinstance(dim, int)
@@ -77,7 +77,7 @@ def test_a_client_that_is_alone_in_a_round_has_the_plain_loss(clients: int, shar
     net, method = setup.make_net(), setup.method
     matrix = torch.eye(*net.tensor("correlations").shape)
     sums = {"correlation": clients * matrix, "count": torch.tensor([float(clients)])}
-    method.server_survey(net, sums, None)  # type: ignore[arg-type]
+    method.server_pre_round(net, sums, None)  # type: ignore[arg-type]
     late = Client(0, 10**6, torch.Generator(), answers={"correlation": matrix})
     method.before_local(net, setup.client_data(0, "cpu"), late)
     assert float(net.tensor("others.own_share")) == pytest.approx(share)

@@ -1,4 +1,4 @@
-"""FedX: relations by hand, the frozen received model, companions and halves."""
+"""FedX: relations by hand, the frozen received model, second batch and halves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_received_model_is_frozen(anchors: str) -> None:
     setup.method.before_local(net, data, CLIENT)
     views = torch.rand(2, 6, *setup.spec.image_shape).unbind()
     others = (torch.rand(6, *setup.spec.image_shape),) if anchors == "batch" else ()
-    batch = Batch(views, torch.full((6,), -1), torch.arange(6), companions=others)
+    batch = Batch(views, torch.full((6,), -1), torch.arange(6), second_batch=others)
     before = {name: value.clone() for name, value in net["target_encoder"].named_buffers()}
     out = setup.method.loss(net, batch, CLIENT)
     out.total.backward()

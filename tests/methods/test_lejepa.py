@@ -53,12 +53,12 @@ def test_the_sums_of_clients_are_those_of_the_pooled_images() -> None:
     with torch.no_grad():
         for k in range(2):
             client = Client(k, 0, generator(0, "survey", 0, k))
-            answers.append(method.survey(net, setup.client_data(k, "cpu"), client))
+            answers.append(method.pre_round(net, setup.client_data(k, "cpu"), client))
     for k, answer in enumerate(answers):  # the knot at 0 counts
         assert answer["cosines"][:, 0].tolist() == [len(setup.client_data(k, "cpu"))] * len(
             answer["cosines"]
         )
-    method.server_survey(
+    method.server_pre_round(
         net,
         {name: answers[0][name] + answers[1][name] for name in answers[0]},
         None,  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def setup_of(statistics: str) -> Setup:
         method__statistics=statistics,
         method__weight=SHARE,
         method__slices=SLICES,
-        model__norm="group",  # no image sees another, in training as in the survey
+        model__norm="group",  # no image sees another, in training as before it
     )
     return tiny_setup(config)
 
@@ -95,12 +95,12 @@ class Pooled:
         plain = self.data.images[:BATCH_SIZE].float() / 255
         first, second = (plain + 0.1 * torch.randn(plain.shape, generator=rng) for _ in range(2))
         self.views = (first, first if twins else second)
-        self.answers = self._surveyed()
+        self.answers = self._pre_round()
 
-    def _surveyed(self) -> Mapping[str, Tensor]:
+    def _pre_round(self) -> Mapping[str, Tensor]:
         client = Client(1, 0, generator(0, "survey"))
         with torch.no_grad():
-            return self.method.survey(self.net.eval(), self.data, client)
+            return self.method.pre_round(self.net.eval(), self.data, client)
 
     @property
     def directions(self) -> Tensor:
@@ -111,7 +111,7 @@ class Pooled:
         return tuple(self.net(view, "encoder", "projector").double() for view in self.views)
 
     def receive(self, others: Sums) -> Client:
-        """Run the survey's server side and the client's start with what the others sent."""
+        """Run the server's side of the statistics and the client's start."""
         given = {
             "cosines": others[0],
             "sines": others[1],
@@ -122,7 +122,7 @@ class Pooled:
             for name, value in self.answers.items()
         }
         with torch.no_grad():
-            self.method.server_survey(self.net, sums, Server(0, generator(0, "server"), {}))
+            self.method.server_pre_round(self.net, sums, Server(0, generator(0, "server"), {}))
         client = Client(1, 0, generator(0, "client"), answers=self.answers)
         self.method.before_local(self.net.train(), self.data, client)
         return client
@@ -224,7 +224,7 @@ def test_the_pooled_gradient_with_other_clients_is_that_of_the_formula(clients: 
 
 
 def test_with_clients_of_the_same_size_the_term_pulls_as_hard_as_the_local_one() -> None:
-    """Four clients of 20 images answer the survey of a new run: within a factor of 2, not B / N."""
+    """Four clients of 20 images send statistics in a new run: within a factor of 2, not B / N."""
     client = Pooled(twins=True)
     answers = []
     for k in (0, 2, 3):
@@ -232,7 +232,7 @@ def test_with_clients_of_the_same_size_the_term_pulls_as_hard_as_the_local_one()
         data = client.setup.client_data(k, "cpu")
         assert len(data) == len(client.data) == 20
         with torch.no_grad():
-            answers.append(client.method.survey(client.net.eval(), data, asked))
+            answers.append(client.method.pre_round(client.net.eval(), data, asked))
     totals = {n: torch.stack([a[n].double() for a in answers]).sum(dim=0) for n in answers[0]}
     shape = (SLICES, KNOTS)
     others = (

@@ -1,4 +1,4 @@
-"""Weighing, companions and surveys, each used by a plugin of somebody else."""
+"""Weighing, second batches and pre-round statistics, each used by a plugin of somebody else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.bench.data.batches import ClientData, Companions
+from fedbench.bench.data.batches import ClientData, SecondBatches
 from fedbench.bench.method import (
     AddOn,
     Batch,
@@ -55,10 +55,10 @@ class Watching(AddOn):
     """Logs the mean of the other images."""
 
     def needs(self) -> Needs:
-        return replace(self.base.needs(), companions=("plain", "rot"))
+        return replace(self.base.needs(), second_batch=("plain", "rot"))
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        first, second = batch.companions
+        first, second = batch.second_batch
         assert first.shape == second.shape == batch.views[0].shape
         return self.base.loss(net, batch, client).plus("others", 0.0 * first.mean())
 
@@ -70,7 +70,7 @@ class Counting(AddOn):
 
     def needs(self) -> Needs:
         extras = {"images": Extra(summed=self.declared)}
-        return replace(self.base.needs(), survey=("images",), extras=extras)
+        return replace(self.base.needs(), pre_round=("images",), extras=extras)
 
     def build(self, backbone: Backbone, data: object) -> Net:
         net = self.base.build(backbone, data)  # type: ignore[arg-type]
@@ -80,11 +80,11 @@ class Counting(AddOn):
     def sharing(self) -> Mapping[str, Sharing]:
         return {"images": Sharing.BROADCAST, **self.base.sharing()}
 
-    def survey(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
+    def pre_round(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
         assert not net.training
         return {"images": torch.tensor([float(len(data))])}
 
-    def server_survey(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
+    def server_pre_round(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
         net.tensor("images").copy_(sums["images"])
 
     def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
@@ -129,7 +129,7 @@ def test_factors_need_single_uploads_and_exclude_client_privacy() -> None:
         check_client_privacy(setup)
 
 
-def test_companions_move_no_other_draw(tmp_path: Path) -> None:
+def test_a_second_batch_moves_no_other_draw(tmp_path: Path) -> None:
     plain, watching = (
         train(tiny_setup(tiny_config(spec)), tmp_path / spec)
         for spec in ("simclr", "simclr+watching")
@@ -137,15 +137,15 @@ def test_companions_move_no_other_draw(tmp_path: Path) -> None:
     assert torch.equal(all_tensors(plain), all_tensors(watching))
 
 
-def test_companions_are_all_images_before_any_comes_again() -> None:
+def test_second_batches_are_all_images_before_any_comes_again() -> None:
     images = torch.arange(7, dtype=torch.uint8)[:, None, None, None].expand(7, 1, 8, 8)
-    source = Companions(images.contiguous(), ("unit",), torch.Generator().manual_seed(0))
+    source = SecondBatches(images.contiguous(), ("unit",), torch.Generator().manual_seed(0))
     drawn = torch.cat([source.next(3)[0] for _ in range(7)])[:, 0, 0, 0]
     counts = [(drawn[start : start + 7] * 255).round().int().tolist() for start in (0, 7, 14)]
     assert [sorted(part) for part in counts] == [list(range(7))] * 3
 
 
-def test_a_survey_sums_up_and_is_counted(tmp_path: Path) -> None:
+def test_pre_round_sum_up_and_are_counted(tmp_path: Path) -> None:
     config = tiny_config("simclr+counting", federation__num_rounds=2)
     setup = tiny_setup(config)
     trainer, lanes = (train(setup, tmp_path / str(lanes), lanes=lanes) for lanes in (None, 2))
@@ -162,14 +162,14 @@ def test_a_survey_sums_up_and_is_counted(tmp_path: Path) -> None:
     assert torch.equal(all_tensors(resumed), all_tensors(trainer))
 
 
-def test_a_survey_declares_sums_and_names_broadcast_tensors(tmp_path: Path) -> None:
+def test_pre_round_declare_sums_and_names_broadcast_tensors(tmp_path: Path) -> None:
     setup = tiny_setup(tiny_config("simclr+counting", method__counting__declared=False))
     with pytest.raises(PluginError, match="'images'"):
         train(setup, tmp_path)
 
     class Misnamed(Counting):
         def needs(self) -> Needs:
-            return replace(super().needs(), survey=("image",))
+            return replace(super().needs(), pre_round=("image",))
 
     register("misnamed", bases=("simclr",))(Misnamed)
     with pytest.raises(PluginError, match="'image'"):

@@ -161,8 +161,8 @@ def test_aggregates_pass() -> None:
     audit(setup_of(Mean, mean=False))
 
 
-def test_a_round_with_a_survey_is_rehearsed_as_a_whole() -> None:
-    """Without what the server makes of the survey, the loss of this client would divide by zero."""
+def test_a_round_with_statistics_before_it_is_rehearsed_as_a_whole() -> None:
+    """Without what the server makes of the statistics, this loss would divide by zero."""
     fields = {"method__statistics": "global", "method__hidden_dim": 2048}
     setup = tiny_setup(tiny_config("lejepa", **fields))
     assert set(single_samples(setup).values()) == {0}

@@ -159,7 +159,7 @@ def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
 def crops(config: RunConfig) -> set[tuple[float, float] | None]:
     """Return the share of the image that each random crop covers; None for a view without one."""
     needs = registry.create(config.spec, config.method).needs()
-    recipes = [VIEWS[name] for name in (*needs.views, *needs.companions)]
+    recipes = [VIEWS[name] for name in (*needs.views, *needs.second_batch)]
     return {recipe.scale if recipe.crop == "resized" else None for recipe in recipes}
 
 
@@ -177,7 +177,7 @@ def budget(config: RunConfig) -> tuple[int, int, int]:
     steps = cohort * counted.most
     rounds = config.federation.num_rounds + needs.preparatory_rounds
     trained = sum(method.plan_round(index, plan).local_epochs > 0 for index in range(rounds))
-    batches = 1 + bool(needs.companions)
+    batches = 1 + bool(needs.second_batch)
     return steps, steps * trained, steps * trained * config.client.batch_size * batches
 
 
