@@ -1,4 +1,4 @@
-"""Files that describe the Parquet file of a release: data card, citation, Croissant."""
+"""Files that describe the Parquet files of a release or a store: data card, citation, Croissant."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Description:
-    """A data set of one Parquet file.
+    """A data set of one Parquet file, or of many with the same columns.
 
     Attributes:
         name: in the Croissant description.
         title: for readers.
         version: of the release.
-        file: name of the Parquet file.
+        file: name of the Parquet file; a pattern if there are many.
         records: name of its lines.
         line: what one of them is.
         holds: what is in the file.
@@ -58,11 +58,11 @@ class Description:
     rows: Sequence[Row]
     use: str
 
-    def files(self, digest: str, size: int) -> Mapping[str, bytes]:
+    def files(self, digest: str | None = None, size: int | None = None) -> Mapping[str, bytes]:
         """Return the files that describe the Parquet file, by name.
 
         Args:
-            digest: SHA-256 of the Parquet file.
+            digest: SHA-256 of the Parquet file; None if there are many.
             size: its bytes.
         """
         return {
@@ -132,8 +132,10 @@ class Description:
             }
         )
 
-    def _croissant(self, digest: str, size: int) -> str:
+    def _croissant(self, digest: str | None, size: int | None) -> str:
         """Return the description in Croissant's vocabulary, as JSON-LD."""
+        many = digest is None
+        kind_of_source = "fileSet" if many else "fileObject"
         fields = []
         for name, kind, meaning in self._columns():
             field: dict[str, Any] = {
@@ -142,7 +144,7 @@ class Description:
                 "name": name,
                 "description": meaning,
                 "dataType": _TYPES[str(kind)],
-                "source": {"fileObject": {"@id": self.file}, "extract": {"column": name}},
+                "source": {kind_of_source: {"@id": self.file}, "extract": {"column": name}},
             }
             if pa.types.is_list(kind):
                 field["repeated"] = True
@@ -160,14 +162,20 @@ class Description:
             "citeAs": f"The fedbench authors. {self.title}, version {self.version}.",
             "distribution": [
                 {
-                    "@type": "cr:FileObject",
                     "@id": self.file,
                     "name": self.file,
                     "description": f"A line for each {self.line}.",
-                    "contentUrl": self.file,
-                    "contentSize": f"{size} B",
                     "encodingFormat": "application/x-parquet",
-                    "sha256": digest,
+                    **(
+                        {"@type": "cr:FileSet", "includes": self.file}
+                        if many
+                        else {
+                            "@type": "cr:FileObject",
+                            "contentUrl": self.file,
+                            "contentSize": f"{size} B",
+                            "sha256": digest,
+                        }
+                    ),
                 }
             ],
             "recordSet": [
@@ -236,6 +244,8 @@ _CONTEXT: dict[str, Any] = {
     "extract": "cr:extract",
     "field": "cr:field",
     "fileObject": "cr:fileObject",
+    "fileSet": "cr:fileSet",
+    "includes": "cr:includes",
     "recordSet": "cr:recordSet",
     "repeated": "cr:repeated",
     "sc": "https://schema.org/",

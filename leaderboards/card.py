@@ -1,0 +1,83 @@
+"""Write data card, citation and Croissant description of the rows in leaderboards/results.
+
+Usage: `python leaderboards/card.py`; a test compares the files with the rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedbench import open_store
+from fedbench.bench.board.description import Description
+from fedbench.bench.results.store.schema import ROW_SCHEMA
+
+FOLDER = Path(__file__).with_name("results")
+_USE = """\
+```sh
+fedbench leaderboard --store leaderboards/results
+fedbench reproduce RUN_ID --store leaderboards/results
+```
+
+```python
+from fedbench import open_store
+
+rows = open_store("leaderboards/results").rows()
+```
+"""
+_ORIGIN = """\
+Each row is one run of fedbench. `config_json` and the data of `dataset_revision` determine its
+numbers to the last bit on one numeric platform (`platform`); `fedbench reproduce` repeats it.
+`git_sha` names the code. `cells/` has the curve of each run. docs/studies/ says which question a
+grid of runs was to answer, and what was known before they ran.
+
+Compute, as the sum of the rows' `wall_seconds` on shared machines:
+
+{compute}
+
+The presets are small. An image is passed 1/520 as often under `laptop` as in Lubana et al. 2022
+(48,000 client passes against 25 million), and 1/21 as often under `cross-device-cpu`.
+
+Images: CIFAR-10 (A. Krizhevsky, Learning multiple layers of features from tiny images, 2009), for
+which its authors state no licence and ask to be cited; it is a labelled part of the Tiny Images,
+which their authors withdrew in 2020 over offensive labels that CIFAR-10 does not have.
+Fashion-MNIST (H. Xiao, K. Rasul, R. Vollgraf, 2017) is under the MIT licence. What is here are
+figures of encoders that were trained on them; no image and no label is.
+"""
+
+
+def files() -> Mapping[str, bytes]:
+    """Return the files that describe the store, by name."""
+    rows = open_store(FOLDER).rows()
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    runs: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        key = row.preset, row.hardware or "unknown"
+        seconds[key] += row.wall_seconds or 0.0
+        runs[key] += 1
+    lines = [
+        f"| {' | '.join(key)} | {runs[key]} | {seconds[key] / 3600:.1f} |" for key in sorted(runs)
+    ]
+    lines.append(f"| all | | {len(rows)} | {sum(seconds.values()) / 3600:.1f} |")
+    described = Description(
+        name="fedbench-results",
+        title="fedbench results: federated representation learning without labels",
+        version=max(row.finished_at for row in rows).strftime("%Y.%m"),
+        file="rows/*.parquet",
+        records="runs",
+        line="run",
+        holds="configuration, label-free scores, accuracy of probes, traffic, and time",
+        origin=_ORIGIN.format(
+            compute="\n".join(["| preset | hardware | runs | hours |", "|---|---|---|---|", *lines])
+        ),
+        schema=ROW_SCHEMA,
+        rows=rows,
+        use=_USE,
+    )
+    return described.files()
+
+
+if __name__ == "__main__":
+    for name, content in files().items():
+        (FOLDER / name).write_bytes(content)
