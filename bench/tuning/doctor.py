@@ -205,11 +205,11 @@ def _ray_here() -> Iterator[Check]:
 
 
 def _nodes(address: str) -> Iterator[Check]:
-    from fedbench.bench.tuning.ray.nodes import survey
+    from fedbench.bench.tuning.ray.nodes import report_nodes
     from fedbench.bench.tuning.ray.session import ray_session
 
     with ray_session(None, address):
-        reports = survey(gpus=True)
+        reports = report_nodes(gpus=True)
     yield Check("ray", "ok", f"{address}: {len(reports)} nodes")
     for report in reports:
         offers = [f"{report.resources.get(name, 0):g} {name}" for name in ("CPU", "GPU")]

@@ -75,7 +75,7 @@ def run_jobs(
         pool.check()
         varies = address is not None or share.gpus > 0
         if varies:
-            pool.survey()
+            pool.admit_new()
         slots = partial(_slots, pool, limit) if varies else None
 
         def check() -> None:
@@ -108,8 +108,8 @@ def run_jobs(
 
 
 def _slots(pool: Pool, concurrency: int | None, before: int) -> int:
-    """Survey new nodes; return the cluster's slots, or the user's number, and log a change."""
-    pool.survey()
+    """Ask new nodes; return the cluster's slots, or the user's number, and log a change."""
+    pool.admit_new()
     now = concurrency or pool.slots()
     if now != before:
         _log.warning("trials at a time: %d now, %d before", now, before)

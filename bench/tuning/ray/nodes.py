@@ -71,7 +71,7 @@ class NodeReport:
         return f"{self.facts['host']} ({self.address})" if self.facts else self.address
 
 
-def survey(*, gpus: bool = False, only: Collection[str] | None = None) -> list[NodeReport]:
+def report_nodes(*, gpus: bool = False, only: Collection[str] | None = None) -> list[NodeReport]:
     """Ask all live nodes of the running Ray at once; one that dies meanwhile is left out.
 
     Args:
@@ -191,7 +191,7 @@ class Pool:
         self._names: dict[str, str] = {}
         self._faults = Counter[tuple[str, str]]()
 
-    def survey(self) -> None:
+    def admit_new(self) -> None:
         """Ask the nodes that were not asked before, warn of differences, leave out the unable.
 
         Raises:
@@ -200,7 +200,7 @@ class Pool:
         new = {node["NodeID"] for node in live_nodes()} - set(self._names)
         if not new:
             return
-        for report in survey(gpus=self.need.gpus > 0, only=new):
+        for report in report_nodes(gpus=self.need.gpus > 0, only=new):
             self._names[report.node_id] = report.name
             if not self.need.fits(report.resources):
                 continue

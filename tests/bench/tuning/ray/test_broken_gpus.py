@@ -162,12 +162,12 @@ def test_nodes_of_an_autoscaler_are_asked_for_and_awaited(monkeypatch: pytest.Mo
         Pool(Share(1, 1)).check()
 
 
-def test_nodes_are_left_out_and_late_ones_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_left_out_and_late_ones_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     live = [{"NodeID": letter * 8, "NodeManagerAddress": letter, "Resources": {"CPU": 1, "GPU": 1}}
             for letter in "ab"]  # fmt: skip
     asked: list[set[str]] = []
 
-    def survey(*, gpus: bool, only: set[str]) -> list[NodeReport]:
+    def report_nodes(*, gpus: bool, only: set[str]) -> list[NodeReport]:
         assert gpus
         asked.append(only)
         blind = ("Ray offers 1 GPU, torch sees 0",)
@@ -177,13 +177,13 @@ def test_nodes_are_left_out_and_late_ones_surveyed(monkeypatch: pytest.MonkeyPat
         ]
 
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
-    monkeypatch.setattr(nodes, "survey", survey)
+    monkeypatch.setattr(nodes, "report_nodes", report_nodes)
     pool = Pool(Share(1, 1))
-    pool.survey()
+    pool.admit_new()
     assert (pool.left_out, pool.slots()) == (["b" * 8], 1)
     live.append({**live[0], "NodeID": "d" * 8})
-    pool.survey()
-    pool.survey()  # nobody is asked twice
+    pool.admit_new()
+    pool.admit_new()  # nobody is asked twice
     assert asked == [{"a" * 8, "b" * 8}, {"d" * 8}]
     pool.fault(FAULT)
     with pytest.raises(ResourceError, match="node a GPU 3"):
