@@ -14,10 +14,9 @@ from typing import Any
 
 import fedbench
 from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import MARKS, group_table
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.lines import Group, Line
-from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.terminal.show_runs import sparkline
@@ -63,30 +62,30 @@ def board_page(board: Leaderboard) -> str:
     ]
     header = ["rank", "method", "linear %", "best", "ties", "seeds", "gain", "k-NN %", "objective"]
     header += ["MB", "minutes"]
-    known = any(line.reproduced for line in board.lines)
+    known = any(entry.reproduced for entry in board.entries)
     header += ["reproduced"] * known
     for group in board.groups:
         lines = [
             [
-                "–" if line.rank is None else str(line.rank),
-                _link(line, html.escape(line.label), own=False),
-                _link(line, _interval(line)),
-                MARKS[standing],
-                line.ties or "",
-                str(line.n_seeds),
+                "–" if entry.rank is None else str(entry.rank),
+                _link(entry, html.escape(entry.label), own=False),
+                _link(entry, _interval(entry)),
+                MARKS[entry.standing],
+                entry.ties or "",
+                str(entry.n_seeds),
                 *(
-                    _link(line, text)
+                    _link(entry, text)
                     for text in (
-                        "" if line.gain is None else f"{100 * line.gain:+.1f}",
-                        _percent(line.knn_acc_mean),
-                        _number(line.objective_mean),
-                        _number(line.mb_up_down, 1),
-                        _number(line.minutes, 1),
-                        *([str(line.reproduced or "")] * known),
+                        "" if entry.gain is None else f"{100 * entry.gain:+.1f}",
+                        _percent(entry.knn_acc_mean),
+                        _number(entry.objective_mean),
+                        _number(entry.mb_up_down, 1),
+                        _number(entry.minutes, 1),
+                        *([str(entry.reproduced or "")] * known),
                     )
                 ),
             ]
-            for line, standing in zip(group.lines, power(group.lines).standings, strict=True)
+            for entry in group.entries
         ]
         parts += [f"## {group.title}", _table(header, lines)]
         if note := group_table(group, usual=board.usual).footer:
@@ -98,9 +97,9 @@ def index_page(methods: Sequence[str], groups: Sequence[Group]) -> str:
     """Return the list of methods, which is the parent of their pages."""
     lines = []
     for method in methods:
-        of = [line for group in groups for line in group.lines if line.method == method]
-        best = max((line.gain for line in of if line.gain is not None), default=None)
-        seeds = sum(line.n_seeds for line in of)
+        of = [entry for group in groups for entry in group.entries if entry.method == method]
+        best = max((entry.gain for entry in of if entry.gain is not None), default=None)
+        seeds = sum(entry.n_seeds for entry in of)
         gain = "" if best is None else f"{100 * best:+.1f}"
         name = f'<a href="{_file(method)}.html">{method}</a>'
         lines.append([name, _summary(method), str(seeds), gain])
@@ -124,27 +123,27 @@ def method_page(
     """Return what a method is, what it costs, and each of its runs with its curve and command."""
     parts = [f"# {method}", _summary(method)]
     parts += [f"[How {name} works](../methods.md#{name})." for name in method.split("+")]
-    mine = [(group, line) for group in groups for line in group.lines if line.method == method]
+    mine = [(group, entry) for group in groups for entry in group.entries if entry.method == method]
     costs = [
         [
             html.escape(group.title),
-            html.escape(line.variant),
-            _number(line.mb_up, 1),
-            _number(line.mb_down, 1),
-            _number(line.minutes, 1),
-            _interval(line),
+            html.escape(entry.variant),
+            _number(entry.mb_up, 1),
+            _number(entry.mb_down, 1),
+            _number(entry.minutes, 1),
+            _interval(entry),
         ]
-        for group, line in mine
+        for group, entry in mine
     ]
     header = ["setting", "variant", "MB up", "MB down", "minutes", "linear %"]
     parts += ["## Cost of a run", _table(header, costs), "## Runs"]
-    for group, line in mine:
-        variant = f" · {line.variant}" if line.variant else ""
+    for group, entry in mine:
+        variant = f" · {entry.variant}" if entry.variant else ""
         parts.append(f"### {group.title}{variant}")
-        parts.append(f'<a id="line-{_anchor(line)}"></a>')
-        parts.append(_runs([rows[i] for i in line.row_ids], store))
-        parts += [_reproduced(reproduced[i]) for i in line.row_ids if i in reproduced]
-    shown = {row_id for _, line in mine for row_id in line.row_ids}
+        parts.append(f'<a id="line-{_anchor(entry)}"></a>')
+        parts.append(_runs([rows[i] for i in entry.row_ids], store))
+        parts += [_reproduced(reproduced[i]) for i in entry.row_ids if i in reproduced]
+    shown = {row_id for _, entry in mine for row_id in entry.row_ids}
     others = [row for row in rows.values() if row.method == method and row.row_id not in shown]
     if others:
         parts += ["### Runs in no mean: failed, or measured again", _runs(others, store)]
@@ -213,23 +212,23 @@ def _file(method: str) -> str:
     return method.replace("+", "-with-")
 
 
-def _anchor(line: Line) -> str:
-    return f"{line.class_id[:8]}-{line.config_id[:8]}"
+def _anchor(entry: Any) -> str:
+    return f"{entry.class_id[:8]}-{entry.config_id[:8]}"
 
 
-def _link(line: Line, text: str, *, own: bool = True) -> str:
+def _link(entry: Any, text: str, *, own: bool = True) -> str:
     if not text:
         return ""
-    place = f"#line-{_anchor(line)}" if own else ""
-    return f'<a href="{_file(line.method)}.html{place}">{text}</a>'
+    place = f"#line-{_anchor(entry)}" if own else ""
+    return f'<a href="{_file(entry.method)}.html{place}">{text}</a>'
 
 
-def _interval(line: Line) -> str:
-    if line.mean is None:
+def _interval(entry: Any) -> str:
+    if entry.mean is None:
         return "–"
-    if line.ci95_low is None or line.ci95_high is None:
-        return _percent(line.mean)
-    return f"{_percent(line.mean)} ± {50 * (line.ci95_high - line.ci95_low):.1f}"
+    if entry.ci95_low is None or entry.ci95_high is None:
+        return _percent(entry.mean)
+    return f"{_percent(entry.mean)} ± {50 * (entry.ci95_high - entry.ci95_low):.1f}"
 
 
 def _percent(value: float | None) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedbench.bench.config.yaml_files import installed, load_named
 from fedbench.bench.results.leaderboard.formats import Ranking
@@ -19,8 +19,7 @@ from fedbench.bench.system.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from fedbench.bench.board.release import Released
-    from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-    from fedbench.bench.results.leaderboard.lines import Line
+    from fedbench.bench.board.reproductions import Reproduced
 
 
 def leaderboard(
@@ -43,7 +42,7 @@ def leaderboard(
         published: look up the published numbers.
         reach: k-NN accuracy in [0, 1]; adds the rounds and bytes until it is reached, and the mean
             over the rounds. Needs `evaluation.every` for more than one value per run.
-        min_seeds: leave out lines with fewer seeds that measured the metric or diverged; 1 = none.
+        min_seeds: leave out entries with fewer seeds that measured the metric or diverged.
 
     Raises:
         ConfigError: for a `reach` that is no fraction, or a `min_seeds` below 1.
@@ -61,60 +60,50 @@ def leaderboard(
     if min_seeds < 1:
         raise ConfigError(f"--min-seeds must be at least 1 (got {min_seeds})")
     store = open_store(store)
-    rows = store.rows()
-    row_ids = None if grid is None else _cells_of(rows, grid)
-    curves, unreadable = (None, []) if reach is None else load_curves(store, rows)
+    frame = store.frame()
+    row_ids = None if grid is None else _cells_of(store.rows(), grid)
+    curves, unreadable = (None, []) if reach is None else load_curves(store, store.rows())
+    reproductions = _reproductions(store)
+    people = None if reproductions is None else {i: r.count for i, r in reproductions.items()}
     ranked = partial(
         rank,
-        rows,
+        frame,
         row_ids=row_ids,
         dataset=dataset,
         metric=metric,
         published=published,
-        studies=spent(store, {row.study_id for row in rows if row.study_id}),
+        studies=spent(store, frame.study_id.dropna().unique()),
         curves=curves,
         reach=reach,
-        marks=marks(store, rows),
+        marks=marks(store, frame[["row_id", "status", "finished_at"]].itertuples()),
+        reproduced=people,
     )
     board = ranked(min_seeds=min_seeds)
     problems = (*store.problems(), *unreadable)
-    board, reproductions = _with_reproductions(board, store)
     if board.groups:
-        ids = short_ids([row.row_id for row in rows])
-        return Ranking(board, problems, short_ids=ids, reproductions=reproductions)
+        shown = {row_id for entry in board.entries for row_id in entry.row_ids}
+        records = tuple(asdict(found) for i, found in (reproductions or {}).items() if i in shown)
+        ids = short_ids(frame.row_id.tolist())
+        return Ranking(board, problems, short_ids=ids, reproductions=records)
     if not store.root.exists():
         raise StoreError(
             f"there is no store at {str(store.root)!r}; name another with --store, or fill this"
             f" one: `fedbench run simclr --store {shlex.quote(str(store.root))}`"
         )
-    if min_seeds > 1 and (every := ranked(min_seeds=1)).lines:
-        most = max(line.num_tried for line in every.lines)
+    if min_seeds > 1 and (every := ranked(min_seeds=1)).groups:
+        most = max(entry.n_seeds + entry.num_diverged for entry in every.entries)
         nothing = f"no line has {min_seeds} seeds that measured {every.metric} or diverged"
         return Ranking(board, problems, f"{nothing}; the most is {most}")
-    return Ranking(board, problems, why_empty(rows, dataset=dataset, grid=grid))
+    return Ranking(board, problems, why_empty(frame, dataset=dataset, grid=grid))
 
 
-def _with_reproductions(
-    board: Leaderboard, store: Store
-) -> tuple[Leaderboard, tuple[Mapping[str, Any], ...]]:
-    """Return the board with the people who reproduced each line, and the records of its rows.
-
-    A store without reproductions stays as it is; only they need torch.
-    """
+def _reproductions(store: Store) -> Mapping[str, Reproduced] | None:
+    """Return who reproduced each run; None for a store without reproductions: they need torch."""
     if not (store.root / REPRODUCTIONS).is_dir():
-        return board, ()
+        return None
     from fedbench.bench.board.reproductions import reproductions
 
-    found = reproductions(store)
-
-    def counted(line: Line) -> Line:
-        counts = [found[i].count if i in found else 0 for i in line.row_ids]
-        return replace(line, reproduced=min(counts, default=0))
-
-    groups = [replace(group, lines=tuple(map(counted, group.lines))) for group in board.groups]
-    shown = {row_id for line in board.lines for row_id in line.row_ids}
-    records = tuple(asdict(found[row_id]) for row_id in found if row_id in shown)
-    return replace(board, groups=tuple(groups)), records
+    return reproductions(store)
 
 
 def report(
@@ -143,14 +132,13 @@ def report(
     from fedbench.bench.results.report.page import write_report
 
     store = open_store(store).require()
-    rows = store.rows()
     return write_report(
         Path(file).expanduser(),
         store,
         grid=grid,
-        row_ids=None if grid is None else _cells_of(rows, grid),
+        row_ids=None if grid is None else _cells_of(store.rows(), grid),
         dataset=dataset,
-        spent=spent(store, {row.study_id for row in rows if row.study_id}),
+        spent=spent(store, store.frame().study_id.dropna().unique()),
         data_dir=None if data_dir is None else Path(data_dir),
     )
 

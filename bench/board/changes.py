@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedbench.bench.results.leaderboard.leaderboard import leaderboard
-from fedbench.bench.results.leaderboard.lines import Line
+from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.text import markdown
 
@@ -38,13 +39,13 @@ def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
     Classes that are new have no earlier ranks and are left out.
     """
     before, after = (list(rows) for rows in (old, new))
-    boards = [leaderboard(rows, published=False).groups for rows in (before, after)]
+    boards = [leaderboard(frame_of(rows), published=False).groups for rows in (before, after)]
     now = {group.class_id: group for group in boards[1]}
     found = []
     for group in boards[0]:
         later = now.get(group.class_id)
-        lines = {_key(line): line for line in group.lines}
-        current = {} if later is None else {_key(line): line for line in later.lines}
+        lines = {_key(line): line for line in group.entries}
+        current = {} if later is None else {_key(line): line for line in later.entries}
         title = group.title if later is None else later.title
         for key in dict.fromkeys((*current, *lines)):
             first, second = lines.get(key), current.get(key)
@@ -68,11 +69,11 @@ def _class_left(before: Sequence[Row], after: Sequence[Row]) -> str:
     return "all rows of this board were removed"
 
 
-def _key(line: Line) -> tuple[str, str]:
-    return line.method, line.config_id
+def _key(entry: Any) -> tuple[str, str]:
+    return entry.method, entry.config_id
 
 
-def _above(line: Line | None, lines: Mapping[tuple[str, str], Line]) -> set[tuple[str, str]]:
+def _above(line: Any, lines: Mapping[tuple[str, str], Any]) -> set[tuple[str, str]]:
     """Return the keys of better lines."""
     if line is None or line.rank is None:
         return set()
@@ -85,7 +86,7 @@ def _others(keys: Iterable[tuple[str, str]]) -> str:
     return f"others: {', '.join(methods)}" if methods else "how rows are ranked"
 
 
-def _rows_changed(first: Line | None, second: Line | None) -> str:
+def _rows_changed(first: Any, second: Any) -> str:
     """Say what has changed about the rows of a line; empty if nothing has."""
     before, after = (set() if line is None else {*line.row_ids} for line in (first, second))
     if first is None or second is None:

@@ -79,10 +79,14 @@ def _end(curve: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def marks(store: Store, rows: Iterable[Row]) -> dict[str, Marks]:
+def marks(store: Store, rows: Iterable[Any]) -> dict[str, Marks]:
     """Return the marks of finished rows by row id; of replicas the first counts.
 
     Rows of methods that are not here have none.
+
+    Args:
+        store: that has the rows.
+        rows: any rows of it, or of its frame.
     """
     path = store.root / MARKS
     known, found = _read(path), dict[str, Marks]()
@@ -94,7 +98,7 @@ def marks(store: Store, rows: Iterable[Row]) -> dict[str, Marks]:
         entry = known.get(row.row_id)
         if entry is None or entry[0] != stamp:
             with suppress(FedbenchError):  # of a plugin that is gone, or a curve that is torn
-                known[row.row_id] = entry = [stamp, *_derive(store, row)]
+                known[row.row_id] = entry = [stamp, *_derive(store, store.find(row.row_id))]
                 new = True
         if entry is not None and entry[0] == stamp:
             found[row.row_id] = Marks(tuple(entry[1]), entry[2])

@@ -15,13 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.comparability import (
-    contender,
+from fedbench.bench.results.store.row import FINAL_METRICS, Row
+from fedbench.bench.results.store.schema import ROW_SCHEMA
+from fedbench.bench.results.store.settings import (
+    entry_id,
+    evaluation_of,
     measured_by,
     training_of,
 )
-from fedbench.bench.results.store.row import FINAL_METRICS, Row
-from fedbench.bench.results.store.schema import ROW_SCHEMA
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.identity import canonical_json
 
@@ -103,7 +104,9 @@ def search_table(
         "settings": varied,
         "dataset_revision": first.dataset_revision,
         "benchmark_version": first.benchmark_version,
-        "measured_by": {k: v for row, _ in runs for k, v in measured_by(row).items()},
+        "measured_by": {
+            k: v for row, _ in runs for k, v in measured_by(evaluation_of(row)).items()
+        },
     }
     metadata = {TABLE: canonical_json(about), SETTINGS: canonical_json(shared)}
     return pa.Table.from_pylist(records, schema=pa.schema(fields, metadata=metadata))
@@ -132,7 +135,7 @@ def choose(runs: Sequence[Run]) -> list[Run]:
                     " copy its curve.parquet beside its row, or run it again"
                 )
             trained = of_method.setdefault(row.method, {})
-            trained.setdefault((contender(row), row.seed), []).append((row, points))
+            trained.setdefault((entry_id(row), row.seed), []).append((row, points))
     if not of_method:
         raise ConfigError("no finished run is among the runs of the table")
     chosen = []
@@ -142,13 +145,15 @@ def choose(runs: Sequence[Run]) -> list[Run]:
         for alike in trained.values():
             most: dict[str, int] = {}
             for run in alike:
-                by = canonical_json(measured_by(run[0]))
+                by = canonical_json(measured_by(evaluation_of(run[0])))
                 most[by] = max(most.get(by, 0), _num_measured(run))
             covered.update(most.keys())
             rounds.update(most)
         best = max(covered, key=lambda by: (covered[by], rounds[by], by))
         for alike in trained.values():
-            kept = [run for run in alike if canonical_json(measured_by(run[0])) == best]
+            kept = [
+                run for run in alike if canonical_json(measured_by(evaluation_of(run[0]))) == best
+            ]
             chosen.append(
                 max(
                     kept or alike,  # `_check_alike` names what differs
@@ -218,7 +223,7 @@ def _check_alike(rows: Sequence[Row]) -> None:
     for row in rows:
         for name in ("dataset_revision", "benchmark_version"):
             seen[name].add(getattr(row, name))
-        for name, value in measured_by(row).items():
+        for name, value in measured_by(evaluation_of(row)).items():
             seen[name].add(canonical_json(value))
     different = [name for name, values in seen.items() if len(values) > 1]
     if different:

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.metrics import FINAL_LOSS, main_metrics
-from fedbench.bench.results.leaderboard.comparability import settings_of
 from fedbench.bench.results.store.replicas import results_of
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import settings_of
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError, UnknownNameError
 from fedbench.bench.system.packages import install_extra

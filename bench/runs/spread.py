@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedbench.bench.evaluation.metrics import is_accuracy
-from fedbench.bench.results.leaderboard.comparability import class_id, class_keys, contender
+from fedbench.bench.results.leaderboard.comparability import class_id, class_keys
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import entry_id
 
 LEVEL = 0.05
 """Probability that a run which differs like another seed exceeds a limit."""
@@ -138,13 +139,13 @@ def _estimate(
     for other in sorted(rows, key=lambda other: other.finished_at):
         value = _value(other, metric) if other.status == "ok" else None
         if value is not None and class_id(class_keys(other, metric)) == identity:
-            seeds.setdefault(contender(other), {}).setdefault(other.seed, value)
+            seeds.setdefault(entry_id(other), {}).setdefault(other.seed, value)
     variances = {
         name: (len(values) - 1, statistics.variance(values.values()))
         for name, values in seeds.items()
         if len(values) >= _MIN_SEEDS
     }
-    if (mine := variances.get(contender(row))) and mine[1] > 0:
+    if (mine := variances.get(entry_id(row))) and mine[1] > 0:
         return math.sqrt(mine[1]), mine[0], f"{mine[0] + 1} seeds of this configuration"
     degrees = sum(number for number, _ in variances.values())
     total = sum(number * variance for number, variance in variances.values())

@@ -65,30 +65,30 @@ def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
     """Explain the columns and marks that the tables of groups have."""
     from fedbench.bench.results.leaderboard.formats import AT_CHANCE, LEGENDS, MINIMISES
 
-    lines = ranking.board.lines
+    entries = ranking.board.entries
     parts = []
-    if any(line.n_seeds >= 3 for line in lines):
+    if any(entry.n_seeds >= 3 for entry in entries):
         parts.append("± half of the 95 % interval over seeds")
-    if any(0 < line.n_seeds < 3 for line in lines):
+    if any(0 < entry.n_seeds < 3 for entry in entries):
         parts.append("descriptive: fewer than 3 seeds, no interval")
-    if any(line.gain is not None for line in lines):
+    if any(entry.gain is not None for entry in entries):
         parts.append("gain: over the same encoder before training")
-    if any(line.local_acc_mean is not None for line in lines):
+    if any(entry.local_acc_mean is not None for entry in entries):
         parts.append("local: on each client's own test images, mean and sd over clients")
     marked = [table for table in groups if "best" in table.header]
     marks = {row[table.header.index("best")] for table in marked for row in table.rows}
     if "*" in marks:
         test = "t test over seeds, Holm, 5 %"
         parts.append(f"*: the best, or not significantly different from it ({test})")
-    if any(line.ties for line in lines):
+    if any(entry.ties for entry in entries):
         parts.append("ties: lines with one letter are not told from the best of them (same test)")
     if "?" in marks:
         parts.append(
             "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
         )
-    if any(line.at_chance for line in lines):
+    if any(entry.at_chance for entry in entries):
         parts.append(LEGENDS[AT_CHANCE])
-    if any(line.minimises_objective for line in lines):
+    if any(entry.minimises_objective for entry in entries):
         parts.append(LEGENDS[MINIMISES])
     if ranking.board.reach is not None:
         target = f"k-NN accuracy {ranking.board.reach * 100:g} %"

@@ -14,9 +14,9 @@ import pytest
 
 import fedbench
 from fedbench.bench.results.leaderboard.formats import to_markdown
-from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.terminal.show_runs import warnings
-from tests.bench.results.conftest import build_row
+from tests.bench.results.conftest import build_row, rank
 
 NUM_IMAGES = 1_201  # training images of digits
 METHODS = ["simclr", "byol", "fedavg-ae", "pfedae", "simclr+fedu2", "simclr+scaffold"]
@@ -78,13 +78,13 @@ def test_weights_that_moved_on_the_last_client_alone_have_moved(tmp_path: Path) 
 
 
 def test_a_leaderboard_marks_the_line_as_it_marks_collapse() -> None:
-    """The same row but for its movement: its line and its text differ. Old rows say nothing."""
+    """The same row but for its movement: its entry and its text differ. Old rows say nothing."""
 
     def board(**further: float) -> Leaderboard:
         metrics = json.dumps(further)
-        return leaderboard([build_row(linear_acc=0.1, collapsed=False, metrics_json=metrics)])
+        return rank([build_row(linear_acc=0.1, collapsed=False, metrics_json=metrics)])
 
     moved, still = board(relative_movement=0.3), board(relative_movement=0.0)
     assert to_markdown(moved) == to_markdown(board())
     assert to_markdown(moved) != to_markdown(still)
-    assert moved.lines[0].record() != still.lines[0].record()
+    assert moved.to_dict() != still.to_dict()

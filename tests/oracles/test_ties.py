@@ -18,7 +18,7 @@ import fedbench
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.formats import Ranking
-from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.statistics import (
     friedman_p,
     mean,
@@ -28,7 +28,7 @@ from fedbench.bench.results.leaderboard.statistics import (
 )
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from tests.bench.results.conftest import build_row
+from tests.bench.results.conftest import build_row, rank
 
 IMAGES = 298
 METHODS = ("aligned", "byol", "lejepa", "simclr", "simsiam", "spectral")
@@ -55,7 +55,7 @@ def rows_of(answers: Mapping[str, Answers], images: int = IMAGES, alpha: float =
 
 
 def ranks_on(board: Leaderboard) -> dict[str, int | None]:
-    return {line.method: line.rank for line in board.lines}
+    return {entry.method: entry.rank for entry in board.entries}
 
 
 def expected_ranks(answers: Mapping[str, Answers]) -> dict[str, int]:
@@ -86,9 +86,9 @@ def test_the_example_differs_in_the_last_bit_only() -> None:
 @pytest.mark.parametrize("order", list(itertools.permutations(UNEVEN)))
 def test_equal_numbers_of_right_answers_share_a_rank(order: Answers) -> None:
     for steady, uneven in (("byol", "simclr"), ("simclr", "byol")):
-        board = leaderboard(rows_of({steady: STEADY, uneven: order, "simsiam": (270, 271, 272)}))
+        board = rank(rows_of({steady: STEADY, uneven: order, "simsiam": (270, 271, 272)}))
         assert ranks_on(board) == {"byol": 1, "simclr": 1, "simsiam": 3}
-        assert [line.method for line in board.lines] == ["byol", "simclr", "simsiam"]
+        assert [entry.method for entry in board.entries] == ["byol", "simclr", "simsiam"]
 
 
 def test_equal_numbers_share_a_rank_in_the_store(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_ranks_are_those_of_the_sums_whatever_the_order_of_seeds(images: int) ->
         more = (fourth[0] + 1, *fourth[1:])
         less = (*first[:2], first[2] - 1)
         answers = dict(zip(METHODS, (first, more, second, less, third, fourth), strict=True))
-        assert ranks_on(leaderboard(rows_of(answers, images))) == expected_ranks(answers)
+        assert ranks_on(rank(rows_of(answers, images))) == expected_ranks(answers)
 
 
 def test_ranks_of_a_metric_of_which_less_is_better() -> None:
@@ -119,7 +119,7 @@ def test_ranks_of_a_metric_of_which_less_is_better() -> None:
         for spec, values in answers.items()
         for seed, value in enumerate(values)
     ]
-    assert set(ranks_on(leaderboard(rows, metric="sigreg")).values()) == {1}
+    assert set(ranks_on(rank(rows, metric="sigreg")).values()) == {1}
 
 
 def test_ranks_of_means() -> None:
@@ -192,7 +192,7 @@ def test_paired_tests_are_those_of_whole_numbers(first: Answers, shift: int) -> 
 
 def across(cells: Sequence[Mapping[str, Answers]]) -> CellComparison:
     rows = [row for i, answers in enumerate(cells) for row in rows_of(answers, alpha=0.1 * (i + 1))]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     return comparison
 
 

@@ -84,7 +84,7 @@ def main(folder: str, cells: str = "1000", at_a_time: str = "2") -> None:
     began, cpu = time.monotonic(), sum(driver.cpu_times()[:2])
     board = leaderboard(many, metric="objective").board
     cpu = sum(driver.cpu_times()[:2]) - cpu
-    say("ranked", rows=ROWS, lines=len(board.lines), wall=time.monotonic() - began, cpu=cpu)
+    say("ranked", rows=ROWS, entries=len(board.entries), wall=time.monotonic() - began, cpu=cpu)
 
 
 def synthetic(rows: list[Row], folder: Path) -> None:

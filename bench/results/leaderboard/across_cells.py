@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedbench.bench.evaluation.catalogue import needed
-from fedbench.bench.results.leaderboard.comparability import CLIENTS
-from fedbench.bench.results.leaderboard.lines import Group, Line
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     friedman_p,
@@ -21,6 +20,7 @@ from fedbench.bench.results.leaderboard.statistics import (
     ranks,
     slope,
 )
+from fedbench.bench.results.store.settings import CLIENTS
 from fedbench.bench.system.identity import canonical_json
 
 AXES = {
@@ -157,7 +157,7 @@ _LABELS = ("dataset", CLIENTS)
 def _one_of_each(groups: Sequence[Group]) -> list[Group]:
     """Return, of groups that differ in the number of evaluated clients only, that of most lines."""
     cells: dict[str, Group] = {}
-    for group in sorted(groups, key=lambda group: len(group.lines)):
+    for group in sorted(groups, key=lambda group: len(group.frame)):
         cells[canonical_json({k: v for k, v in group.keys.items() if k not in _LABELS})] = group
     return [group for group in groups if group in cells.values()]
 
@@ -216,7 +216,7 @@ def _one_per_value(
     keys that the rule starts from; it is compared with groups of just these keys elsewhere.
     """
     chosen: dict[Any, Group] = {}
-    for group in sorted(family, key=lambda g: (bool(unscaled.get(g.class_id)), len(g.lines))):
+    for group in sorted(family, key=lambda g: (bool(unscaled.get(g.class_id)), len(g.frame))):
         chosen[group.keys[axis]] = group
     return [chosen[value] for value in sorted(chosen)]
 
@@ -224,12 +224,12 @@ def _one_per_value(
 def _compare(
     values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
 ) -> CellComparison:
-    lines: dict[tuple[str, str], dict[int, Line]] = {}
+    by_method: dict[tuple[str, str], dict[int, Any]] = {}
     for index, cell in enumerate(cells):
-        for line in cell.lines:
-            if line.rank is not None:
-                lines.setdefault((line.method, line.joined_by), {})[index] = line
-    entrants = [_entrant(of_method, values, metric, axis) for of_method in lines.values()]
+        for entry in cell.entries:
+            if entry.rank is not None:
+                by_method.setdefault((entry.method, entry.joined_by), {})[index] = entry
+    entrants = [_entrant(of_method, values, metric, axis) for of_method in by_method.values()]
     frequent = [e for e in entrants if e.coverage > 0.5]
     table = [
         [entrant.score(index, metric) for entrant in frequent]
@@ -255,29 +255,29 @@ def _compare(
 
 
 def _entrant(
-    lines: Mapping[int, Line], values: Sequence[float | str], metric: str, axis: str | None
+    entries: Mapping[int, Any], values: Sequence[float | str], metric: str, axis: str | None
 ) -> MethodOverCells:
-    cells = [lines.get(i) for i in range(len(values))]
-    diverged = tuple(line is not None and line.num_diverged > 0 for line in cells)
+    cells = [entries.get(i) for i in range(len(values))]
+    diverged = tuple(entry is not None and entry.num_diverged > 0 for entry in cells)
     means = [
-        None if line is None or gone else line.mean
-        for line, gone in zip(cells, diverged, strict=True)
+        None if entry is None or gone else entry.mean
+        for entry, gone in zip(cells, diverged, strict=True)
     ]
     known = [(value, m) for value, m in zip(values, means, strict=True) if m is not None]
-    first = next(iter(lines.values()))
+    first = next(iter(entries.values()))
     return MethodOverCells(
         method=first.method,
         variant=first.variant,
         label=first.label,
         means=tuple(means),
-        coverage=len(lines) / len(values),
+        coverage=len(entries) / len(values),
         worst=None if any(diverged) else min((m for _, m in known), key=needed(metric).score),
         slope=None
         if axis is None
         else slope([math.log10(float(value)) for value, _ in known], [m for _, m in known]),
         diverged=diverged,
-        num_runs=sum(line.n_seeds for line in lines.values()),
-        num_at_chance=sum(line.num_at_chance for line in lines.values()),
+        num_runs=sum(entry.n_seeds for entry in entries.values()),
+        num_at_chance=sum(entry.num_at_chance for entry in entries.values()),
         minimises_objective=first.minimises_objective,
     )
 

@@ -4,52 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.config import EvaluationConfig, identity, training_settings
-from fedbench.bench.config.dotted import flatten
-from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import (
+    CLIENTS,
+    COLUMN_OF,
+    evaluation_of,
+    measured_by,
+    task_of,
+)
 from fedbench.bench.system.identity import canonical_json, content_id
 
-SETTING = (
-    "partition",
-    "alpha",
-    "num_clients",
-    "participation",
-    "num_rounds",
-    "local_epochs",
-    "backbone",
-    "norm",
-)
-"""Columns that rows and published numbers have in common."""
-
-KEYS = ("dataset", "dataset_revision", *SETTING, "benchmark_version")
-"""Columns of the comparability class; settings of data, model and metric are added to them."""
-
-COLUMN_OF = {
-    "data.partition": "partition",
-    "data.alpha": "alpha",
-    "data.num_clients": "num_clients",
-    "model.backbone": "backbone",
-    "model.norm": "norm",
-    "client.local_epochs": "local_epochs",
-    "federation.num_rounds": "num_rounds",
-    "federation.participation": "participation",
-}
-"""Fields whose values are columns of the class."""
-_PRECISION = "client.precision"
-_FIELDS = frozenset(EvaluationConfig.model_fields)
-_ALL = _FIELDS - {"protocols", "probe_fractions", "objectives", "every", "rounds", "untrained"}
-"""Fields of the evaluation but for those that say only which metrics are measured, and when."""
-_LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
-"""Fields that older rows lack; null means what those did."""
-_SECTIONS = ("data.", "model.")
-CLIENTS = "evaluation.num_clients"
-"""In the class where encoders differ between clients, and for whoever is ranked with them."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ALWAYS = frozenset({"dataset", "alpha", "data.train_subset"})
 _WORDS: Mapping[str, Callable[[Any], str]] = {
@@ -67,32 +37,6 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-@lru_cache(maxsize=1 << 14)
-def settings_of(config_json: str) -> Mapping[str, Any]:
-    """Return the configuration of a row by dotted name; shared, so not to be changed."""
-    return flatten(json.loads(config_json))
-
-
-@lru_cache(maxsize=1 << 14)
-def training_of(config_json: str) -> Mapping[str, Any]:
-    """Return a row's training settings by dotted name; shared, so not to be changed."""
-    return flatten(training_settings(json.loads(config_json)))
-
-
-@lru_cache(maxsize=1 << 14)
-def _contender(config_json: str, benchmark: str, data_revision: str) -> str:
-    return identity(training_settings(json.loads(config_json)), data_revision, benchmark)
-
-
-def contender(row: Row) -> str:
-    """Return the identity of a row's training configuration, without its seed.
-
-    It is `config_id` as this version makes it, so that rows of older ones are told apart by their
-    training, too.
-    """
-    return _contender(row.config_json, row.benchmark_version, row.dataset_revision)
-
-
 def metric_value(row: Row, metric: str) -> float | None:
     """A metric of a row by column name or by key of `metrics_json`; None if not measured."""
     if metric in Row.model_fields:
@@ -102,26 +46,9 @@ def metric_value(row: Row, metric: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def measured_by(row: Row, metric: str | None = None) -> dict[str, Any]:
-    """Return the settings that give a metric of a row its meaning, by dotted name; None = any.
-
-    The number of evaluated clients is left out where all clients have one encoder, since all of
-    them count then. Fields of older versions that are not known any more count for every metric.
-    """
-    read = _ALL if metric is None else needed(metric).reads
-    settings = {}
-    for name, value in settings_of(row.config_json).items():
-        section, _, field = name.partition(".")
-        if name in _LATER and value is None:
-            continue
-        if section == "evaluation" and (field in read or field not in _FIELDS):
-            settings[name] = value
-    if CLIENTS in settings:
-        if '"objective_std"' in (row.metrics_json or ""):  # a mean over encoders
-            settings[CLIENTS] = min(settings[CLIENTS], row.num_clients)
-        else:
-            del settings[CLIENTS]
-    return settings
+def metric_values(frame: pd.DataFrame, metric: str) -> pd.Series[float]:
+    """Return a metric of rows; NaN where it was not measured."""
+    return frame.reindex(columns=[metric])[metric].astype("float64")
 
 
 def class_keys(row: Row, metric: str) -> dict[str, Any]:
@@ -129,15 +56,7 @@ def class_keys(row: Row, metric: str) -> dict[str, Any]:
 
     `dataset` is the exception: it is a label, and the revision says which images they are.
     """
-    training = training_of(row.config_json)
-    further = {
-        key: training[key]
-        for key in sorted(training)
-        if key.startswith(_SECTIONS) and key not in COLUMN_OF
-    }
-    further[_PRECISION] = training.get(_PRECISION, "fp32")
-    measured = measured_by(row, metric)
-    return {key: getattr(row, key) for key in KEYS} | further | dict(sorted(measured.items()))
+    return {"dataset": row.dataset, **task_of(row), **measured_by(evaluation_of(row), metric)}
 
 
 def class_id(keys: Mapping[str, Any]) -> str:
@@ -145,23 +64,30 @@ def class_id(keys: Mapping[str, Any]) -> str:
     return content_id({key: value for key, value in keys.items() if key != "dataset"})
 
 
-def classes(rows: Sequence[Row], metric: str) -> list[tuple[dict[str, Any], list[Row]]]:
-    """Divide rows into comparability classes: the keys of each, and its rows.
+def classes(frame: pd.DataFrame, metric: str) -> tuple[pd.Series[str], dict[str, dict[str, Any]]]:
+    """Return the comparability class of each row, and the keys of each class, by its id.
 
     Methods with one encoder are compared with those that are evaluated on some clients' encoders;
     if these were evaluated on different numbers of clients, with the larger class. Runs of which
     none measured the metric stand in the largest class where others did: how they would have
     measured it sets nothing apart.
+
+    Args:
+        frame: rows with one name for each revision of data.
+        metric: ranked by.
     """
+    measured = _texts(frame.evaluation, lambda settings: measured_by(settings, metric))
+    texts = frame.task + "\n" + measured
     keys: dict[str, dict[str, Any]] = {}
-    members: dict[str, list[Row]] = {}
-    for row in rows:
-        row_keys = class_keys(row, metric)
-        identity = class_id(row_keys)
-        names = [keys[identity]["dataset"]] if identity in keys else []
-        keys[identity] = row_keys | {"dataset": min([*names, row.dataset])}
-        members.setdefault(identity, []).append(row)
-    measured = {i for i in members if any(metric_value(r, metric) is not None for r in members[i])}
+    of_text: dict[str, str] = {}
+    for text, dataset in zip(*_distinct(texts, frame.dataset), strict=True):
+        task, settings = map(json.loads, text.split("\n"))
+        of_class = {"dataset": dataset, **task, **settings}
+        of_text[text] = class_id(of_class)
+        keys[of_text[text]] = of_class
+    ids = texts.map(of_text)
+    sizes = ids.value_counts().to_dict()
+    moved: dict[str, str] = {}
 
     def join(
         leaving: Iterable[str], staying: Iterable[str], left_out: Callable[[str], bool]
@@ -171,80 +97,78 @@ def classes(rows: Sequence[Row], metric: str) -> list[tuple[dict[str, Any], list
         def rest(identity: str) -> str:
             return class_id({k: v for k, v in keys[identity].items() if not left_out(k)})
 
-        ordered = sorted(staying, key=lambda i: (len(members[i]), i))
+        ordered = sorted(staying, key=lambda i: (sizes[i], i))
         largest = {rest(identity): identity for identity in ordered}
         for identity in leaving:
             if (target := largest.get(rest(identity))) is not None:
-                label = min(keys[target]["dataset"], keys[identity]["dataset"])
-                keys[target]["dataset"] = label
-                members[target] += members.pop(identity)
+                moved[identity] = target
+                sizes[target] += sizes.pop(identity)
                 del keys[identity]
 
-    join(sorted({*keys} - measured), measured, lambda key: key.startswith("evaluation."))
+    with_metric = {*ids[metric_values(frame, metric).notna()]}
+    join(sorted({*keys} - with_metric), with_metric, lambda key: key.startswith("evaluation."))
     on_clients = {i for i in keys if CLIENTS in keys[i]}
     join(sorted({*keys} - on_clients), on_clients, lambda key: key == CLIENTS)
-    return [(keys[identity], members[identity]) for identity in keys]
+    for identity in moved:  # one may have moved to a class that moved itself
+        while moved[identity] in moved:
+            moved[identity] = moved[moved[identity]]
+    return ids.replace(moved) if moved else ids, keys
 
 
-class Meaning:
-    """The settings of a metric that most lines of a table share.
+def measured_alike(frame: pd.DataFrame, metric: str) -> pd.Series[bool]:
+    """Return True for rows that measured a metric as most entries of their class did.
 
     Args:
-        lines: rows of each line of a table, those that measured the metric.
+        frame: rows with their `class_id` and `entry`.
         metric: the metric.
     """
 
-    def __init__(self, lines: Iterable[Sequence[Row]], metric: str) -> None:
-        self._metric = metric
-        settings, clients = Counter[str](), Counter[int]()
-        for rows in lines:
-            parts = [self._parts(row) for row in rows]
-            settings.update({part[0] for part in parts})
-            clients.update({part[1] for part in parts if part[1] is not None})
-        self._settings = max(sorted(settings), key=settings.__getitem__, default="")
-        self._clients = max(sorted(clients), key=clients.__getitem__, default=None)
+    def clients(settings: Mapping[str, Any]) -> Any:
+        return measured_by(settings, metric).get(CLIENTS)
 
-    def __contains__(self, row: Row) -> bool:
-        """Return True if a row measured the metric by these settings."""
-        settings, clients = self._parts(row)
-        return settings == self._settings and clients in (None, self._clients)
+    def others(settings: Mapping[str, Any]) -> Any:
+        return {k: v for k, v in measured_by(settings, metric).items() if k != CLIENTS}
 
-    def _parts(self, row: Row) -> tuple[str, int | None]:
-        settings = measured_by(row, self._metric)
-        clients = settings.pop(CLIENTS, None)
-        return canonical_json(settings), clients
+    by = frame[["class_id", "entry"]].assign(
+        settings=_texts(frame.evaluation, others), clients=_texts(frame.evaluation, clients)
+    )
+    having = by[(frame.status == "ok") & metric_values(frame, metric).notna()]
+    settings = by.class_id.map(_most(having, "settings"))
+    clients_of = by.class_id.map(_most(having[having.clients != "null"], "clients"))
+    return (by.settings == settings) & ((by.clients == "null") | (by.clients == clients_of))
 
 
-def unscaled_keys(rows: Iterable[Row], keys: Mapping[str, Any]) -> dict[str, Any]:
+def _most(rows: pd.DataFrame, column: str) -> pd.Series[str]:
+    """Return by class the text that most entries have; of several the first, numbers by value."""
+    counts = rows.groupby(["class_id", column]).entry.nunique().reset_index()
+    counts["length"] = counts[column].str.len() if column == "clients" else 0
+    counts = counts.sort_values(["entry", "length", column], ascending=[False, True, True])
+    first: pd.Series[str] = counts.drop_duplicates("class_id").set_index("class_id")[column]
+    return first
+
+
+def _texts(column: pd.Series[str], of: Callable[[dict[str, Any]], Any]) -> pd.Series[str]:
+    """Return canonical JSON of what a function makes of each JSON object of a column."""
+    return column.map({text: canonical_json(of(json.loads(text))) for text in column.unique()})
+
+
+def _distinct(first: pd.Series[str], second: pd.Series[str]) -> tuple[list[str], list[str]]:
+    """Return the values of a column once each, and what another column has beside them."""
+    once = ~first.duplicated()
+    return first[once].tolist(), second[once].tolist()
+
+
+def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a class that a grid's rules scaled, with their values without that.
 
     Args:
         rows: of the class; where they disagree, the most count.
         keys: of the class.
     """
-    records = Counter(row.scaled_json for row in rows if row.scaled_json is not None)
+    records = Counter(rows.scaled_json.dropna().tolist())
     most = max(sorted(records), key=records.__getitem__, default="{}")
     fields = {COLUMN_OF.get(name, name): value for name, value in json.loads(most).items()}
     return {key: value for key, value in fields.items() if key in keys}
-
-
-def settings_id(row: Row) -> str:
-    """Return an identity of the hyperparameters, the same for every class and seed.
-
-    Class and identity together tell any two training configurations apart: settings that are in no
-    class count here. A value that a grid's rule scaled counts as it was before.
-    """
-    return content_id(hyperparameters(row))
-
-
-def hyperparameters(row: Row) -> dict[str, Any]:
-    """Return what `settings_id` is of: hyperparameters by dotted name."""
-    training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
-    return {
-        key: value
-        for key, value in training.items()
-        if key not in COLUMN_OF and key != _PRECISION and not key.startswith(_SECTIONS)
-    }
 
 
 def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:

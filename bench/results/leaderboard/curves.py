@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import StoreError
 
@@ -134,6 +136,40 @@ def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], li
         loaded = list(zip((row.row_id for row in done), threads.map(load, done), strict=True))
     curves = {row_id: curve for row_id, curve in loaded if isinstance(curve, Curve)}
     return curves, sorted(problem for _, problem in loaded if isinstance(problem, str))
+
+
+def over_rounds(
+    of_entries: Sequence[Sequence[Curve]], reach: float | None
+) -> list[tuple[float | None, float | None, float | None, int | None]]:
+    """Return area, rounds and gigabytes to an accuracy, and seeds that reached it, by entry.
+
+    Curves are compared at the evaluations that most entries have; entries that lack some of these
+    have nothing. Entries without any evaluation between first and last count only if all are so.
+
+    Args:
+        of_entries: curves of the seeds of each entry of a class.
+        reach: k-NN accuracy to look for; None = only the areas.
+    """
+    shared = [common_rounds(curves) for curves in of_entries]
+    counts = Counter(rounds for rounds in shared if len(rounds) > 2) or Counter(shared)
+    at = max(sorted(counts), key=lambda rounds: (counts[rounds], len(rounds)), default=())
+    found: list[tuple[float | None, float | None, float | None, int | None]] = []
+    for curves, rounds in zip(of_entries, shared, strict=True):
+        if not curves or not {*at} <= {*rounds}:
+            found.append((None, None, None, None))
+            continue
+        known = [curve.at(at) for curve in curves]
+        there = [] if reach is None else [r for curve in known if (r := reached(curve, reach))]
+        whole = there if len(there) == len(known) else []
+        found.append(
+            (
+                mean([size for curve in known if (size := area(curve)) is not None]),
+                mean([done for done, _ in whole]),
+                mean([sent / 1e9 for _, sent in whole]),
+                None if reach is None else len(there),
+            )
+        )
+    return found
 
 
 def area(curve: Curve) -> float | None:

@@ -8,10 +8,12 @@ order, so that nothing but the folder's name says what they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import DataConfig
-from fedbench.bench.results.store.row import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _BY_FOLDER = ("1", "2", "3")
 """Benchmark versions whose rows are known by the name of the folder."""
@@ -23,18 +25,18 @@ def dataset_name(name: str) -> str:
     return last.lower().replace("-", "").replace("_", "")
 
 
-def known_name(row: Row) -> str | None:
+def known_name(row: Any) -> str | None:
     """Return the name of a row's data set as `dataset_name` spells it; None for unknown content."""
     if ":" not in row.dataset or row.benchmark_version in _BY_FOLDER:
         return dataset_name(row.dataset)
     return None
 
 
-def is_on(row: Row, dataset: str) -> bool:
+def is_on(row: Any, dataset: str) -> bool:
     """True if a row is on a data set.
 
     Args:
-        row: any row.
+        row: any row, or one of a frame.
         dataset: name of a content, in any spelling; or `hub:PATH` and the like, which stands for
             what lay in a folder of that name.
     """
@@ -44,35 +46,26 @@ def is_on(row: Row, dataset: str) -> bool:
     return _label(dataset) in (row.dataset, _label(given))
 
 
-def on_dataset(rows: Iterable[Row], dataset: str) -> list[Row]:
+def on_dataset(frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
     """Return the rows on a data set, and those on the same images under another name.
 
     Args:
-        rows: any rows.
+        frame: any rows.
         dataset: see `is_on`.
     """
-    rows = list(rows)
-    revisions = {row.dataset_revision for row in rows if is_on(row, dataset)}
-    return [row for row in rows if row.dataset_revision in revisions]
+    named = frame[["dataset", "benchmark_version", "config_json"]].itertuples(index=False)
+    there = frame.dataset_revision[[is_on(row, dataset) for row in named]]
+    return frame[frame.dataset_revision.isin(there.unique())]
 
 
 def _label(name: str) -> str:
     return DataConfig(name=name).public_name
 
 
-def named_by_content(rows: Iterable[Row]) -> list[Row]:
+def named_by_content(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with one name for each revision: a known one, else the first label."""
-    rows = list(rows)
-    names: dict[str, str] = {}
-    for row in rows:
-        names[row.dataset_revision] = min(
-            names.get(row.dataset_revision, row.dataset),
-            row.dataset,
-            key=lambda name: (":" in name, name),
-        )
-    return [
-        row
-        if row.dataset == (name := names[row.dataset_revision])
-        else row.model_copy(update={"dataset": name})
-        for row in rows
-    ]
+    pairs = frame[["dataset_revision", "dataset"]].drop_duplicates()
+    pairs["label"] = pairs.dataset.str.contains(":")
+    first = pairs.sort_values(["label", "dataset"]).drop_duplicates("dataset_revision")
+    names = first.set_index("dataset_revision").dataset
+    return frame.assign(dataset=frame.dataset_revision.map(names))

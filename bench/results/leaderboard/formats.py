@@ -6,8 +6,6 @@ LaTeX have percent, MB and minutes. Equal rows give equal text, except for the m
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +19,10 @@ from fedbench.bench.results.leaderboard.across_cells import (
     CellComparison,
     MethodOverCells,
 )
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.lines import Group, Line
-from fedbench.bench.results.leaderboard.power import Standing, power
+from fedbench.bench.results.leaderboard.power import Standing
 from fedbench.bench.system.text import markdown, single_line
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ UNEVEN_CURVES = (
 )
 
 _EMPTY = ("rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds")
-"""Columns of machine formats without any line."""
+"""Columns of machine formats without any entry."""
 _PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
 """Fields of a published number that machine formats have as columns."""
 
@@ -199,99 +197,100 @@ def _footer(comparison: CellComparison) -> str:
     return f"{cells}: {verdict}, Nemenyi critical difference {comparison.critical_difference:.2f}"
 
 
-def plain_cells(line: Line, standing: Standing) -> dict[str, str]:
+def plain_cells(entry: Any) -> dict[str, str]:
     """Return a line as text by column heading; empty where nothing was measured.
 
     Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
     gives its value.
 
     Args:
-        line: of a group.
-        standing: its place in the group, of which the column `best` has the mark.
+        entry: of a group.
     """
-    percent = is_accuracy(line.metric)
+    percent = is_accuracy(entry.metric)
     cells = {
-        "rank": "" if line.rank is None else str(line.rank),
-        "method": line.label,
-        heading(line.metric): _spread(line, percent),
-        "best": MARKS[standing],
-        "ties": line.ties or "",
-        "seeds": str(line.n_seeds),
-        "gain": number(line.gain, percent, signed=True),
+        "rank": "" if entry.rank is None else str(entry.rank),
+        "method": entry.label,
+        heading(entry.metric): _spread(entry, percent),
+        "best": MARKS[entry.standing],
+        "ties": entry.ties or "",
+        "seeds": str(entry.n_seeds),
+        "gain": number(entry.gain, percent, signed=True),
     }
     cells["local %"] = ""
-    if line.local_acc_mean is not None and not line.metric.endswith("_local_acc"):
-        cells["local %"] = number(line.local_acc_mean, True)
-        if line.local_acc_std is not None:
-            cells["local %"] += f" (sd {number(line.local_acc_std, True)})"
+    if entry.local_acc_mean is not None and not entry.metric.endswith("_local_acc"):
+        cells["local %"] = number(entry.local_acc_mean, True)
+        if entry.local_acc_std is not None:
+            cells["local %"] += f" (sd {number(entry.local_acc_std, True)})"
     others = {
-        "linear_acc": line.linear_acc_mean,
-        "knn_acc": line.knn_acc_mean,
-        "objective": line.objective_mean,
+        "linear_acc": entry.linear_acc_mean,
+        "knn_acc": entry.knn_acc_mean,
+        "objective": entry.objective_mean,
     }
     for metric, value in others.items():
-        if metric != line.metric:
+        if metric != entry.metric:
             cells[heading(metric)] = number(value, metric != "objective")
-    cells["area %"] = number(line.area, True)
-    cells["rounds to"] = _count(line.rounds_to_reach, line)
-    cells["GB to"] = _count(line.gb_to_reach, line)
-    cells["MB up"], cells["MB down"] = _short(line.mb_up), _short(line.mb_down)
-    per_gb = None if line.per_gb is None else line.per_gb * (100 if percent else 1)
+    cells["area %"] = number(entry.area, True)
+    cells["rounds to"] = _count(entry.rounds_to_reach, entry)
+    cells["GB to"] = _count(entry.gb_to_reach, entry)
+    cells["MB up"], cells["MB down"] = _short(entry.mb_up), _short(entry.mb_down)
+    per_gb = None if entry.per_gb is None else entry.per_gb * (100 if percent else 1)
     cells["% / GB" if percent else "per GB"] = _short(per_gb)
     cells["minutes"] = ""
-    if line.minutes is not None:
-        cells["minutes"] = f"{line.minutes:.1f}" if line.minutes >= 0.1 else f"{line.minutes:.2f}"
+    if entry.minutes is not None:
+        cells["minutes"] = (
+            f"{entry.minutes:.1f}" if entry.minutes >= 0.1 else f"{entry.minutes:.2f}"
+        )
     cells["published"] = ""
-    if line.published is not None:
-        cells["published"] = number(line.published.value, percent)
-        if line.difference is not None:
-            cells["published"] += f" ({number(line.difference, percent, signed=True)})"
-    cells["notes"] = ", ".join(_notes(line))
+    if entry.published is not None:
+        cells["published"] = number(entry.published.value, percent)
+        if entry.difference is not None:
+            cells["published"] += f" ({number(entry.difference, percent, signed=True)})"
+    cells["notes"] = ", ".join(_notes(entry))
     return cells
 
 
-def _count(value: float | None, line: Line) -> str:
+def _count(value: float | None, entry: Any) -> str:
     """Rounds or GB to the accuracy asked for, or the number of seeds if not all got there."""
-    if line.num_reached is None or not line.n_seeds:
+    if entry.num_reached is None or not entry.n_seeds:
         return ""
-    return f"{value:.3g}" if value is not None else f"{line.num_reached} of {line.n_seeds} seeds"
+    return f"{value:.3g}" if value is not None else f"{entry.num_reached} of {entry.n_seeds} seeds"
 
 
-def _notes(line: Line) -> list[str]:
+def _notes(entry: Any) -> list[str]:
     """Caveats of a line: failures, collapse, no gain, tuning, privacy, replicas, few seeds."""
     notes = []
-    if line.num_diverged:
-        notes.append(f"{line.num_diverged} diverged")
-    if line.num_failed:
-        notes.append(f"{line.num_failed} failed")
-    if line.collapsed:
+    if entry.num_diverged:
+        notes.append(f"{entry.num_diverged} diverged")
+    if entry.num_failed:
+        notes.append(f"{entry.num_failed} failed")
+    if entry.collapsed:
         notes.append("collapsed")
-    elif line.contracted:
+    elif entry.contracted:
         notes.append("shrunk")
-    terms = f" ({', '.join(line.at_chance)})"
-    notes += _marks(line.num_at_chance, line.n_seeds, line.minimises_objective, terms)
-    if line.unmoved:
+    terms = f" ({', '.join(entry.at_chance)})"
+    notes += _marks(entry.num_at_chance, entry.n_seeds, entry.minimises_objective, terms)
+    if entry.unmoved:
         notes.append("no weight moved")
-    if line.gain is not None and needed(line.metric).score(line.gain) <= 0:
+    if entry.gain is not None and needed(entry.metric).score(entry.gain) <= 0:
         notes.append("not above random init")
-    if line.tuned:
-        place = "" if line.tuned_on is None else f" on {line.tuned_on}"
-        known = f"tuned in {line.tune_runs} runs{place}"
-        notes.append("said to be tuned" if line.tune_runs is None else known)
-    if line.selection == "oracle":
+    if entry.tuned:
+        place = "" if entry.tuned_on is None else f" on {entry.tuned_on}"
+        known = f"tuned in {entry.tune_runs} runs{place}"
+        notes.append("said to be tuned" if entry.tune_runs is None else known)
+    if entry.selection == "oracle":
         notes.append("tuned with labels, not ranked")
-    if line.epsilon is not None:
-        notes.append(f"ε {line.epsilon:.3g} for {line.epsilon_of}")
-    if line.revealing_messages:
+    if entry.epsilon is not None:
+        notes.append(f"ε {entry.epsilon:.3g} for {entry.epsilon_of}")
+    if entry.revealing_messages:
         notes.append("shows single images")
-    if line.replica_spread is not None:
-        spread = number(line.replica_spread, is_accuracy(line.metric))
-        runs = "replica" if line.num_replicas == 1 else "replicas"
-        notes.append(f"{line.num_replicas} {runs}, spread {spread}")
-    if 0 < line.n_seeds < 3:
+    if entry.replica_spread is not None:
+        spread = number(entry.replica_spread, is_accuracy(entry.metric))
+        runs = "replica" if entry.num_replicas == 1 else "replicas"
+        notes.append(f"{entry.num_replicas} {runs}, spread {spread}")
+    if 0 < entry.n_seeds < 3:
         notes.append("descriptive")
-    if line.reproduced:
-        notes.append(f"reproduced by {line.reproduced}")
+    if entry.reproduced:
+        notes.append(f"reproduced by {entry.reproduced}")
     return notes
 
 
@@ -306,23 +305,18 @@ def to_csv(board: Leaderboard) -> str:
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    records = [
-        {name: _csv(value) for name, value in _flat(record).items()}
-        for record in board.to_dict()["rows"]
-    ]
-    names = list(dict.fromkeys(name for record in records for name in record)) or _EMPTY
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()
+    table = to_frame(board)
+    for name in ("seeds", "values", "row_ids"):
+        if name in table:
+            table[name] = [" ".join(map(str, each)) for each in table[name]]
+    return table.map(_csv).to_csv(index=False, lineterminator="\n")
 
 
 def to_frame(board: Leaderboard) -> pd.DataFrame:
     """Return the rows of `to_csv` as a DataFrame; seeds and values stay lists."""
     import pandas as pd
 
-    records = [_flat(record, join=False) for record in board.to_dict()["rows"]]
+    records = [_flat(record) for record in board.to_dict()["rows"]]
     return pd.DataFrame.from_records(records, columns=None if records else _EMPTY)
 
 
@@ -393,28 +387,25 @@ def group_table(
         ids: see `tables`.
         usual: see `across_table`.
     """
-    standings = power(group.lines).standings
-    rows = [
-        plain_cells(line, standing) for line, standing in zip(group.lines, standings, strict=True)
-    ]
+    rows = [*map(plain_cells, group.entries)]
     always = {"rank", "method", "seeds"}
     header = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
     if ids is not None:
         header.insert(header.index("method") + 1, "run ids")
-        for row, line in zip(rows, group.lines, strict=True):
-            row["run ids"] = ", ".join(ids[identity] for identity in line.row_ids)
-    metric = heading(group.lines[0].metric)
+        for row, entry in zip(rows, group.entries, strict=True):
+            row["run ids"] = ", ".join(ids[identity] for identity in entry.row_ids)
+    metric = heading(group.entries[0].metric)
     return TextTable(
         title=group.title,
         header=header,
         rows=[[row[name] for name in header] for row in rows],
-        best=[MARKS[standing] == "*" for standing in standings],
+        best=[MARKS[standing] == "*" for standing in group.frame.standing],
         column=header.index(metric) if metric in header else header.index("method"),
         footer="; ".join(
             [UNEQUAL_BUDGETS] * group.unequal_budgets
             + [UNEVEN_CURVES] * group.uneven_curves
-            + [_NO_TEST] * _is_untested(group.lines)
-            + _left_out(group.lines, usual)
+            + [_NO_TEST] * _is_untested(group.entries)
+            + _left_out(group.entries, usual)
         ),
     )
 
@@ -423,13 +414,13 @@ def _not_listed(count: int) -> str:
     return f"not listed: {count} line{'s' * (count > 1)} of one cell only" if count else ""
 
 
-def _is_untested(lines: Sequence[Line]) -> bool:
+def _is_untested(entries: Sequence[Any]) -> bool:
     """Return True if the first line has too few seeds to be tested against, and another has not."""
-    return lines[0].n_seeds < 3 and any(line.n_seeds >= 3 for line in lines)
+    return entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
 
 
-def _left_out(lines: Sequence[Line | MethodOverCells], usual: Usual | None) -> list[str]:
-    times = Counter(line.method for line in lines)
+def _left_out(entries: Sequence[Any], usual: Usual | None) -> list[str]:
+    times = Counter(entry.method for entry in entries)
     return [
         f"{method} has {', '.join(parts)} unless stated otherwise"
         for method, parts in (usual or {}).items()
@@ -437,20 +428,20 @@ def _left_out(lines: Sequence[Line | MethodOverCells], usual: Usual | None) -> l
     ]
 
 
-def _spread(line: Line, percent: bool) -> str:
-    if line.mean is None:
+def _spread(entry: Any, percent: bool) -> str:
+    if entry.mean is None:
         return ""
-    if line.ci95_low is not None and line.ci95_high is not None:
-        half = (line.ci95_high - line.ci95_low) / 2
+    if entry.ci95_low is not None and entry.ci95_high is not None:
+        half = (entry.ci95_high - entry.ci95_low) / 2
         # One decimal, or as many as leave the interval a digit: 39.4 ± 0.6, 39.42 ± 0.03.
         scaled = half * 100 if percent else half
         first = 1 if percent else 3
         digits = next((d for d in range(first, 5) if round(scaled, d) > 0), first)
-        mean = round(line.mean * 100, 9) if percent else line.mean
+        mean = round(entry.mean * 100, 9) if percent else entry.mean
         return f"{mean:.{digits}f} ± {scaled:.{digits}f}"
-    text = number(line.mean, percent)
-    if line.n_seeds > 1:
-        text += f" ({', '.join(number(value, percent) for value in line.values)})"
+    text = number(entry.mean, percent)
+    if entry.n_seeds > 1:
+        text += f" ({', '.join(number(value, percent) for value in entry.values)})"
     return text
 
 
@@ -460,11 +451,8 @@ def _short(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _flat(record: dict[str, Any], *, join: bool = True) -> dict[str, Any]:
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
     flat = {key: value for key, value in record.items() if key != "published"}
-    if join:
-        for key in ("seeds", "values", "row_ids"):
-            flat[key] = " ".join(map(str, flat[key]))
     cell = record["published"] or {}
     for name in _PUBLISHED:
         flat["published" if name == "value" else f"published_{name}"] = cell.get(name)

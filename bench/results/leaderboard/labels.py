@@ -1,49 +1,52 @@
-"""Names of lines in tables and charts: a method, and what tells its configurations apart.
+"""Names of entries in tables and charts: a method, and what tells its configurations apart.
 
 A configuration has one name in all classes of a board, so that charts can join its points. Where
-no class has two lines of a method, the method is the name, however its hyperparameters differ
-between classes: values that were tuned for each class are one contender.
+no class has two entries of a method, the method is the name, however its hyperparameters differ
+between classes: values that were tuned for each class are one entry over them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.results.leaderboard.comparability import as_text, differing
-from fedbench.bench.results.leaderboard.lines import Group, Line
 from fedbench.bench.system.identity import canonical_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Usual = Mapping[str, tuple[str, ...]]
 """By method, the values that most of its configurations share and its labels leave out."""
 
 
-def labelled(groups: Sequence[Group]) -> tuple[tuple[Group, ...], Usual]:
-    """Return the groups with the names of their lines, and what labels leave out.
+def labelled(entries: pd.DataFrame) -> tuple[pd.DataFrame, Usual]:
+    """Return the entries of all classes with their names, and what labels leave out.
 
     A label has, by its last name, each hyperparameter in which configurations of the method
-    differ, but for a value that more than half of them share; `variant` has all.
+    differ, but for a value that more than half of them share; `variant` has all. `joined_by` is
+    what entries of a method have in common that are one over the classes.
     """
-    counts = Counter((at, line.method) for at, group in enumerate(groups) for line in group.lines)
-    several = {method for (_, method), number in counts.items() if number > 1}
+    counts = entries.groupby(["class_id", "method"]).size()
+    several = {*counts[counts > 1].index.get_level_values("method")}
     configs: dict[str, dict[str, Mapping[str, Any]]] = {method: {} for method in sorted(several)}
-    for group in groups:
-        for line in group.lines:
-            if line.method in several:
-                configs[line.method].setdefault(line.settings_id, line.hyperparameters)
-    parts = {method: _parts(by_id) for method, by_id in configs.items()}
-
-    def named(line: Line) -> Line:
-        if line.method not in several:
-            return line
-        whole, part = parts[line.method][0][line.settings_id]
-        label = f"{line.method} ({part})" if part else line.method
-        return replace(line, variant=whole, label=label, joined_by=line.settings_id)
-
-    usual = {method: left_out for method, (_, left_out) in parts.items() if left_out}
-    return tuple(replace(g, lines=tuple(map(named, g.lines))) for g in groups), usual
+    keys = [*zip(entries.method, entries.settings_id, strict=True)]
+    for (method, identity), values in zip(keys, entries.hyperparameters, strict=True):
+        if method in several:
+            configs[method][identity] = values
+    usual: dict[str, tuple[str, ...]] = {}
+    names: dict[tuple[str, str], tuple[str, str, str]] = {}
+    for method, of_method in configs.items():
+        parts, left_out = _parts(of_method)
+        for identity, (whole, part) in parts.items():
+            label = f"{method} ({part})" if part else method
+            names[method, identity] = whole, label, identity
+        if left_out:
+            usual[method] = left_out
+    found = zip(*(names.get(key, ("", key[0], "")) for key in keys), strict=True)
+    columns = dict(zip(("variant", "label", "joined_by"), map(list, found), strict=True))
+    return entries.assign(**columns), usual
 
 
 def _parts(

@@ -1,8 +1,8 @@
-"""Standing of each line beside the first of its class, and the differences that its seeds show.
+"""Standing of each entry beside the first of its class, and the differences that seeds show.
 
-A test that rejects nothing may lack the seeds to reject anything. A line that it does not tell from
-the first counts as unclear, and not as alike, if no line of the class is told from the first, or if
-it or a better placed line differs but for the adjustment to the number of tests.
+A test that rejects nothing may lack the seeds to reject anything. An entry that it does not tell
+from the first counts as unclear, and not as alike, if no entry of the class is told from the first,
+or if it or a better placed entry differs but for the adjustment to the number of tests.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.metrics import is_accuracy
-from fedbench.bench.results.leaderboard.lines import Line, separation
+from fedbench.bench.results.leaderboard.separation import Separation
 from fedbench.bench.results.leaderboard.statistics import LEVEL
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Standing(StrEnum):
-    """Place of a line beside the first of its class."""
+    """Place of an entry beside the first of its class."""
 
-    FIRST = "first"  # and the test tells some other line from it
+    FIRST = "first"  # and the test tells some other entry from it
     ALIKE = "alike"  # no sign of a difference from the first, here or better placed
     UNCLEAR = "unclear"  # not told from the first, for want of seeds
     WORSE = "worse"  # told from the first, or diverged
@@ -31,16 +35,14 @@ class Power:
     """Reach of the test of a class.
 
     Attributes:
-        standings: one per line.
-        num_tested: lines that were tested against the first.
-        num_told: lines that the test tells from it.
-        num_seeds: of the tested lines, the fewest and the most.
+        num_tested: entries that were tested against the first.
+        num_told: entries that the test tells from it.
+        num_seeds: of the tested entries, the fewest and the most.
         detectable: smallest difference to the first that the test finds with probability 0.8,
-            least and most of the tested lines.
+            least and most of the tested entries.
         note: the same as a sentence.
     """
 
-    standings: tuple[Standing, ...]
     num_tested: int
     num_told: int
     num_seeds: tuple[int, int] | None
@@ -48,39 +50,71 @@ class Power:
     note: str
 
 
-def power(lines: Sequence[Line]) -> Power:
-    """Return the standings of the lines of a class, which are in the order of their ranks."""
-    tested = {i: line for i, line in enumerate(lines) if line.p_best is not None}
-    if not tested:
-        note = (
-            "" if len(lines) < 2 else "Not tested: fewer than 3 seeds of the first or the others."
-        )
-        return Power(tuple(_untested(line) for line in lines), 0, 0, None, None, note)
-    tests = separation(lines)
-    differ = [i for i in tested if tests.p(0, i) <= LEVEL]
-    num_told = sum(not line.best for line in tested.values())
-    limit = min(differ) if num_told else 0  # of the lines that are alike
-    standings = tuple(_standing(line, index, limit) for index, line in enumerate(lines))
-    sizes = [line.detectable or 0.0 for line in tested.values()]
-    detectable = (min(sizes), max(sizes))
-    counts = [lines[i].n_seeds for i in (0, *tested)]
-    seeds = (min(counts), max(counts))
+def tested(frame: pd.DataFrame) -> tuple[pd.DataFrame, Power]:
+    """Return the ranked entries of a class with the tests between them, and what these can show.
+
+    Columns `ties`, `best`, `p_best`, `detectable` and `standing` are added.
+    """
+    entries: list[Any] = [*frame.itertuples(index=False, name="Entry")]
+    tests = Separation(
+        {
+            i: entry.values
+            for i, entry in enumerate(entries)
+            if entry.rank is not None and not entry.num_diverged
+        }
+    )
+    letters, others = tests.groups(), tests.places[1:]
+    p: dict[int, float] = {}
+    if 0 in letters and others:
+        p = tests.adjusted(0, others)
+    found = {i: tests.detectable(0, i, len(others)) for i in p}
+    best: list[bool | None] = [
+        False if entry.num_diverged and p else p[i] > LEVEL if i in p else None
+        for i, entry in enumerate(entries)
+    ]
+    num_told = sum(p[i] <= LEVEL for i in p)
+    limit = 0  # of the entries that are alike
+    if num_told:
+        limit = min(i for i in p if tests.p(0, i) <= LEVEL)
+    if p:
+        best[0] = True
+    standings = [
+        _standing(entry.num_diverged, best[i], i, limit) for i, entry in enumerate(entries)
+    ]
+    columns: dict[str, list[Any]] = {
+        "ties": [letters.get(i) for i in range(len(entries))],
+        "best": best,
+        "p_best": [p.get(i) for i in range(len(entries))],
+        "detectable": [found.get(i) for i in range(len(entries))],
+        "standing": [str(standing) for standing in standings],
+    }
+    frame = frame.astype(object).assign(
+        **{name: _objects(frame, values) for name, values in columns.items()}
+    )
+    if not p:
+        few = "Not tested: fewer than 3 seeds of the first or the others."
+        note = "" if len(entries) < 2 else few
+        return frame, Power(0, 0, None, None, note)
+    counts = [entries[i].n_seeds for i in (0, *p)]
+    seeds, detectable = (min(counts), max(counts)), (min(found.values()), max(found.values()))
     number = " to ".join(map(str, dict.fromkeys(seeds)))
     test = f"{'Welch' if tests.welch else 't'} test over {number} seeds"
-    note = _note(lines[0], standings, len(tested), num_told, test, detectable)
-    return Power(standings, len(tested), num_told, seeds, detectable, note)
+    note = _note(entries[0], standings, len(p), num_told, test, detectable)
+    return frame, Power(len(p), num_told, seeds, detectable, note)
 
 
-def _untested(line: Line) -> Standing:
-    return Standing.WORSE if line.num_diverged else Standing.UNTESTED
+def _objects(frame: pd.DataFrame, values: Sequence[Any]) -> pd.Series[Any]:
+    import pandas as pd
+
+    return pd.Series(values, index=frame.index, dtype=object)
 
 
-def _standing(line: Line, index: int, limit: int) -> Standing:
-    if line.num_diverged:
+def _standing(diverged: int, best: bool | None, index: int, limit: int) -> Standing:
+    if diverged:
         return Standing.WORSE
-    if index and line.p_best is None:
+    if best is None:
         return Standing.UNTESTED
-    if index and not line.best:
+    if not best:
         return Standing.WORSE
     if index >= limit:
         return Standing.UNCLEAR
@@ -88,7 +122,7 @@ def _standing(line: Line, index: int, limit: int) -> Standing:
 
 
 def _note(
-    first: Line,
+    first: Any,
     standings: Sequence[Standing],
     num_tested: int,
     num_told: int,

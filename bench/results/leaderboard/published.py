@@ -18,10 +18,10 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from fedbench.bench.results.leaderboard.comparability import SETTING, settings_of
 from fedbench.bench.results.leaderboard.data_names import known_name
 from fedbench.bench.results.leaderboard.statistics import rounded
-from fedbench.bench.results.store.row import PaperCell, Row
+from fedbench.bench.results.store.row import PaperCell
+from fedbench.bench.results.store.settings import SETTING
 from fedbench.bench.system.identity import content_id
 
 _CLASS = ("paper", "dataset", "setting", "metric", *SETTING, "probe")
@@ -120,22 +120,23 @@ _MEASURED: dict[str, Mapping[str, str]] = {
 """Columns of the tables -> metrics that measure the same, and what to know before comparing."""
 
 
-def published_number(row: Row, metric: str) -> Published | None:
+def published_number(row: Any, metric: str) -> Published | None:
     """Find the printed number for the method of a row in exactly the setting of that row.
 
     Every field of the configuration that the paper fixes has the paper's value; fields that it
     leaves open may have any. A row of an older version that lacks a fixed field has no number.
 
     Args:
-        row: any row; one on a data set whose content is not known has no number.
+        row: any row, or one of a frame; one on a data set whose content is not known has no number.
         metric: column or key of `metrics_json`, for example `linear_acc`.
     """
     dataset = DATASETS.get(known_name(row) or "")
-    config = settings_of(row.config_json)
-    for cell, fixed in _cells_of().get((dataset, row.method), ()):
+    cells = _cells_of().get((dataset, row.method), ())
+    config = json.loads(row.config_json) if cells else {}
+    for cell, fixed in cells:
         note = _MEASURED.get(cell.metric, {}).get(metric)
         if note is not None and all(
-            name in config and config[name] in values for name, values in fixed.items()
+            _holds(config, name.split("."), values) for name, values in fixed.items()
         ):
             return Published(
                 value=cell.value,
@@ -147,6 +148,14 @@ def published_number(row: Row, metric: str) -> Published | None:
                 note="; ".join(filter(None, (note, cell.note))),
             )
     return None
+
+
+def _holds(config: Any, name: Sequence[str], values: Sequence[Any]) -> bool:
+    for part in name:
+        if not isinstance(config, dict) or part not in config:
+            return False
+        config = config[part]
+    return config in values
 
 
 _Fixed = Mapping[str, Sequence[Any]]

@@ -1,8 +1,9 @@
-"""Tests between the lines of a class: which differ, which tie, and what their seeds could show.
+"""Tests between the entries of a class: which differ, which tie, and what their seeds could show.
 
-Two lines are compared unpaired, since seeds have no effect that two methods share. The variance is
-pooled over the lines of the class, or, where Brown and Forsythe's test finds variances unequal,
-each line has its own (Welch). The tests against one line are adjusted for their number by Holm.
+Two entries are compared unpaired, since seeds have no effect that two methods share. The variance
+is pooled over the entries of the class, or, where Brown and Forsythe's test finds variances
+unequal, each entry has its own (Welch). The tests against one entry are adjusted for their number
+by Holm.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from fedbench.bench.results.leaderboard.statistics import (
     LEVEL,
     MIN_FOR_INTERVAL,
+    brown_forsythe_p,
     holm,
     negligible,
     sample_std,
@@ -26,7 +28,7 @@ class Separation:
     """Tests between samples; those of fewer than three values are left out of everything.
 
     Args:
-        samples: the values of each line over its seeds, by the line's place, best first.
+        samples: the values of each entry over its seeds, by its place, best first.
 
     Attributes:
         welch: True if variances are unequal, so that none is pooled.
@@ -34,56 +36,58 @@ class Separation:
 
     def __init__(self, samples: Mapping[int, Sequence[float]]) -> None:
         self._samples = {i: v for i, v in samples.items() if len(v) >= MIN_FOR_INTERVAL}
+        self._means = {i: math.fsum(v) / len(v) for i, v in self._samples.items()}
+        self._largest = {i: max(map(abs, v)) for i, v in self._samples.items()}
         self._variance: dict[int, float] = {}
         self.welch = False
         if len(self._samples) > 1:
-            from scipy.stats import levene
-
             stds = {i: sample_std(v) or 0.0 for i, v in self._samples.items()}
             self._variance = {i: std**2 for i, std in stds.items()}
+            degrees = {i: len(v) - 1 for i, v in self._samples.items()}
+            self._degrees = sum(degrees.values())
+            sums = (self._variance[i] * degrees[i] for i in degrees)
+            self._pooled = math.fsum(sums) / self._degrees
             if not all(negligible(stds[i], v) for i, v in self._samples.items()):
-                p = float(levene(*self._samples.values(), center="median").pvalue)
-                self.welch = p <= LEVEL  # False where it is undefined
+                self.welch = brown_forsythe_p([*self._samples.values()]) <= LEVEL
 
     @property
     def places(self) -> list[int]:
-        """Places of the lines that can be tested."""
+        """Places of the entries that can be tested."""
         return [*self._samples]
 
     def p(self, first: int, other: int) -> float:
-        """Return the two-sided p-value of a difference between two lines, not adjusted."""
-        from scipy.stats import t
+        """Return the two-sided p-value of a difference between two entries, not adjusted."""
+        from scipy.special import stdtr
 
-        x, y = self._samples[first], self._samples[other]
-        difference = math.fsum(x) / len(x) - math.fsum(y) / len(y)
+        difference = self._means[first] - self._means[other]
         error, df = self._error(first, other)
-        if negligible(error, (*x, *y)):
-            return float(negligible(difference, (*x, *y)))
-        return float(2 * t.sf(abs(difference) / error, df))
+        scale = (self._largest[first], self._largest[other])
+        if negligible(error, scale):
+            return float(negligible(difference, scale))
+        return float(2 * stdtr(df, -abs(difference) / error))
 
     def adjusted(self, first: int, others: Sequence[int]) -> dict[int, float]:
-        """Return the p-values of some lines against one, adjusted for their number by Holm."""
+        """Return the p-values of some entries against one, adjusted for their number by Holm."""
         return dict(zip(others, holm([self.p(first, i) for i in others]), strict=True))
 
     def detectable(self, first: int, other: int, tests: int) -> float:
         """Return the smallest difference of means that a test finds with probability 0.8.
 
         Args:
-            first: place of a line.
+            first: place of an entry.
             other: place of another.
             tests: number of tests that share the level, as in the first step of Holm's rule.
         """
-        from scipy.special import nctdtrinc
-        from scipy.stats import t
+        from scipy.special import nctdtrinc, stdtrit
 
         error, df = self._error(first, other)
-        limit = float(t.isf(LEVEL / (2 * tests), df))
+        limit = -float(stdtrit(df, LEVEL / (2 * tests)))
         return error * float(nctdtrinc(df, 1 - POWER, limit))
 
     def groups(self) -> dict[int, str]:
-        """Return a letter for each line: lines that are not told from the first of a group tie.
+        """Return a letter for each entry: entries that are not told from the first of a group tie.
 
-        The best line leads group a, with all that the tests do not tell from it; the best of the
+        The best entry leads group a, with all that the tests do not tell from it; the best of the
         others leads group b, and so on.
         """
         letters: dict[int, str] = {}
@@ -105,9 +109,7 @@ class Separation:
             if total == 0:
                 return 0.0, n + m - 2
             return math.sqrt(total), total**2 / (a**2 / (n - 1) + b**2 / (m - 1))
-        df = sum(len(v) - 1 for v in self._samples.values())
-        pooled = math.fsum(self._variance[i] * (len(v) - 1) for i, v in self._samples.items()) / df
-        return math.sqrt(pooled * (1 / n + 1 / m)), df
+        return math.sqrt(self._pooled * (1 / n + 1 / m)), self._degrees
 
 
 def _letter(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ import pandas as pd
 from fedbench.bench.config import DataConfig
 from fedbench.bench.evaluation.objectives.names import GATE
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
-from fedbench.bench.results.leaderboard.lines import Spent
+from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     pearson,
     pearson_interval,
@@ -216,7 +216,7 @@ def studies(store: Store | Path | str | None = None) -> Studies:
     return Studies(views, store.problems())
 
 
-def spent(store: Store, studies: Collection[str]) -> dict[str, Spent]:
+def spent(store: Store, studies: Iterable[str]) -> dict[str, Spent]:
     """Return runs and data set of each study that the store has and that ended.
 
     An unreadable study is left out: `Store.problems` names it.

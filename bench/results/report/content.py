@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
-from fedbench.bench.results.leaderboard.comparability import metric_value
+from fedbench.bench.results.leaderboard.comparability import metric_values
 from fedbench.bench.results.leaderboard.curves import Curve
+from fedbench.bench.results.leaderboard.entries import Group, Spent
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.importance import importances
 from fedbench.bench.results.leaderboard.labels import Usual
-from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
-from fedbench.bench.results.leaderboard.lines import Group, Line, Spent
-from fedbench.bench.results.leaderboard.power import power
+from fedbench.bench.results.leaderboard.leaderboard import (
+    Leaderboard,
+    leaderboard,
+    measured_metrics,
+)
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.statistics import mean
 from fedbench.bench.results.leaderboard.studies import StudyView
@@ -38,6 +41,9 @@ from fedbench.bench.results.report.series import (
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.checksums import parse_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MAX_MAPS = 40
 """Maps on a page, of the first runs; each has a thousand points or so."""
@@ -78,6 +84,8 @@ _RUN_COLUMNS = (
     "started_at",
     "error",
 )
+_COUNTS = ("bytes_up", "bytes_down", "revealing_messages", "peak_memory_bytes")
+"""Those of them that are whole numbers or null."""
 _SORTED_BY = {
     "rank": "rank",
     "seeds": "n_seeds",
@@ -93,7 +101,7 @@ _SORTED_BY = {
     "minutes": "minutes",
     "published": "difference",
 }
-"""Text column of a line to the unrounded number that it shows."""
+"""Text column of an entry to the unrounded number that it shows."""
 
 
 class _Part(BaseModel):
@@ -140,7 +148,7 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
 
 
 def content(
-    rows: Sequence[Row],
+    rows: pd.DataFrame,
     curves: Mapping[str, Curve],
     studies: Sequence[StudyView],
     problems: Sequence[str],
@@ -174,8 +182,8 @@ def content(
         for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
-    specs = {row.method for row in rows} | {study.spec for study in studies}
-    names = {line.label: line.method for b in boards.values() for line in b.lines}
+    specs = {*rows.method} | {study.spec for study in studies}
+    names = {entry.label: entry.method for b in boards.values() for entry in b.entries}
     return {
         "title": title,
         "problems": list(problems),
@@ -191,27 +199,30 @@ def content(
         "partitions": list(partitions),
         "partitions_not_shown": list(partitions_not_shown),
         "geometry": list(geometry),
-        "runs": columns(
-            [
-                dict(row)
-                | {"started_at": row.started_at.isoformat(timespec="seconds")}
-                | {"at_chance": ", ".join((marked or {}).get(row.row_id, NO_MARKS).at_chance)}
-                for row in rows
-            ],
-            _RUN_COLUMNS,
-        ),
+        "runs": _runs(rows, marked or {}),
         "machines": _machines(rows),
         "studies": [_study(study, (spaces or {}).get(study.study_id, {})) for study in studies],
         "papers": _papers(),
     }
 
 
-def _metrics(rows: Sequence[Row]) -> list[str]:
+def _runs(rows: pd.DataFrame, marked: Mapping[str, Marks]) -> dict[str, Any]:
+    shown = rows.assign(
+        started_at=[at.isoformat(timespec="seconds") for at in rows.started_at],
+        at_chance=[", ".join(marked.get(i, NO_MARKS).at_chance) for i in rows.row_id],
+    )[[*_RUN_COLUMNS]]
+    for name in _COUNTS:
+        shown[name] = shown[name].astype("Int64")
+    shown = shown.astype(object).where(shown.notna(), None)
+    return columns(shown.to_dict("records"), _RUN_COLUMNS)
+
+
+def _metrics(rows: pd.DataFrame) -> list[str]:
     """Return objective and accuracies that rows have, those that judge by labels first."""
-    further = {name for row in rows for name in json.loads(row.metrics_json or "{}")}
-    others = {m for m in further if is_accuracy(m) and not m.startswith("untrained_")}
+    further = measured_metrics(rows)
+    others = [m for m in further if is_accuracy(m) and not m.startswith("untrained_")]
     names = dict.fromkeys([*main_metrics({*FINAL_METRICS, *further}), *sorted(others)])
-    there = [m for m in names if any(metric_value(row, m) is not None for row in rows)]
+    there = [m for m in names if metric_values(rows, m).notna().any()]
     return sorted(there, key=lambda name: name == "objective")
 
 
@@ -230,10 +241,10 @@ def _board(board: Leaderboard) -> dict[str, Any]:
 
 
 def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
-    """Return the lines' names for the rows of the heatmap: by mean rank, else as in the groups."""
+    """Return names of entries for the rows of the heatmap: by mean rank, else as in groups."""
     whole = [c for c in across if len(c.values) == len(board.groups)]
     ranked = [e.label for c in whole for e in c.entrants if e.mean_rank is not None]
-    return list(dict.fromkeys([*ranked, *(line.label for line in board.lines)]))
+    return list(dict.fromkeys([*ranked, *(entry.label for entry in board.entries)]))
 
 
 def _across(comparison: CellComparison, usual: Usual) -> dict[str, Any]:
@@ -247,53 +258,55 @@ def _across(comparison: CellComparison, usual: Usual) -> dict[str, Any]:
 
 
 def _group(group: Group, usual: Usual) -> dict[str, Any]:
-    table, strength = group_table(group, usual=usual), power(group.lines)
+    table = group_table(group, usual=usual)
     return {
         "title": table.title,
         "note": table.footer,
-        "power": strength.note,
+        "power": group.power.note,
         "header": list(table.header),
-        "standings": list(strength.standings),
+        "standings": group.frame.standing.tolist(),
         "rows": [
-            [_cell(line, name, text) for name, text in zip(table.header, cells, strict=True)]
-            for line, cells in zip(group.lines, table.rows, strict=True)
+            [_cell(entry, name, text) for name, text in zip(table.header, cells, strict=True)]
+            for entry, cells in zip(group.entries, table.rows, strict=True)
         ],
-        "points": points_of(group, strength.standings),
+        "points": points_of(group),
     }
 
 
-def _cell(line: Line, name: str, text: str) -> str | list[Any]:
-    if name == heading(line.metric):
-        return [text, line.mean]
+def _cell(entry: Any, name: str, text: str) -> str | list[Any]:
+    if name == heading(entry.metric):
+        return [text, entry.mean]
     if name in _SORTED_BY:
-        return [text, getattr(line, _SORTED_BY[name])]
+        return [text, getattr(entry, _SORTED_BY[name])]
     return text
 
 
-def _machines(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _machines(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
     """Hardware and code that runs were made with, and the hours they took."""
-    rows_on: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        env = json.loads(row.env_json or "{}")
-        versions = ", ".join(
-            f"{name} {env[name]}" for name in ("python", "torch", "cuda") if name in env
-        )
-        key = (row.hardware or "", row.device or "", f"fedbench {row.package_version}", versions)
-        rows_on.setdefault(key, []).append(row)
-    return [
-        {
-            "hardware": key[0],
-            "device": key[1],
-            "code": key[2],
-            "versions": key[3],
-            "runs": len(ran),
-            "hours": sum(row.wall_seconds or 0.0 for row in ran) / 3600,
-            "gb": sum((row.bytes_up or 0) + (row.bytes_down or 0) for row in ran) / 1e9,
-            "first": min(row.started_at for row in ran).isoformat(timespec="seconds"),
-            "last": max(row.finished_at for row in ran).isoformat(timespec="seconds"),
-        }
-        for key, ran in sorted(rows_on.items())
-    ]
+    on = rows.assign(
+        hardware=rows.hardware.fillna(""),
+        device=rows.device.fillna(""),
+        code="fedbench " + rows.package_version,
+        versions=[_versions(text) for text in rows.env_json.fillna("{}")],
+        sent=rows.bytes_up.fillna(0) + rows.bytes_down.fillna(0),
+    )
+    by = ["hardware", "device", "code", "versions"]
+    found = on.groupby(by).agg(
+        runs=("row_id", "size"),
+        hours=("wall_seconds", "sum"),
+        gb=("sent", "sum"),
+        first=("started_at", "min"),
+        last=("finished_at", "max"),
+    )
+    found["hours"], found["gb"] = found.hours / 3600, found.gb / 1e9
+    for name in ("first", "last"):
+        found[name] = [at.isoformat(timespec="seconds") for at in found[name]]
+    return found.reset_index().to_dict("records")
+
+
+def _versions(env_json: str) -> str:
+    env = json.loads(env_json)
+    return ", ".join(f"{name} {env[name]}" for name in ("python", "torch", "cuda") if name in env)
 
 
 def _study(study: StudyView, space: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.text import single_line, visible_json
 
 if TYPE_CHECKING:
-    from fedbench.bench.results.leaderboard.lines import Spent
+    from fedbench.bench.results.leaderboard.entries import Spent
     from fedbench.bench.results.store.store import Store
 
 _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "table.js", "figure.js", "charts.js", "page.js")
@@ -77,14 +77,20 @@ def write_report(
     from fedbench.bench.results.report.content import content, geometries
     from fedbench.bench.results.report.partitions import partitions
 
-    rows = store.rows()
+    frame = store.frame()
     if row_ids is not None:
-        rows = [row for row in rows if row.row_id in row_ids]
+        frame = frame[frame.row_id.isin(row_ids)]
     if dataset is not None:
-        rows = on_dataset(rows, dataset)
-        if not rows:
-            raise StoreError(why_empty(store.rows(), dataset=dataset, grid=None))
-    rows = named_by_content(rows)
+        frame = on_dataset(frame, dataset)
+        if frame.empty:
+            raise StoreError(why_empty(store.frame(), dataset=dataset, grid=None))
+    frame = named_by_content(frame)
+    names = dict(zip(frame.row_id, frame.dataset, strict=True))
+    rows = [
+        row.model_copy(update={"dataset": names[row.row_id]})
+        for row in store.rows()
+        if row.row_id in names
+    ]
     curves, unreadable = load_curves(store, rows)
     marked = marks(store, rows)
     geometry, torn = geometries(store, rows)
@@ -93,7 +99,7 @@ def write_report(
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
     by_client, not_known = partitions(rows, data_dir)
     shown = content(
-        rows,
+        frame,
         curves,
         views,
         problems,

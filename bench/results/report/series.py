@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.comparability import (
-    Meaning,
-    class_id,
     classes,
-    contender,
-    metric_value,
+    measured_alike,
+    metric_values,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.lines import Group
 from fedbench.bench.results.leaderboard.statistics import pareto_front, summarize
 from fedbench.bench.results.leaderboard.studies import correlate
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.identity import content_id
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NUM_COLOURS, NUM_SYMBOLS = 8, 7
 """Colours and symbols of the page; 56 names have a pair of their own."""
 
 
-def columns(records: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
+def columns(records: Sequence[Mapping[Any, Any]], names: Iterable[str]) -> dict[str, Any]:
     """Return records by column; texts that repeat are stored once: `{"d": texts, "i": places}`."""
     by_name: dict[str, Any] = {}
     for name in names:
@@ -81,43 +81,33 @@ def short_titles(groups: Sequence[Group]) -> list[str]:
     return [" · ".join(p for p in each if p not in shared) or each[0] for each in parts]
 
 
-def points_of(group: Group, standings: Sequence[str]) -> dict[str, Any]:
-    """Return the lines of a group for charts, with the Pareto fronts over bytes and minutes."""
-    scores = [
-        None if line.mean is None else needed(line.metric).score(line.mean) for line in group.lines
-    ]
-    fronts = {
-        name: pareto_front([getattr(line, name) for line in group.lines], scores)
-        for name in ("mb_up_down", "minutes")
-    }
-    return columns(
-        [
-            {
-                "name": line.label,
-                "rank": line.rank,
-                "mean": line.mean,
-                "low": line.ci95_low,
-                "high": line.ci95_high,
-                "values": list(line.values),
-                "untrained": line.untrained_mean,
-                "gain": line.gain,
-                "mb": line.mb_up_down,
-                "minutes": line.minutes,
-                "front_mb": fronts["mb_up_down"][index],
-                "front_minutes": fronts["minutes"][index],
-                "diverged": line.num_diverged,
-                "standing": standings[index],
-            }
-            for index, line in enumerate(group.lines)
-        ],
-        _POINT,
-    )
+def points_of(group: Group) -> dict[str, Any]:
+    """Return the entries of a group for charts, with the Pareto fronts over bytes and minutes."""
+    score = needed(group.entries[0].metric).score
+    scores = [None if mean is None else score(mean) for mean in group.frame["mean"]]
+    points = group.frame.rename(columns=_POINT)
+    for name in ("mb", "minutes"):
+        points[f"front_{name}"] = pareto_front(points[name].tolist(), scores)
+    points["values"] = points["values"].map(list)
+    names = [*_POINT.values(), "front_mb", "front_minutes"]
+    return columns(points[names].to_dict("records"), names)
 
 
-_POINT = (
-    *("name", "rank", "mean", "low", "high", "values", "untrained", "gain", "mb", "minutes"),
-    *("front_mb", "front_minutes", "diverged", "standing"),
-)
+_POINT = {
+    "label": "name",
+    "rank": "rank",
+    "mean": "mean",
+    "ci95_low": "low",
+    "ci95_high": "high",
+    "values": "values",
+    "untrained_mean": "untrained",
+    "gain": "gain",
+    "mb_up_down": "mb",
+    "minutes": "minutes",
+    "num_diverged": "diverged",
+    "standing": "standing",
+}
+"""Columns of entries to the names that charts have for them."""
 
 
 def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
@@ -129,16 +119,16 @@ def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
             continue
         points = [
             {
-                "name": line.label,
+                "name": entry.label,
                 "x": value,
-                "mean": line.mean,
-                "low": line.ci95_low,
-                "high": line.ci95_high,
-                "n": line.n_seeds,
+                "mean": entry.mean,
+                "low": entry.ci95_low,
+                "high": entry.ci95_high,
+                "n": entry.n_seeds,
             }
             for value, class_id in zip(comparison.values, comparison.class_ids, strict=True)
-            for line in groups[class_id].lines
-            if line.mean is not None
+            for entry in groups[class_id].entries
+            if entry.mean is not None
         ]
         seen = [point["name"] for point in points]
         if len({*seen}) < len(seen):
@@ -148,13 +138,13 @@ def sweeps(board: Leaderboard) -> list[dict[str, Any]]:
 
 
 def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
-    """Return the mean of each line over its seeds at every evaluation, with the interval."""
+    """Return the mean of each entry over its seeds at every evaluation, with the interval."""
     points: list[dict[str, Any]] = []
-    for line in group.lines:
-        of_line = [curves[row_id] for row_id in line.curve_ids]
+    for entry in group.entries:
+        of_entry = [curves[row_id] for row_id in entry.curve_ids]
         for metric in CURVE_METRICS:
             at: dict[int, list[tuple[float, int]]] = {}
-            for curve in of_line:
+            for curve in of_entry:
                 for done, sent, value in zip(
                     curve.rounds, curve.num_bytes, getattr(curve, metric), strict=True
                 ):
@@ -164,7 +154,7 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
                 summary = summarize([value for value, _ in pairs])
                 points.append(
                     {
-                        "name": line.label,
+                        "name": entry.label,
                         "metric": metric,
                         "round": done,
                         "gb": sum(sent for _, sent in pairs) / len(pairs) / 1e9,
@@ -177,28 +167,23 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
     return columns(points, points[0] if points else ())
 
 
-def scatter(rows: Sequence[Row], board: Leaderboard) -> dict[str, Any]:
+def scatter(rows: pd.DataFrame, board: Leaderboard) -> dict[str, Any]:
     """Return objective against a board's metric by cell, with correlations by method.
 
     Only rows that measured the objective as most of their class did are shown, and of rows with the
     same training and the same two values one.
     """
-    cells = {
-        group.class_id: i for group, i in zip(board.groups, cell_ids(board.groups), strict=True)
-    }
-    by_cell: dict[str, list[dict[str, Any]]] = {}
-    for keys, members in classes(rows, board.metric):
-        scored = [row for row in members if row.objective is not None]
-        meaning, seen = Meaning([[row] for row in scored], "objective"), set()
-        methods: dict[str, list[tuple[float, float]]] = {}
-        for row in scored:
-            value = metric_value(row, board.metric)
-            point = (contender(row), row.seed, row.objective, value)
-            if value is not None and row in meaning and point not in seen:
-                seen.add(point)
-                methods.setdefault(row.method, []).append((row.objective or 0.0, value))
-        by_cell[cells[class_id(keys)]] = [
+    ids, _ = classes(rows, board.metric)
+    scored = rows.assign(class_id=ids, value=metric_values(rows, board.metric))
+    # Each row counts by itself here, whatever its configuration.
+    alike = measured_alike(scored.assign(entry=range(len(scored))), "objective")
+    scored = scored[alike & scored.objective.notna() & scored.value.notna()]
+    scored = scored.drop_duplicates(["class_id", "entry", "seed", "objective", "value"])
+    return {
+        cell: [
             {"name": method, "points": pairs, **asdict(correlate(board.metric, pairs))}
-            for method, pairs in sorted(methods.items())
+            for method, points in scored[scored.class_id == group.class_id].groupby("method")
+            if (pairs := [*points[["objective", "value"]].itertuples(index=False, name=None)])
         ]
-    return by_cell
+        for group, cell in zip(board.groups, cell_ids(board.groups), strict=True)
+    }

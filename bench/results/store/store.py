@@ -9,7 +9,7 @@ cells/<row_id>/                    checkpoints, curve.parquet and the lock of a 
 cells/<row_id>@<hash>/             the same of a replica
 submissions/<id>.json              manifests of bundles that were added: who submitted which rows
 reproductions/<row_id>/<hash>.json rows that others got when they repeated a run
-leaderboard.parquet                all rows, sorted; derived, may be deleted; makes reading fast
+leaderboard.parquet                all rows, sorted (`frame.py`); may be deleted; makes reading fast
 at-chance.json                     terms of rows' losses that ended at chance; derived likewise
 ```
 
@@ -23,22 +23,16 @@ import logging
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from fedbench.bench.results.store.frame import Frame
 from fedbench.bench.results.store.json_columns import check_study
-from fedbench.bench.results.store.reader import (
-    Reader,
-    list_folder,
-    read_error,
-    same_rows,
-    tables_in,
-)
+from fedbench.bench.results.store.reader import Reader, list_folder, read_error, tables_in
 from fedbench.bench.results.store.released import RELEASE, Points, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
@@ -52,6 +46,9 @@ from fedbench.bench.system.files import (
     file_lock,
     sweep_temporary,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SUBMISSIONS, REPRODUCTIONS = "submissions", "reproductions"
 STORE_VARIABLE = "FEDBENCH_STORE"
@@ -71,8 +68,8 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).expanduser()
-        self._all_rows = self.root / "leaderboard.parquet"
-        self._reader = Reader(self._all_rows)
+        self._reader = Reader()
+        self._all = Frame(self.root / "leaderboard.parquet", self._reader)
         self._swept = False
 
     def require(self) -> Store:
@@ -122,21 +119,17 @@ class Store:
 
         Replicas of a run have its row id; the one that finished first comes first.
         """
-        return [row for _, row in self._named_rows()]
+        return self._all.rows(self._row_paths())
 
-    def _named_rows(self) -> list[tuple[str, Row]]:
-        """The rows, each with the name of its file without the ending."""
-        loaded = self._reader.load_all(self._row_paths(), Row)
-        rows = [(path.stem, row) for path, row in loaded.items() if isinstance(row, Row)]
-        copies = Counter(row.row_id for _, row in rows)
-        # Hashes cost time, and only replicas can be equal in everything before.
-        return sorted(
-            rows,
-            key=lambda named: (
-                *_row_order(named[1]),
-                *(_first_finished(named[1]) if copies[named[1].row_id] > 1 else ()),
-            ),
-        )
+    def frame(self) -> pd.DataFrame:
+        """Return the same rows as a frame, which must not be changed.
+
+        It has the columns of `Row` and `frame.FURTHER`, and one for every further metric. What it
+        took to read is kept for the next time, if the store may be written to.
+        """
+        with suppress(StoreError):
+            self._all.save(self._row_paths, atomic_write_bytes)
+        return self._all.frame(self._row_paths())
 
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
@@ -212,7 +205,8 @@ class Store:
 
     def problems(self) -> list[str]:
         """One line for every file of rows, trials or studies that cannot be read."""
-        loaded: list[Any] = list(self._reader.load_all(self._row_paths(), Row).values())
+        self._all.rows(self._row_paths())
+        loaded: list[Any] = [*self._all.problems]
         for study_id in self.studies():
             loaded += self._reader.load_all(self._trial_paths(study_id), Trial).values()
             try:
@@ -223,18 +217,8 @@ class Store:
 
     def refresh(self) -> Path | None:
         """Bring `leaderboard.parquet` up to date; untouched if it is, None if there are no rows."""
-        path, written = self._all_rows, None
-        while (rows := self._named_rows()) and rows != written:
-            data = self._reader.encode_all(rows, self.root / "rows")
-            try:
-                if path.exists() and same_rows(path.read_bytes(), data):
-                    return path
-            except OSError as cause:
-                raise read_error(path, cause) from cause
-            # List the rows again after a write: another process may have added one meanwhile.
-            self._write(path, data)
-            written = rows
-        return path if rows else None
+        there = self._all.save(self._row_paths, self._write)
+        return self.root / "leaderboard.parquet" if there else None
 
     # Trials and studies
 
@@ -388,7 +372,6 @@ class Store:
     def _write(self, path: Path, data: bytes) -> None:
         self._sweep()
         atomic_write_bytes(path, data)
-        self._reader.forget(path)
 
     def _sweep(self) -> None:
         """Before the first write, remove leftovers of killed writers and of older versions."""
@@ -462,11 +445,6 @@ def _checked(name: str, kind: str) -> str:
     if not _NAME.match(name):
         raise StoreError(f"{kind} {name!r} cannot name a file; use letters, digits and . _ + = @ -")
     return name
-
-
-def _row_order(row: Row) -> tuple[Any, ...]:
-    alpha = math.inf if row.alpha is None else row.alpha
-    return (row.dataset, row.partition, alpha, row.method, row.config_id, row.seed, row.row_id)
 
 
 def _first_finished(row: Row) -> tuple[Any, ...]:

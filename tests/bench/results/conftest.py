@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import RunConfig, config_id, row_id
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
+from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import ROW_SCHEMA, decode_table, read_table
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.identity import canonical_json
 
@@ -46,6 +49,16 @@ def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
         "package_version": "0.1.0",
     }
     return Row(**(base | fields))
+
+
+def rank(rows: Iterable[Row], **options: Any) -> Leaderboard:
+    """Leaderboard of some rows."""
+    return leaderboard(frame_of([*rows]), **options)
+
+
+def rows_in(board: Path) -> list[Row]:
+    """Return the rows in a `leaderboard.parquet`."""
+    return decode_table(read_table(board.read_bytes()).select(ROW_SCHEMA.names), Row)
 
 
 @pytest.fixture(scope="session")

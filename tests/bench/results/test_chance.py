@@ -120,7 +120,7 @@ def test_rows_without_a_mark(store: Store, make_row: Any) -> None:
 
 def test_the_board_shows_them(store: Store, make_row: Any) -> None:
     rows = filled(store, make_row).rows()
-    board = leaderboard(rows, marks=marks(store, rows), published=False)
+    board = leaderboard(store.frame(), marks=marks(store, rows), published=False)
     notes = [dict(zip(t.header, row, strict=True)) for t in tables(board) for row in t.rows]
     assert {line["method"]: line["notes"] for line in notes} == {
         "aligned": "minimises the objective, descriptive",
@@ -129,4 +129,4 @@ def test_the_board_shows_them(store: Store, make_row: Any) -> None:
     records = {row["method"]: row for row in board.to_dict()["rows"]}
     assert records["simclr"]["at_chance"] == ["loss"]
     assert records["aligned"]["minimises_objective"]
-    assert leaderboard(rows, published=False).lines[0].at_chance == ()
+    assert leaderboard(store.frame(), published=False).entries[0].at_chance == ()

@@ -20,10 +20,10 @@ from fedbench.bench.evaluation.objectives.base import Objective, Sums, score_of_
 from fedbench.bench.evaluation.objectives.statistics import Pairs
 from fedbench.bench.evaluation.protocols import Probe
 from fedbench.bench.evaluation.suite import evaluate
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.layout import Layout
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 
@@ -88,8 +88,8 @@ def test_a_foreign_objective_has_heading_direction_and_class(
         )
         for (spec, view), value in values.items()
     ]
-    board = leaderboard(rows, metric="disagreement")
-    found = [[line.method for line in group.lines] for group in board.groups]
+    board = rank(rows, metric="disagreement")
+    found = [[entry.method for entry in group.entries] for group in board.groups]
     assert sorted(found) == [["byol", "simclr"], ["ssd"]]
 
 

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts, open_dataset
@@ -28,6 +27,7 @@ from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pa
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome, work
 from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
+from tests.bench.results.conftest import rank
 
 from .conftest import InOneProcess, KilledError
 
@@ -375,8 +375,8 @@ def test_one_training_serves_all_values_of_an_evaluation_axis(
     sources = [row.measured_from for row in Store(tmp_path).rows()]
     assert sources.count(None) == 2
     assert len({row.training_id for row in Store(tmp_path).rows()}) == 2
-    assert len(leaderboard(Store(tmp_path).rows(), metric="objective").lines) == 2
-    assert len(leaderboard(Store(tmp_path).rows(), metric="knn").groups) == 3
+    assert len(rank(Store(tmp_path).rows(), metric="objective").entries) == 2
+    assert len(rank(Store(tmp_path).rows(), metric="knn").groups) == 3
 
 
 def test_values_that_follow_an_axis_are_recorded(tmp_path: Path, in_one_process: Use) -> None:

@@ -14,9 +14,9 @@ from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, Ru
 from fedbench.bench.config.schema import FederationConfig
 from fedbench.bench.results.leaderboard.curves import Curve, area, curve_of, load_curves, reached
 from fedbench.bench.results.leaderboard.formats import across_table
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
@@ -38,8 +38,8 @@ def test_best_is_whatever_cannot_be_told_from_the_first(make_row: MakeRow) -> No
         *seeds(make_row, "far", far),
         *seeds(make_row, "two-seeds", [0.4, 0.4]),
     ]
-    lines = {line.method: line for line in leaderboard(rows).lines}
-    assert {name: line.best for name, line in lines.items()} == {
+    lines = {entry.method: entry for entry in rank(rows).entries}
+    assert {name: entry.best for name, entry in lines.items()} == {
         "first": True,
         "close": True,
         "far": False,
@@ -58,15 +58,15 @@ def test_best_is_whatever_cannot_be_told_from_the_first(make_row: MakeRow) -> No
 
 def test_nothing_is_best_without_a_test(make_row: MakeRow) -> None:
     rows = [*seeds(make_row, "a", [0.5, 0.6]), *seeds(make_row, "b", [0.1, 0.1])]
-    assert {line.best for line in leaderboard(rows).lines} == {None}
+    assert {entry.best for entry in rank(rows).entries} == {None}
     alone = seeds(make_row, "a", [0.5, 0.6, 0.7])
-    assert leaderboard(alone).lines[0].best is None
+    assert rank(alone).entries[0].best is None
 
 
 def test_a_line_needs_three_seeds_to_be_tested(make_row: MakeRow) -> None:
     rows = [*seeds(make_row, "a", BASE.tolist()), *seeds(make_row, "b", (BASE - 0.1).tolist())]
     half = [row for row in rows if row.method == "a" or row.seed >= 3]
-    assert {line.best for line in leaderboard(half).lines} == {None}
+    assert {entry.best for entry in rank(half).entries} == {None}
 
 
 ALPHAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -89,7 +89,7 @@ def grid(make_row: MakeRow) -> list[Row]:
 
 
 def test_methods_over_alpha(make_row: MakeRow) -> None:
-    (comparison,) = leaderboard(grid(make_row)).across()
+    (comparison,) = rank(grid(make_row)).across()
     assert (comparison.axis, comparison.values, comparison.num_common) == ("alpha", ALPHAS, 6)
     entrants = {entrant.method: entrant for entrant in comparison.entrants}
     a, c, d = entrants["a"], entrants["c"], entrants["d"]
@@ -113,7 +113,7 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
 
 
 def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) -> None:
-    (comparison,) = leaderboard(grid(make_row)).across()
+    (comparison,) = rank(grid(make_row)).across()
     first = comparison.entrants[0]
 
     def cliques(ranks: list[float], difference: float | None) -> tuple[tuple[int, int], ...]:
@@ -128,13 +128,13 @@ def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) ->
 
 def test_few_cells_are_only_described(make_row: MakeRow) -> None:
     rows = [row for row in grid(make_row) if row.alpha in ALPHAS[:3] and row.method != "d"]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert [entrant.mean_rank for entrant in comparison.entrants] == [1, 2, 3]
     assert (comparison.friedman_p, comparison.critical_difference) == (None, None)
     assert {entrant.best for entrant in comparison.entrants} == {None}
     assert "descriptive" in across_table(comparison).footer
     (single,) = {row.alpha for row in rows[:1]}
-    assert leaderboard([row for row in rows if row.alpha == single]).across() == ()
+    assert rank([row for row in rows if row.alpha == single]).across() == ()
 
 
 def test_missing_cells_shrink_the_common_ones(make_row: MakeRow) -> None:
@@ -143,7 +143,7 @@ def test_missing_cells_shrink_the_common_ones(make_row: MakeRow) -> None:
         for row in grid(make_row)
         if row.method != "d" and (row.method, row.alpha) not in {("a", 0.1), ("b", 1.0)}
     ]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert comparison.num_common == 4
     coverage = {entrant.method: entrant.coverage for entrant in comparison.entrants}
     assert coverage == {"a": 5 / 6, "b": 5 / 6, "c": 1.0}
@@ -162,7 +162,7 @@ def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) ->
         for alpha in (0.1, 1.0)
         for row in seeds(make_row, spec, accs, alpha)
     ]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert comparison.num_common == 2
     # a: last of three, then first; b: first, then second; c: second, then last.
     ranks = {entrant.method: entrant.mean_rank for entrant in comparison.entrants}
@@ -180,7 +180,7 @@ def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
         for spec, losses in {"a": (1.0, 2.0), "b": (3.0, 4.0)}.items()
         for alpha, loss in zip((0.1, 1.0), losses, strict=True)
     ]
-    (comparison,) = leaderboard(rows, metric="final_loss").across()
+    (comparison,) = rank(rows, metric="final_loss").across()
     assert [(e.method, e.worst, e.mean_rank) for e in comparison.entrants] == [
         ("a", 2.0, 1.0),
         ("b", 4.0, 2.0),
@@ -201,7 +201,7 @@ def test_axes_are_kept_apart_and_followers_follow(make_row: MakeRow) -> None:
         for index, spec in enumerate("ab")
         for alpha, clients in ((0.1, 4), (1.0, 4), (1.0, 8), (1.0, 16))
     ]
-    comparisons = {comparison.axis: comparison for comparison in leaderboard(rows).across()}
+    comparisons = {comparison.axis: comparison for comparison in rank(rows).across()}
     assert {axis: len(comparison.values) for axis, comparison in comparisons.items()} == {
         "alpha": 2,
         "num_clients": 3,
@@ -218,7 +218,7 @@ def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
         for alpha in (0.1, 1.0)
         for lr, acc in ((0.03, 0.5), (0.3, 0.4))
     ]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert [(e.variant, e.mean_rank) for e in comparison.entrants] == [
         ("client.lr=0.03", 1.0),
         ("client.lr=0.3", 2.0),
@@ -228,7 +228,7 @@ def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
 def test_lines_of_one_cell_are_counted_in_the_text_only(make_row: MakeRow) -> None:
     rows = [row for alpha in (0.1, 1.0) for row in seeds(make_row, "both", [0.5, 0.6], alpha)]
     rows += seeds(make_row, "one", [0.5, 0.6], 0.1)
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     table = across_table(comparison)
     assert [row[0] for row in table.rows] == ["both"]
     assert (
@@ -246,7 +246,7 @@ def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: Make
         for alpha in (0.1, 1.0)
         for lr, acc in ((0.2, 0.5), (0.4, 0.4))
     ]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert {(e.variant, e.means) for e in comparison.entrants} == {
         ("client.lr=0.2", (0.5, 0.5)),
         ("client.lr=0.4", (0.4, 0.4)),
@@ -295,10 +295,10 @@ def test_rounds_and_bytes_to_an_accuracy(make_row: MakeRow, store: Store) -> Non
     store.write_curve(row.row_id, POINTS)
     curves, problems = load_curves(store, store.rows())
     assert problems == []
-    line = leaderboard(store.rows(), curves=curves, reach=0.5).lines[0]
-    assert (line.rounds_to_reach, line.gb_to_reach, line.num_reached) == (2, 4e-7, 1)
-    line = leaderboard(store.rows(), curves=curves, reach=0.8).lines[0]
-    assert (line.rounds_to_reach, line.num_reached) == (None, 0)
+    entry = rank(store.rows(), curves=curves, reach=0.5).entries[0]
+    assert (entry.rounds_to_reach, entry.gb_to_reach, entry.num_reached) == (2, 4e-7, 1)
+    entry = rank(store.rows(), curves=curves, reach=0.8).entries[0]
+    assert (entry.rounds_to_reach, entry.num_reached) == (None, 0)
     Path(store.cell_dir(row.row_id) / "curve.parquet").write_bytes(b"torn")
     _, problems = load_curves(store, store.rows())
     assert "curve.parquet" in problems[0]

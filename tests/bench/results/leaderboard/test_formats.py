@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fedbench.bench.config import ClientConfig, DataConfig, RunConfig
+from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.formats import (
     Ranking,
     plain_cells,
@@ -16,11 +17,10 @@ from fedbench.bench.results.leaderboard.formats import (
     to_latex,
     to_markdown,
 )
-from fedbench.bench.results.leaderboard.leaderboard import Leaderboard, leaderboard
-from fedbench.bench.results.leaderboard.lines import Spent
-from fedbench.bench.results.leaderboard.power import Standing
+from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.terminal.show_results import show_leaderboard
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 
@@ -42,11 +42,11 @@ def board(make_row: MakeRow) -> Leaderboard:
         for seed, accuracy in enumerate(values)
         for alpha in (0.1, 10.0)
     ]
-    return leaderboard(rows)
+    return rank(rows)
 
 
 def test_cells_for_people(board: Leaderboard) -> None:
-    cells = {line.method: plain_cells(line, Standing.UNTESTED) for line in board.groups[0].lines}
+    cells = {entry.method: plain_cells(entry) for entry in board.groups[0].entries}
     # std 0.4 points, t(0.975, 2) = 4.303: half = 4.303 * 0.4 / sqrt(3) = 0.99
     assert cells["simclr"]["linear %"] == "39.4 ± 1.0"
     assert cells["simclr+uv"]["linear %"] == "40.5 (40.0, 41.0)"
@@ -64,8 +64,8 @@ def test_cells_for_people(board: Leaderboard) -> None:
 def test_contracted_projections_are_noted(make_row: MakeRow, spread: float, note: str) -> None:
     figures = {"projection_std_ratio": spread, "untrained_projection_std_ratio": 0.8}
     row = make_row(RunConfig(), linear_acc=0.4, metrics_json=json.dumps(figures))
-    (line,) = leaderboard([row]).lines
-    assert plain_cells(line, Standing.UNTESTED)["notes"] == f"{note}descriptive"
+    (entry,) = rank([row]).entries
+    assert plain_cells(entry)["notes"] == f"{note}descriptive"
 
 
 def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
@@ -85,19 +85,17 @@ def test_accuracy_on_clients_own_images_stands_beside_the_global_one(
         )
         for seed, accuracies in local.items()
     ]
-    board = leaderboard(rows, metric="mlp")
-    (line,) = board.lines
-    assert (line.local_acc_mean, line.local_acc_std) == pytest.approx((0.65, 0.03))
-    assert line.gain == pytest.approx(0.1)  # before training the metric is in the same place
-    assert plain_cells(line, Standing.UNTESTED)["MLP %"] == "50.0 (50.0, 50.0)"
-    assert plain_cells(line, Standing.UNTESTED)["local %"] == "65.0 (sd 3.0)"
+    board = rank(rows, metric="mlp")
+    (entry,) = board.entries
+    assert (entry.local_acc_mean, entry.local_acc_std) == pytest.approx((0.65, 0.03))
+    assert entry.gain == pytest.approx(0.1)  # before training the metric is in the same place
+    assert plain_cells(entry)["MLP %"] == "50.0 (50.0, 50.0)"
+    assert plain_cells(entry)["local %"] == "65.0 (sd 3.0)"
     show_leaderboard(Ranking(board, ()), "table")
     assert "local: on each client's own test images" in capsys.readouterr().out
-    (local_line,) = leaderboard(rows, metric="mlp-local").lines
-    assert (
-        plain_cells(local_line, Standing.UNTESTED)["local %"] == ""
-    )  # it is the column that is ranked by
-    assert plain_cells(leaderboard(rows).lines[0], Standing.UNTESTED)["local %"] == ""
+    (local_line,) = rank(rows, metric="mlp-local").entries
+    assert plain_cells(local_line)["local %"] == ""  # it is the column that is ranked by
+    assert plain_cells(rank(rows).entries[0])["local %"] == ""
 
 
 def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,9 +107,9 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
 
     def shown(budgets: dict[str, int]) -> tuple[dict[str, str], str]:
         studies = {name: Spent(runs, "digits") for name, runs in budgets.items()}
-        board = leaderboard(rows, studies=studies)
+        board = rank(rows, studies=studies)
         show_leaderboard(Ranking(board, ()), "table")
-        notes = {line.method: plain_cells(line, Standing.UNTESTED)["notes"] for line in board.lines}
+        notes = {entry.method: plain_cells(entry)["notes"] for entry in board.entries}
         said = capsys.readouterr()
         return notes, said.out + said.err
 
@@ -123,7 +121,7 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
     assert "were tuned with different budgets" in legend
     assert "budgets" not in shown({"s-24": 24, "b-4": 24, "gone": 24})[1]
     spent = {"s-24": Spent(24, "digits"), "b-4": Spent(4, "digits")}
-    board = leaderboard(rows, studies=spent)
+    board = rank(rows, studies=spent)
     for text in (to_markdown(board), to_latex(board)):
         assert "were tuned with different budgets" in text
 
@@ -131,27 +129,25 @@ def test_the_tuning_budget_of_a_line(make_row: MakeRow, capsys: pytest.CaptureFi
 def test_values_that_were_found_on_other_data_say_so(make_row: MakeRow) -> None:
     data = DataConfig(name="hub:/some/where/cifar10")
     config = RunConfig(spec="byol", data=data)
-    (line,) = leaderboard(
+    (entry,) = rank(
         [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "digits")}
-    ).lines
-    assert plain_cells(line, Standing.UNTESTED)["notes"].startswith("tuned in 4 runs on digits")
-    assert line.record()["tuned_on"] == "digits"
-    (same,) = leaderboard(
+    ).entries
+    assert plain_cells(entry)["notes"].startswith("tuned in 4 runs on digits")
+    assert entry.tuned_on == "digits"
+    (same,) = rank(
         [make_row(config, tuned=True, study_id="b")], studies={"b": Spent(4, "cifar10")}
-    ).lines
+    ).entries
     assert same.tuned_on is None
 
 
 def test_narrow_intervals_keep_a_digit(make_row: MakeRow) -> None:
     values = (0.39400, 0.39401, 0.39402)
     rows = [make_row(RunConfig(seed=s), linear_acc=v, objective=v) for s, v in enumerate(values)]
-    assert (
-        plain_cells(leaderboard(rows).lines[0], Standing.UNTESTED)["linear %"] == "39.401 ± 0.002"
-    )
-    by_objective = plain_cells(leaderboard(rows, metric="objective").lines[0], Standing.UNTESTED)
+    assert plain_cells(rank(rows).entries[0])["linear %"] == "39.401 ± 0.002"
+    by_objective = plain_cells(rank(rows, metric="objective").entries[0])
     assert by_objective["objective"] == "0.394 ± 0.000"
     same = [make_row(RunConfig(seed=s), linear_acc=0.5) for s in range(3)]
-    assert plain_cells(leaderboard(same).lines[0], Standing.UNTESTED)["linear %"] == "50.0 ± 0.0"
+    assert plain_cells(rank(same).entries[0])["linear %"] == "50.0 ± 0.0"
 
 
 def test_markdown(board: Leaderboard) -> None:
@@ -163,18 +159,18 @@ def test_markdown(board: Leaderboard) -> None:
     assert lines[4].startswith("| 1 | simclr+uv | 40.5 (40.0, 41.0) |  | 2 |")
     assert "published" not in lines[2]  # empty throughout
     groups = lines[: lines.index("### over alpha · digits · preset demo · linear % · 2 cells")]
-    assert len({line.count("|") for line in groups if line.startswith("|")}) == 1
+    assert len({entry.count("|") for entry in groups if entry.startswith("|")}) == 1
     assert lines[-3].startswith("| byol | 20.0 | 20.0 | 20.0 | +0.0 | 2/2 | 3.00 |")
 
 
 def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     records = list(csv.DictReader(io.StringIO(to_csv(board))))
     assert len(records) == 6
-    assert float(records[1]["mean"]) == board.lines[1].mean
+    assert float(records[1]["mean"]) == board.entries[1].mean
     assert records[1]["seeds"] == "0 1 2"
-    assert records[1]["row_ids"].split() == list(board.lines[1].row_ids)
+    assert records[1]["row_ids"].split() == list(board.entries[1].row_ids)
     assert records[1]["published"] == records[1]["published_source"] == ""
-    assert to_csv(leaderboard([])).startswith("rank,method")
+    assert to_csv(rank([])).startswith("rank,method")
 
 
 def test_dictionary_and_frame_agree(board: Leaderboard) -> None:
@@ -183,13 +179,13 @@ def test_dictionary_and_frame_agree(board: Leaderboard) -> None:
     assert frame["mean"].tolist() == [row["mean"] for row in rows]
     assert frame["alpha"].tolist() == [0.1, 0.1, 0.1, 10.0, 10.0, 10.0]
     assert frame["seeds"][1] == [0, 1, 2]
-    assert to_frame(leaderboard([])).empty
+    assert to_frame(rank([])).empty
 
 
 def test_latex_is_escaped(make_row: MakeRow) -> None:
     configs = [RunConfig(client=ClientConfig(lr=lr, batch_size=8)) for lr in (0.1, 0.2)]
     rows = [make_row(c, linear_acc=0.5, preset="a_b&c") for c in configs]
-    text = to_latex(leaderboard(rows, metric="linear_acc"))
+    text = to_latex(rank(rows, metric="linear_acc"))
     assert r"linear \%" in text
     assert text.count(r"\begin{tabular}{rlrrl}") == 1
     assert text.count(r" \\") == 3
@@ -202,20 +198,16 @@ def test_equal_rows_give_equal_text(make_row: MakeRow) -> None:
             make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s, wall_seconds=seconds)
             for s in range(4)
         ][::order]
-        board = leaderboard(rows)
+        board = rank(rows)
         return [
-            [
-                cell
-                for name, cell in plain_cells(line, Standing.UNTESTED).items()
-                if name != "minutes"
-            ]
-            for line in board.lines
+            [cell for name, cell in plain_cells(entry).items() if name != "minutes"]
+            for entry in board.entries
         ]
 
     assert texts(1, 10) == texts(-1, 600)
     rows = [make_row(RunConfig(seed=s), linear_acc=0.3 + 0.01 * s) for s in range(4)]
     for render in (to_csv, to_markdown, to_latex):
-        assert render(leaderboard(rows)) == render(leaderboard(rows[::-1]))
+        assert render(rank(rows)) == render(rank(rows[::-1]))
 
 
 def test_names_of_strangers_are_text_in_every_format(
@@ -233,7 +225,7 @@ def test_names_of_strangers_are_text_in_every_format(
         )
         for index, name in enumerate(names)
     ]
-    board = leaderboard(rows)
+    board = rank(rows)
     records = {record["method"]: record for record in csv.DictReader(io.StringIO(to_csv(board)))}
     assert {"'=1+1", "'-2+3", "'@x|<b>$y$`[z](u)", r"[a]\x1b[31m\n# b%_{}\\"[:-1]} <= {*records}
     assert r"*\u202egnp\t" in records

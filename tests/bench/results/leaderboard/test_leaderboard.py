@@ -17,12 +17,10 @@ from fedbench.bench.config import (
     ServerConfig,
 )
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
-from fedbench.bench.results.leaderboard.lines import Line
-from fedbench.bench.results.leaderboard.power import Standing
 from fedbench.bench.results.report.series import sweeps
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.errors import UnknownNameError
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 ACCURACIES = {"simclr": [0.30, 0.32, 0.34], "simclr+uv": [0.40, 0.40, 0.43], "byol": [0.2, 0.2]}
@@ -48,50 +46,50 @@ def rows(make_row: MakeRow) -> list[Row]:
     ]
 
 
-def only(lines: tuple[Line, ...], method: str) -> Line:
-    (line,) = [line for line in lines if line.method == method]
-    return line
+def only(lines: tuple[Any, ...], method: str) -> Any:
+    (entry,) = [entry for entry in lines if entry.method == method]
+    return entry
 
 
 def test_ranks_within_each_alpha(rows: list[Row]) -> None:
-    board = leaderboard(rows)
+    board = rank(rows)
     assert [group.title for group in board.groups] == [
         "digits · preset demo · alpha 0.1",
         "digits · preset demo · alpha 1",
     ]
     for group in board.groups:
-        ranked = [(line.rank, line.method) for line in group.lines]
+        ranked = [(entry.rank, entry.method) for entry in group.entries]
         assert ranked == [(1, "simclr+uv"), (2, "simclr"), (3, "byol")]
 
 
 def test_a_line_sums_up_its_seeds(rows: list[Row]) -> None:
-    line = only(leaderboard(rows).groups[0].lines, "simclr")
-    assert line.mean == pytest.approx(0.32)
-    assert line.std == pytest.approx(0.02)
+    entry = only(rank(rows).groups[0].entries, "simclr")
+    assert entry.mean == pytest.approx(0.32)
+    assert entry.std == pytest.approx(0.02)
     # t(0.975, 2) = 4.302653; half = 4.302653 * 0.02 / sqrt(3)
-    assert line.ci95_high == pytest.approx(0.32 + 0.0496828, abs=1e-6)
-    assert (line.n_seeds, line.seeds) == (3, (0, 1, 2))
-    assert line.untrained_mean == pytest.approx(0.26)
-    assert line.gain == pytest.approx(0.06)
-    assert line.mb_up_down == pytest.approx(2.0)
-    assert line.mb_up == pytest.approx(1.5)
-    assert line.mb_down == pytest.approx(0.5)
-    assert line.per_gb == pytest.approx(0.32 / 0.002)
-    assert line.minutes == pytest.approx(1.0)  # (30 + 60 + 90) / 3 s
-    assert line.objective_mean == pytest.approx(0.8)
-    assert (line.published, line.difference) == (None, None)
-    assert only(leaderboard(rows).groups[0].lines, "byol").ci95_low is None
+    assert entry.ci95_high == pytest.approx(0.32 + 0.0496828, abs=1e-6)
+    assert (entry.n_seeds, entry.seeds) == (3, (0, 1, 2))
+    assert entry.untrained_mean == pytest.approx(0.26)
+    assert entry.gain == pytest.approx(0.06)
+    assert entry.mb_up_down == pytest.approx(2.0)
+    assert entry.mb_up == pytest.approx(1.5)
+    assert entry.mb_down == pytest.approx(0.5)
+    assert entry.per_gb == pytest.approx(0.32 / 0.002)
+    assert entry.minutes == pytest.approx(1.0)  # (30 + 60 + 90) / 3 s
+    assert entry.objective_mean == pytest.approx(0.8)
+    assert (entry.published, entry.difference) == (None, None)
+    assert only(rank(rows).groups[0].entries, "byol").ci95_low is None
 
 
 def test_the_order_of_rows_does_not_matter(rows: list[Row]) -> None:
     shuffled = list(rows)
     random.Random(0).shuffle(shuffled)
-    assert leaderboard(shuffled) == leaderboard(rows)
+    assert rank(shuffled).to_dict() == rank(rows).to_dict()
 
 
 def test_filters(rows: list[Row], make_row: MakeRow) -> None:
     some = {row.row_id for row in rows if row.alpha == 1.0}
-    assert [g.keys["alpha"] for g in leaderboard(rows, row_ids=some).groups] == [1.0]
+    assert [g.keys["alpha"] for g in rank(rows, row_ids=some).groups] == [1.0]
     known = make_row(
         RunConfig(data=DataConfig(name="hub:/some/folder")),
         linear_acc=0.3,
@@ -99,7 +97,7 @@ def test_filters(rows: list[Row], make_row: MakeRow) -> None:
         dataset_revision="c" * 16,
     )
     for asked in ("CIFAR-10", "cifar10", "hub:/some/folder", "hub:folder"):
-        assert len(leaderboard([*rows, known], dataset=asked).lines) == 1
+        assert len(rank([*rows, known], dataset=asked).entries) == 1
     # A folder of that name says nothing about its content; in older rows there is nothing else.
     config = RunConfig(data=DataConfig(name="hub:/far/cifar10"))
     label = make_row(
@@ -109,12 +107,12 @@ def test_filters(rows: list[Row], make_row: MakeRow) -> None:
         dataset_revision="d" * 16,
         benchmark_version="4",
     )
-    assert leaderboard([*rows, label], dataset="cifar10").lines == ()
-    assert len(leaderboard([*rows, label], dataset="hub:cifar10").lines) == 1
+    assert rank([*rows, label], dataset="cifar10").entries == ()
+    assert len(rank([*rows, label], dataset="hub:cifar10").entries) == 1
     older = label.model_copy(update={"benchmark_version": "3"})
-    assert len(leaderboard([*rows, older], dataset="cifar10").lines) == 1
-    assert leaderboard(rows, dataset="svhn").groups == ()
-    assert leaderboard([]).to_dict() == {"metric": "linear_acc", "rows": []}
+    assert len(rank([*rows, older], dataset="cifar10").entries) == 1
+    assert rank(rows, dataset="svhn").groups == ()
+    assert rank([]).to_dict() == {"metric": "linear_acc", "rows": []}
 
 
 def test_rows_on_the_same_images_are_ranked_together_under_one_name(make_row: MakeRow) -> None:
@@ -124,18 +122,18 @@ def test_rows_on_the_same_images_are_ranked_together_under_one_name(make_row: Ma
         return make_row(config, dataset=name, linear_acc=0.3, **shared)
 
     rows = [row(0, "b", "hub:b"), row(1, "a", "hub:a")]
-    (group,) = leaderboard(rows).groups
+    (group,) = rank(rows).groups
     assert group.title.startswith("a (hub) · ")
-    assert [line.n_seeds for line in group.lines] == [2]
+    assert [entry.n_seeds for entry in group.entries] == [2]
     for asked in ("hub:a", "hub:/b", "hub:/elsewhere/b"):
-        assert leaderboard(rows, dataset=asked).groups == (group,)
+        assert rank(rows, dataset=asked).entries == group.entries
     # One row whose machine knows the content names them all.
     rows.append(row(2, "c", "svhn"))
     names: tuple[str | None, ...] = ("SVHN", "hub:b", None)
     for name in names:
-        (group,) = leaderboard(rows, dataset=name).groups
+        (group,) = rank(rows, dataset=name).groups
         assert group.title.startswith("svhn · ")
-        assert [line.n_seeds for line in group.lines] == [3]
+        assert [entry.n_seeds for entry in group.entries] == [3]
 
 
 def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
@@ -148,9 +146,9 @@ def test_only_equal_settings_are_ranked_together(make_row: MakeRow) -> None:
     configs = [base, *(base.model_copy(update=other) for other in others)]
     made = [make_row(config, linear_acc=0.5) for config in configs]
     made.append(make_row(base, linear_acc=0.5, dataset_revision="fedcba9876543210"))
-    board = leaderboard(made)
+    board = rank(made)
     assert len(board.groups) == 5
-    assert all(line.rank == 1 for line in board.lines)
+    assert all(entry.rank == 1 for entry in board.entries)
     titles = " / ".join(group.title for group in board.groups)
     assert "9 clients" in titles
     assert "legacy true" in titles
@@ -166,11 +164,11 @@ def test_titles_are_words(make_row: MakeRow) -> None:
         make_row(RunConfig(data=part), preset="laptop", dataset_revision="a" * 16),
         make_row(RunConfig(data=iid), alpha=None, dataset_revision="b" * 16),
     ]
-    assert [group.title for group in leaderboard(made).groups] == [
+    assert [group.title for group in rank(made).groups] == [
         "digits · all images · preset demo · iid partition",
         "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1 · dirichlet-balanced partition",
     ]
-    assert [group.title for group in leaderboard(made[:1]).groups] == [
+    assert [group.title for group in rank(made[:1]).groups] == [
         "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1"
     ]
 
@@ -179,9 +177,9 @@ def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> No
     slow = RunConfig(method={"temperature": 0.5})
     fast = slow.model_copy(update={"client": slow.client.model_copy(update={"lr": 0.3})})
     made = [make_row(slow, linear_acc=0.3), make_row(fast, linear_acc=0.4)]
-    lines = leaderboard(made).groups[0].lines
-    assert [line.variant for line in lines] == ["client.lr=0.3", "client.lr=0.03"]
-    assert leaderboard(made[:1]).lines[0].variant == ""
+    lines = rank(made).groups[0].entries
+    assert [entry.variant for entry in lines] == ["client.lr=0.3", "client.lr=0.03"]
+    assert rank(made[:1]).entries[0].variant == ""
 
 
 def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence(make_row: MakeRow) -> None:
@@ -195,9 +193,9 @@ def test_lines_of_too_few_seeds_are_left_out_but_not_for_divergence(make_row: Ma
         run("mixed", 2, status="diverged"),
         *(run("broken", seed, status="error", error="died") for seed in range(3)),
     ]
-    lines = leaderboard(rows, min_seeds=3).lines
-    assert [(line.rank, line.method) for line in lines] == [(1, "three"), (2, "mixed")]
-    assert leaderboard(rows, min_seeds=4).groups == ()
+    lines = rank(rows, min_seeds=3).entries
+    assert [(entry.rank, entry.method) for entry in lines] == [(1, "three"), (2, "mixed")]
+    assert rank(rows, min_seeds=4).groups == ()
 
 
 def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -> None:
@@ -211,9 +209,9 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
         make_row(RunConfig(client=ClientConfig(**{**base, **change})), linear_acc=0.5 - i / 10)
         for i, change in enumerate(changes)
     ]
-    board = leaderboard(rows)
+    board = rank(rows)
     (group,) = board.groups
-    assert [line.label for line in group.lines] == [
+    assert [entry.label for entry in group.entries] == [
         "simclr (momentum=0.5)",
         "simclr (momentum=0.9)",
         "simclr (lr=0.01, momentum=0)",
@@ -223,7 +221,7 @@ def test_labels_leave_out_what_most_lines_of_a_method_share(make_row: MakeRow) -
     assert board.usual == {"simclr": ("lr=0.1", "weight_decay=0")}
     footer = "simclr has lr=0.1, weight_decay=0 unless stated otherwise"
     assert [table.footer for table in tables(board)] == [footer]
-    assert group.lines[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
+    assert group.entries[0].variant == "client.lr=0.1, client.momentum=0.5, client.weight_decay=0"
 
 
 def test_a_configuration_has_one_label_in_all_classes(make_row: MakeRow) -> None:
@@ -238,10 +236,10 @@ def test_a_configuration_has_one_label_in_all_classes(make_row: MakeRow) -> None
         for alpha, of_class in pairs.items()
         for lr, momentum in of_class
     ]
-    board = leaderboard(rows)
+    board = rank(rows)
     named = {
-        (line.hyperparameters["client.lr"], line.hyperparameters["client.momentum"], line.label)
-        for line in board.lines
+        (entry.hyperparameters["client.lr"], entry.hyperparameters["client.momentum"], entry.label)
+        for entry in board.entries
     }
     assert named == {
         (lr, momentum, f"simclr (lr={lr:g}, momentum={momentum:g})")
@@ -266,13 +264,17 @@ def test_the_filter_by_seeds_changes_no_name(make_row: MakeRow) -> None:
         for alpha, lr, seeds in ((0.1, 0.3, 2), (0.1, 0.03, 1), (1.0, 0.03, 2))
         for seed in range(seeds)
     ]
-    board = leaderboard(rows, min_seeds=2)
-    names = [(line.keys["alpha"], line.variant, line.label) for line in board.lines]
+    board = rank(rows, min_seeds=2)
+    names = [
+        (group.keys["alpha"], entry.variant, entry.label)
+        for group in board.groups
+        for entry in group.entries
+    ]
     assert names == [
         (0.1, "client.lr=0.3", "simclr (lr=0.3)"),
         (1.0, "client.lr=0.03", "simclr (lr=0.03)"),
     ]
-    assert board.across() == ()  # no line is in both classes
+    assert board.across() == ()  # no entry is in both classes
 
 
 def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
@@ -282,8 +284,8 @@ def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
         )
         for alpha, lr in ((0.1, 0.3), (1.0, 0.03))
     ]
-    board = leaderboard(rows)
-    assert [line.label for line in board.lines] == ["simclr", "simclr"]
+    board = rank(rows)
+    assert [entry.label for entry in board.entries] == ["simclr", "simclr"]
     assert ([e.label for e in board.across()[0].entrants], board.usual) == (["simclr"], {})
 
 
@@ -291,8 +293,8 @@ def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -
     configs = [
         RunConfig(client=ClientConfig(lr=lr), server=ServerConfig(lr=1.0 - lr)) for lr in (0.1, 0.2)
     ]
-    lines = leaderboard([make_row(config, linear_acc=0.4) for config in configs]).lines
-    assert {line.label for line in lines} == {
+    lines = rank([make_row(config, linear_acc=0.4) for config in configs]).entries
+    assert {entry.label for entry in lines} == {
         "simclr (client.lr=0.1, server.lr=0.9)",
         "simclr (client.lr=0.2, server.lr=0.8)",
     }
@@ -312,8 +314,8 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow)
         run("label-tuned", 0, linear_acc=0.99, selection="oracle"),
         run("not-measured", 0, knn_acc=0.5),
     ]
-    lines = leaderboard(made).lines
-    assert [(line.rank, line.method) for line in lines] == [
+    lines = rank(made).entries
+    assert [(entry.rank, entry.method) for entry in lines] == [
         (1, "even"),
         (1, "good"),
         (3, "shaky"),
@@ -328,7 +330,7 @@ def test_diverged_lines_come_last_and_failed_runs_are_counted(make_row: MakeRow)
 
 def test_collapse_is_marked(make_row: MakeRow) -> None:
     def marked(**fields: bool) -> bool:
-        return leaderboard([make_row(linear_acc=0.1, **fields)]).lines[0].collapsed
+        return bool(rank([make_row(linear_acc=0.1, **fields)]).entries[0].collapsed)
 
     assert marked(collapsed=True)
     assert not marked(collapsed=False)
@@ -340,15 +342,15 @@ def test_metrics_by_name(make_row: MakeRow) -> None:
         make_row(RunConfig(spec="a"), knn_acc=0.2, final_loss=1.0, metrics_json='{"mlp_acc":0.7}'),
         make_row(RunConfig(spec="b"), knn_acc=0.3, final_loss=2.0),
     ]
-    assert leaderboard(made, metric="knn").lines[0].method == "b"
-    assert leaderboard(made, metric="final_loss").lines[0].method == "a"
-    assert leaderboard(made, metric="mlp_acc").lines[0].mean == 0.7
+    assert rank(made, metric="knn").entries[0].method == "b"
+    assert rank(made, metric="final_loss").entries[0].method == "a"
+    assert rank(made, metric="mlp_acc").entries[0].mean == 0.7
     with pytest.raises(UnknownNameError, match="did you mean 'knn_acc'"):
-        leaderboard(made, metric="knn_accc")
+        rank(made, metric="knn_accc")
 
 
 def test_json_is_flat_and_complete(rows: list[Row]) -> None:
-    document = json.loads(json.dumps(leaderboard(rows).to_dict(), allow_nan=False))
+    document = json.loads(json.dumps(rank(rows).to_dict(), allow_nan=False))
     assert len(document["rows"]) == 6
     first = document["rows"][0]
     assert {"rank", "method", "mean", "std", "n_seeds", "published", "alpha", "dataset"} <= set(
@@ -384,12 +386,12 @@ def test_a_line_promises_what_its_weakest_run_does(make_row: MakeRow) -> None:
         )
         for seed, (what, epsilon, revealing) in enumerate(given)
     ]
-    lines = {line.variant.partition("=")[2]: line for line in leaderboard(rows).lines}
+    lines = {entry.variant.partition("=")[2]: entry for entry in rank(rows).entries}
     assert (lines["private"].epsilon, lines["private"].epsilon_of) == (6.5, of)
     assert (lines["memory"].epsilon, lines["memory"].epsilon_of) == (None, None)
     assert [lines[name].revealing_messages for name in ("private", "memory")] == [0, 12]
-    notes = {name: plain_cells(line, Standing.UNTESTED)["notes"] for name, line in lines.items()}
+    notes = {name: plain_cells(entry)["notes"] for name, entry in lines.items()}
     assert notes["private"] == f"ε 6.5 for {of}, descriptive"
     assert notes["memory"] == "shows single images, descriptive"
     half = [rows[0], rows[1].model_copy(update={"epsilon": None, "epsilon_of": None})]
-    assert leaderboard(half).lines[0].epsilon is None
+    assert rank(half).entries[0].epsilon is None

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id
-from fedbench.bench.results.leaderboard.comparability import measured_by
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.formats import (
     UNEVEN_CURVES,
@@ -18,11 +17,11 @@ from fedbench.bench.results.leaderboard.formats import (
     plain_cells,
     to_csv,
 )
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
-from fedbench.bench.results.leaderboard.lines import Line
-from fedbench.bench.results.leaderboard.power import Standing
 from fedbench.bench.results.report.series import scatter
+from fedbench.bench.results.store.frame import frame_of
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.settings import evaluation_of
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 
@@ -35,9 +34,9 @@ def later(row: Row, minutes: int) -> Row:
     return row.model_copy(update={"finished_at": row.finished_at + timedelta(minutes=minutes)})
 
 
-def only_line(rows: list[Row], **options: Any) -> Line:
-    (line,) = leaderboard(rows, **options).lines
-    return line
+def only_line(rows: list[Row], **options: Any) -> Any:
+    (entry,) = rank(rows, **options).entries
+    return entry
 
 
 def measured_three_ways(make_row: MakeRow) -> list[Row]:
@@ -57,15 +56,15 @@ def measured_three_ways(make_row: MakeRow) -> list[Row]:
 
 def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
     rows = measured_three_ways(make_row)
-    line = only_line(rows)
-    assert (line.method, line.variant, line.n_seeds, line.seeds) == ("simclr", "", 3, (0, 1, 2))
-    assert line.mean == pytest.approx(0.32)
-    assert line.knn_acc_mean == pytest.approx(0.32)
-    assert line.row_ids == tuple(row.row_id for row in rows[:3])
+    entry = only_line(rows)
+    assert (entry.method, entry.variant, entry.n_seeds, entry.seeds) == ("simclr", "", 3, (0, 1, 2))
+    assert entry.mean == pytest.approx(0.32)
+    assert entry.knn_acc_mean == pytest.approx(0.32)
+    assert entry.row_ids == tuple(row.row_id for row in rows[:3])
     now = make_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
     assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
-    assert (line.num_replicas, line.replica_spread) == (0, None)
-    assert "replica" not in plain_cells(line, Standing.UNTESTED)["notes"]
+    assert (entry.num_replicas, entry.replica_spread) == (0, None)
+    assert "replica" not in plain_cells(entry)["notes"]
     mlp = only_line(rows, metric="mlp")
     assert mlp.values == pytest.approx((0.4, 0.42))
     assert mlp.seeds == (0, 1)
@@ -87,11 +86,11 @@ def test_a_setting_of_one_metric_divides_that_metric_alone(make_row: MakeRow) ->
         make_row(configured(spec="byol"), linear_acc=0.6, knn_acc=0.3),
         make_row(configured(spec="simsiam", **wide), linear_acc=0.7, knn_acc=0.9),
     ]
-    (linear,) = leaderboard(rows).groups
-    assert [line.method for line in linear.lines] == ["simsiam", "byol", "simclr"]
-    assert [line.knn_acc_mean for line in linear.lines] == [None, 0.3, 0.4]
-    knn = leaderboard(rows, metric="knn").groups
-    assert [[line.method for line in group.lines] for group in knn] == [
+    (linear,) = rank(rows).groups
+    assert [entry.method for entry in linear.entries] == ["simsiam", "byol", "simclr"]
+    assert [entry.knn_acc_mean for entry in linear.entries] == [None, 0.3, 0.4]
+    knn = rank(rows, metric="knn").groups
+    assert [[entry.method for entry in group.entries] for group in knn] == [
         ["simsiam"],
         ["simclr", "byol"],
     ]
@@ -104,8 +103,8 @@ def test_what_the_loss_means_depends_on_no_evaluation(make_row: MakeRow) -> None
         make_row(configured(), final_loss=1.0),
         make_row(configured(spec="byol", evaluation=other), final_loss=2.0),
     ]
-    (group,) = leaderboard(rows, metric="final_loss").groups
-    assert [line.rank for line in group.lines] == [1, 2]
+    (group,) = rank(rows, metric="final_loss").groups
+    assert [entry.rank for entry in group.entries] == [1, 2]
 
 
 def test_the_number_of_evaluated_clients_counts_where_encoders_differ(make_row: MakeRow) -> None:
@@ -119,15 +118,15 @@ def test_the_number_of_evaluated_clients_counts_where_encoders_differ(make_row: 
     few = run("pfedae", 2, personal=True)
     many = [run("pfedae", n, personal=True, seed=n) for n in (10, 20)]
     shared = [run("simclr", n, personal=False, seed=n) for n in (2, 10)]
-    groups = leaderboard([few, *many, *shared]).groups
-    assert [[(line.method, line.n_seeds) for line in group.lines] for group in groups] == [
+    groups = rank([few, *many, *shared]).groups
+    assert [[(entry.method, entry.n_seeds) for entry in group.entries] for group in groups] == [
         [("pfedae", 1)],
         [("pfedae", 2), ("simclr", 2)],
     ]
-    (alone,) = leaderboard(shared).groups
+    (alone,) = rank(shared).groups
     assert "evaluation.num_clients" not in alone.keys
-    board = leaderboard([few, *many, *shared])
-    assert {line.class_id for line in board.lines} == {group.class_id for group in board.groups}
+    board = rank([few, *many, *shared])
+    assert {entry.class_id for entry in board.entries} == {group.class_id for group in board.groups}
 
 
 def test_replicas_are_stated_and_the_first_counts(make_row: MakeRow) -> None:
@@ -138,22 +137,22 @@ def test_replicas_are_stated_and_the_first_counts(make_row: MakeRow) -> None:
         for row, v in zip(first, [0.961, 0.904], strict=True)
     ]
     for rows in ([*first, *second], [*second, *first]):
-        line = only_line(rows)
-        assert line.values == (0.952, 0.900)
-        assert line.num_replicas == 2
-        assert line.replica_spread == pytest.approx(0.009)
-    assert "2 replicas, spread 0.9" in plain_cells(line, Standing.UNTESTED)["notes"]
-    record = leaderboard([*first, *second]).to_dict()["rows"][0]
+        entry = only_line(rows)
+        assert entry.values == (0.952, 0.900)
+        assert entry.num_replicas == 2
+        assert entry.replica_spread == pytest.approx(0.009)
+    assert "2 replicas, spread 0.9" in plain_cells(entry)["notes"]
+    record = rank([*first, *second]).to_dict()["rows"][0]
     assert (record["num_replicas"], record["n_seeds"]) == (2, 2)
-    assert "num_replicas" in to_csv(leaderboard(first)).splitlines()[0]
+    assert "num_replicas" in to_csv(rank(first)).splitlines()[0]
 
 
 def test_a_seed_failed_only_if_no_measurement_of_it_ended(make_row: MakeRow) -> None:
     broken = make_row(
         configured(evaluation={"protocols": ["mlp"]}), status="error", error="out of memory"
     )
-    line = only_line([broken, later(make_row(configured(), linear_acc=0.5), 1)])
-    assert (line.num_failed, line.mean) == (0, 0.5)
+    entry = only_line([broken, later(make_row(configured(), linear_acc=0.5), 1)])
+    assert (entry.num_failed, entry.mean) == (0, 0.5)
     assert only_line([broken]).num_failed == 1
 
 
@@ -171,16 +170,16 @@ def test_areas_are_over_the_same_rounds(make_row: MakeRow) -> None:
         rows["later"].row_id: curve([0, 4, 9], [0.0, 0.4, 0.4]),  # with a preparatory round
         rows["c"].row_id: curve([0, 8], [0.0, 0.8]),
     }
-    board = leaderboard(rows.values(), curves=curves, reach=0.3)
-    lines = {line.method: line for line in board.lines}
+    board = rank(rows.values(), curves=curves, reach=0.3)
+    lines = {entry.method: entry for entry in board.entries}
     assert lines["a"].area == lines["b"].area == pytest.approx(0.5 * 0.2 + 0.5 * 0.4)
     assert lines["later"].area == pytest.approx((4 * 0.2 + 5 * 0.4) / 9)
     assert (lines["c"].area, lines["c"].rounds_to_reach, lines["c"].num_reached) == (None,) * 3
     assert lines["a"].rounds_to_reach == 4  # round 2 is one that the others lack
     assert group_table(board.groups[0]).footer == UNEVEN_CURVES
     only_ends = {rows["c"].row_id: curves[rows["c"].row_id]}
-    alone = leaderboard([rows["c"]], curves=only_ends)
-    assert alone.lines[0].area == pytest.approx(0.4)
+    alone = rank([rows["c"]], curves=only_ends)
+    assert alone.entries[0].area == pytest.approx(0.4)
     assert group_table(alone.groups[0]).footer == ""
 
 
@@ -191,10 +190,10 @@ def test_a_seed_is_drawn_by_its_longest_curve(make_row: MakeRow) -> None:
         plain.row_id: curve([0, 8], [0.0, 0.4]),
         closer.row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
     }
-    line = only_line([plain, closer], curves=curves)
-    assert line.row_ids == (plain.row_id,)
-    assert line.curve_ids == (closer.row_id,)
-    assert line.area == pytest.approx(0.3)
+    entry = only_line([plain, closer], curves=curves)
+    assert entry.row_ids == (plain.row_id,)
+    assert entry.curve_ids == (closer.row_id,)
+    assert entry.area == pytest.approx(0.3)
 
 
 def test_values_that_a_rule_scales_split_no_contender(make_row: MakeRow) -> None:
@@ -205,15 +204,15 @@ def test_values_that_a_rule_scales_split_no_contender(make_row: MakeRow) -> None
             config = configured(client={"lr": lr * factor}, federation={"participation": share})
             scaled = None if factor == 1 else json.dumps({"client.lr": lr})
             rows.append(make_row(config, linear_acc=accuracy - share / 10, scaled_json=scaled))
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert comparison.axis == "participation"
     low, high = sorted(entrant.means for entrant in comparison.entrants)
     assert low == pytest.approx((0.45, 0.4))
     assert high == pytest.approx((0.55, 0.5))
     unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
-    split = leaderboard(unrecorded)
-    assert len({line.label for line in split.lines}) == 4
-    assert split.across() == ()  # no line is in two cells
+    split = rank(unrecorded)
+    assert len({entry.label for entry in split.entries}) == 4
+    assert split.across() == ()  # no entry is in two cells
 
 
 def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
@@ -226,13 +225,13 @@ def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
         )
         for epochs in (1, 2, 3)
     ]
-    (comparison,) = leaderboard(rows).across()
+    (comparison,) = rank(rows).across()
     assert (comparison.axis, comparison.values) == ("local_epochs", (1, 2, 3))
     (entrant,) = comparison.entrants
     assert entrant.means == pytest.approx((0.4, 0.3, 0.2))
     # A cell of 2 epochs that no rule scaled is no second value 2 of that axis.
     chance = configured(spec="byol", federation={"num_rounds": 12}, client={"local_epochs": 2})
-    board = leaderboard([*rows, make_row(chance, linear_acc=0.5)])
+    board = rank([*rows, make_row(chance, linear_acc=0.5)])
     along = [c for c in board.across() if c.axis is not None]
     assert [c.values for c in along] == [(1, 2, 3)]
     assert [e.method for e in along[0].entrants] == ["simclr"]
@@ -247,7 +246,7 @@ def test_a_point_of_the_scatter_is_one_training(make_row: MakeRow) -> None:
         make_row(configured(spec="byol"), **common),
         make_row(configured(evaluation={"objective_weight": 0.9}), objective=2.0, linear_acc=0.5),
     ]
-    (methods,) = scatter(rows, leaderboard(rows)).values()
+    (methods,) = scatter(frame_of(rows), rank(rows)).values()
     assert {each["name"]: each["points"] for each in methods} == {
         "byol": [(0.8, 0.5)],
         "simclr": [(0.8, 0.5)],
@@ -260,7 +259,7 @@ def test_the_label_of_a_data_set_is_in_no_class(make_row: MakeRow) -> None:
         for s, name in enumerate(("hub:cifar100x", "hub:snapshot123"))
     ]
     assert only_line(rows).n_seeds == 2
-    assert leaderboard(rows).groups[0].keys["dataset"] == "hub:cifar100x"
+    assert rank(rows).groups[0].keys["dataset"] == "hub:cifar100x"
 
 
 def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: MakeRow) -> None:
@@ -271,8 +270,8 @@ def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: 
         make_row(configured(**short), linear_acc=0.5, metrics_json='{"mlp_acc":0.6}'),
         make_row(configured(spec="byol"), linear_acc=0.4),
     ]
-    (group,) = leaderboard(rows, metric="mlp").groups
-    assert [(line.method, line.mean, line.rank) for line in group.lines] == [
+    (group,) = rank(rows, metric="mlp").groups
+    assert [(entry.method, entry.mean, entry.rank) for entry in group.entries] == [
         ("simclr", 0.6, 1),
         ("byol", None, None),
     ]
@@ -289,6 +288,6 @@ def test_rows_from_before_there_was_a_field(make_row: MakeRow, field: str) -> No
     config = json.loads(old.config_json)
     del config["evaluation"][field]
     old = old.model_copy(update={"config_json": json.dumps(config)})
-    assert measured_by(old, "global_sep") == measured_by(new, "global_sep")
-    groups = leaderboard([new, noisy, old], metric="global_sep").groups
-    assert sorted(len(group.lines) for group in groups) == [1, 2]
+    assert evaluation_of(old) == evaluation_of(new)
+    groups = rank([new, noisy, old], metric="global_sep").groups
+    assert sorted(len(group.entries) for group in groups) == [1, 2]

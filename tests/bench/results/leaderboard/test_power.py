@@ -11,10 +11,10 @@ from scipy import stats
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.formats import Ranking, group_table
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
-from fedbench.bench.results.leaderboard.power import Power, power
+from fedbench.bench.results.leaderboard.power import Power
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.terminal import show_results
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 BASE = np.array([0.50, 0.52, 0.47, 0.51, 0.49])
@@ -28,10 +28,8 @@ def power_of(make_row: MakeRow, values: Mapping[str, ArrayLike]) -> tuple[dict[s
         for spec, of_spec in values.items()
         for seed, value in enumerate(np.asarray(of_spec).tolist())
     ]
-    lines = leaderboard(rows).lines
-    found = power(lines)
-    standings = zip((line.method for line in lines), found.standings, strict=True)
-    return {method: str(standing) for method, standing in standings}, found
+    (group,) = rank(rows).groups
+    return dict(zip(group.frame.method, group.frame.standing, strict=True)), group.power
 
 
 def test_best_is_marked_where_some_line_is_told_from_the_first(make_row: MakeRow) -> None:
@@ -77,11 +75,11 @@ def test_tables_have_the_marks_of_the_standings(
         for name, values in zip("ab", [(0.5, 0.3, 0.6), (0.3, 0.5, 0.4)], strict=True)
         for seed, value in enumerate(values)
     ]
-    board = leaderboard(rows)
+    board = rank(rows)
     (group,) = board.groups
     table = group_table(group)
     assert [row[table.header.index("best")] for row in table.rows] == ["?", "?"]
-    assert (list(table.best), [line.best for line in group.lines]) == ([False] * 2, [True] * 2)
+    assert (list(table.best), [entry.best for entry in group.entries]) == ([False] * 2, [True] * 2)
     shown: list[list[bool]] = []
     monkeypatch.setattr(show_results, "show_table", lambda *_, bold, **__: shown.append([*bold]))
     show_results.show_leaderboard(Ranking(board, ()), "table")

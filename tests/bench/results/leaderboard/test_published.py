@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
 from fedbench.bench.results.leaderboard.published import (
     Published,
     paper_cells,
@@ -20,6 +19,7 @@ from fedbench.bench.runs.fields import flat_config, known_keys
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.identity import canonical_json
 from fedbench.leaderboards import fields
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 CACHED = "published with a 50-epoch probe, ours with cached features"
@@ -223,7 +223,7 @@ def setting(cell: PaperCell, make_row: MakeRow) -> Row:
 
 
 def lines(source: str) -> list[PaperCell]:
-    """Return one number of every line of a table."""
+    """Return one number of every entry of a table."""
     cells = [cell for cell in paper_cells() if cell.source == source and cell.spec is not None]
     return list({(c.dataset, c.setting, c.method): c for c in reversed(cells)}.values())
 
@@ -264,8 +264,8 @@ def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> N
     other = row_of(make_row, "pfedae", "pfedae", **probe)
     value = {"status": "ok", "metrics_json": json.dumps({"mlp_acc": 0.7})}
     later = {"finished_at": papers.finished_at + timedelta(hours=1)}
-    (line,) = leaderboard([papers, other.model_copy(update=value | later)], metric="mlp_acc").lines
-    assert (line.mean, line.published) == (0.7, None)
+    (entry,) = rank([papers, other.model_copy(update=value | later)], metric="mlp_acc").entries
+    assert (entry.mean, entry.published) == (0.7, None)
     assert published_number(papers, "mlp_acc") is not None  # which must not be shown there
 
 
@@ -347,19 +347,19 @@ def test_one_field_at_a_time(source: str, make_row: MakeRow) -> None:
         assert published_number(elsewhere, metric) is None
 
 
-@pytest.mark.parametrize("line", OPEN, ids=" ".join)
-def test_what_the_papers_leave_open(line: tuple[str, str, str]) -> None:
-    source, method, where = line
+@pytest.mark.parametrize("entry", OPEN, ids=" ".join)
+def test_what_the_papers_leave_open(entry: tuple[str, str, str]) -> None:
+    source, method, where = entry
     cells = [c for c in paper_cells() if (c.source, c.method, c.setting) == (source, method, where)]
     cells = [cell for cell in cells if cell.dataset == "CIFAR-10"]
     assert cells
     for cell in cells:
-        assert {*json.loads(str(cell.open_json))} == OPEN[line]
+        assert {*json.loads(str(cell.open_json))} == OPEN[entry]
 
 
 @pytest.mark.parametrize("source", MATCHED)
 def test_unchanged_presets_have_the_numbers_of_their_tables(source: str, make_row: MakeRow) -> None:
-    """Every line but Orchestra's variants is the preset as it stands, with data and shift."""
+    """Every entry but Orchestra's variants is the preset as it stands, with data and shift."""
     shifts = {"label_skew": "hsu", "covariate_shift": "rotation", "joint_shift": "joint"}
     compared = 0
     for cell in lines(source):
@@ -446,9 +446,9 @@ def test_two_classes_per_client(make_row: MakeRow) -> None:
 
 def test_the_line_has_the_difference(make_row: MakeRow) -> None:
     rows = [row_of(make_row, "cross-device").model_copy(update={"linear_acc": 0.6})]
-    line = leaderboard(rows).lines[0]
-    assert line.difference == pytest.approx(0.6 - 0.5836)
-    assert leaderboard(rows, published=False).lines[0].published is None
+    entry = rank(rows).entries[0]
+    assert entry.difference == pytest.approx(0.6 - 0.5836)
+    assert rank(rows, published=False).entries[0].published is None
 
 
 @pytest.mark.parametrize(

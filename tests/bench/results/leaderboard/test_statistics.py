@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from fedbench.bench.results.leaderboard.statistics import (
+    brown_forsythe_p,
     friedman_p,
     holm,
     mean,
@@ -43,6 +44,17 @@ def test_against_scipy() -> None:
     expected = stats.t.interval(0.9, 6, loc=np.mean(values), scale=stats.sem(values))
     assert t_interval(values, 0.9) == pytest.approx(expected)
     assert sample_std(values) == pytest.approx(np.std(values, ddof=1))
+
+
+def test_equal_variances_against_scipy() -> None:
+    rng = np.random.default_rng(1)
+    for sizes, scales in (((3, 3), (1, 1)), ((3, 4, 7), (1, 5, 2)), ((5, 5), (0.0, 1.0))):
+        samples = [rng.normal(0.4, s, size=n).tolist() for n, s in zip(sizes, scales, strict=True)]
+        expected = stats.levene(*samples, center="median").pvalue
+        assert brown_forsythe_p(samples) == pytest.approx(expected)
+    # All distances to medians are 1, or 1 and 2: nothing varies within a sample.
+    assert brown_forsythe_p([[0, 0, 2, 2], [1, 1, 3, 3]]) == 1
+    assert brown_forsythe_p([[0, 0, 2, 2], [0, 0, 4, 4]]) == 0
 
 
 def test_small_samples_claim_nothing() -> None:

@@ -15,14 +15,13 @@ from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import load_dataset
 from fedbench.bench.results.leaderboard.formats import UNEQUAL_BUDGETS
 from fedbench.bench.results.leaderboard.importance import importances
-from fedbench.bench.results.leaderboard.leaderboard import leaderboard
-from fedbench.bench.results.leaderboard.power import power
 from fedbench.bench.results.leaderboard.published import paper_cells
 from fedbench.bench.results.report.partitions import partitions
 from fedbench.bench.results.report.series import cell_ids, columns, short_titles, styles
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ConfigError, StoreError
+from tests.bench.results.conftest import rank
 
 MakeRow = Callable[..., Row]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -111,11 +110,11 @@ def test_tables_are_the_leaderboards(written: tuple[Store, Path]) -> None:
             title = {"linear_acc": "linear %", "knn_acc": "k-NN %", "objective": "objective"}
             place = group["header"].index(title[metric])
             cells = [row[place] for row in group["rows"]]
-            assert [c[1] for c in cells] == [line.mean for line in expected.lines]
-            assert group["standings"] == list(power(expected.lines).standings)
+            assert [c[1] for c in cells] == [entry.mean for entry in expected.entries]
+            assert group["standings"] == expected.frame.standing.tolist()
             points = {name: unpack(column) for name, column in group["points"].items()}
-            assert points["mean"] == [line.mean for line in expected.lines]
-            assert points["values"] == [list(line.values) for line in expected.lines]
+            assert points["mean"] == [entry.mean for entry in expected.entries]
+            assert points["values"] == [list(entry.values) for entry in expected.entries]
     (sweep,) = data["sweeps"]["linear_acc"]
     assert (sweep["axis"], len(sweep["points"])) == ("alpha", 9)
 
@@ -224,7 +223,7 @@ def test_cells_have_one_identity_and_short_titles(make_row: MakeRow) -> None:
         make_row(RunConfig(data=DataConfig(alpha=alpha)), linear_acc=0.5, knn_acc=0.4)
         for alpha in (0.1, 1.0)
     ]
-    linear, knn = (leaderboard(rows, metric=metric).groups for metric in ("linear_acc", "knn_acc"))
+    linear, knn = (rank(rows, metric=metric).groups for metric in ("linear_acc", "knn_acc"))
     assert cell_ids(linear) == cell_ids(knn)
     assert len({*cell_ids(linear)}) == 2
     assert cell_ids([linear[0], linear[0]]) == [cell_ids(linear)[0], f"{cell_ids(linear)[0]}-2"]

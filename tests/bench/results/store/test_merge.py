@@ -17,10 +17,10 @@ from fedbench.bench.results.store.replicas import (
     replica_hash,
 )
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import decode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.reproduce import _round_differences
 from fedbench.bench.system.errors import StoreError
+from tests.bench.results.conftest import rows_in
 
 MakeRow = Callable[..., Row]
 META = {"spec": "simclr", "seed": 0, "space": {}, "sampler": "tpe", "data": "revision"}
@@ -271,7 +271,7 @@ def test_other_platforms_make_replicas(platforms: tuple[Store, Store, Row, Row])
             assert store.curve(store.key(row)) == [{"round_index": 0, "loss": row.linear_acc}]
             assert store.find(f"{row.row_id[:4]}@{replica_hash(row)[:5]}") == row
         assert store.find(early.row_id[:6]) == early
-        assert decode((store.root / "leaderboard.parquet").read_bytes(), Row) == [early, late]
+        assert rows_in(store.root / "leaderboard.parquet") == [early, late]
         assert not store.write_row(late)
         assert store.problems() == []
     assert bits(one) == bits(other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import decode, encode
+from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
+from tests.bench.results.conftest import rows_in
 
 MakeRow = Callable[..., Row]
 
@@ -30,7 +30,7 @@ def test_many_rows_are_read_from_one_file(
     copies = store.refresh()
     assert copies is not None
     whole = copies.read_bytes()
-    assert decode(whole, Row) == store.rows()
+    assert rows_in(copies) == store.rows()
 
     opened: list[str] = []
     parse = reader.parse_record
@@ -58,40 +58,13 @@ def test_many_rows_are_read_from_one_file(
     assert sorted(opened) == sorted([changed.row_id, new.row_id])
     # The next refresh takes the new rows up; a torn file, or one without marks, is as good as none.
     Store(store.root).refresh()
-    assert decode(copies.read_bytes(), Row) == loaded
+    assert rows_in(copies) == loaded
     assert read() == loaded
     assert opened == []
     for useless in (whole[:-40], encode(loaded, Row), b""):
         copies.write_bytes(useless)
         assert read() == loaded
         assert len(opened) == 70
-
-
-@pytest.mark.parametrize("copy", [shutil.copy2, shutil.copyfile], ids=["times", "no-times"])
-def test_the_file_of_a_copied_store_is_not_written_again(
-    store: Store, make_row: MakeRow, tmp_path: Path, copy: Callable[..., Any]
-) -> None:
-    folder = store.root / "rows"
-    folder.mkdir(parents=True)
-    rows = [make_row(RunConfig(seed=seed)) for seed in range(70)]
-    for row in rows:
-        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
-        os.utime(folder / f"{row.row_id}.parquet", ns=(0, 10**18))  # not the time of the copy
-    path = store.refresh()
-    assert path is not None
-    data = path.read_bytes()
-    copied = Store(shutil.copytree(store.root, tmp_path / "copy", copy_function=copy))
-    path = copied.refresh()
-    assert path is not None
-    assert path.read_bytes() == data
-    # A changed row, or a file without marks, is a reason to write.
-    changed = rows[3].model_copy(update={"tuned": True})
-    (copied.root / "rows" / f"{changed.row_id}.parquet").write_bytes(encode([changed], Row))
-    copied.refresh()
-    assert changed in decode(path.read_bytes(), Row)
-    path.write_bytes(encode(copied.rows(), Row))
-    copied.refresh()
-    assert b"fedbench.marks" in path.read_bytes()
 
 
 def test_the_marks_of_a_copied_store_hold(
@@ -121,5 +94,5 @@ def test_the_index_of_an_older_store_is_ignored_and_removed(
     assert store.problems() == []
     path = store.refresh()
     assert path is not None
-    assert decode(path.read_bytes(), Row) == rows
+    assert rows_in(path) == rows
     assert not (folder / ".index.parquet").exists()

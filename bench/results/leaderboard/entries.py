@@ -1,0 +1,421 @@
+"""Entries of a leaderboard: one training configuration over its seeds, ranked within its class.
+
+A configuration may have several rows of one seed: runs that were measured again, and replicas from
+other machines. For each metric the row counts that has it and finished first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.evaluation.metrics import is_accuracy
+from fedbench.bench.evaluation.shrinkage import FIGURES, shrinkage
+from fedbench.bench.results.chance import NO_MARKS, Marks
+from fedbench.bench.results.leaderboard.comparability import (
+    class_id,
+    measured_alike,
+    metric_values,
+)
+from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, longest, over_rounds
+from fedbench.bench.results.leaderboard.data_names import is_on
+from fedbench.bench.results.leaderboard.power import Power
+from fedbench.bench.results.leaderboard.published import published_number
+from fedbench.bench.results.leaderboard.statistics import mean, rounded, summarize
+from fedbench.bench.results.store.settings import KEYS
+from fedbench.bench.system.identity import content_id
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = {
+    "rank": "1 is best, ties share a rank; null if not ranked: nothing measured, or oracle",
+    "method": "method spec",
+    "variant": "hyperparameters in which entries of its method differ, where a class has several",
+    "config_id": "identity of the training configuration",
+    "metric": "ranked by",
+    "mean": "of the metric over seeds",
+    "std": "likewise; needs 2 seeds",
+    "ci95_low": "95 % t-interval of the mean; needs 3 seeds",
+    "ci95_high": "likewise",
+    "n_seeds": "seeds that measured the metric",
+    "seeds": "these seeds",
+    "values": "the metric of each",
+    "row_ids": "the runs that those values are from; `fedbench export` takes one",
+    "objective_mean": "mean of runs that measured it as most entries of the class did",
+    "knn_acc_mean": "likewise",
+    "linear_acc_mean": "likewise",
+    "local_acc_mean": "the probe on clients' own test images, mean over clients",
+    "local_acc_std": "standard deviation over clients, mean over seeds",
+    "untrained_mean": "of the metric before training",
+    "gain": "mean of trained - untrained",
+    "mb_up_down": "both directions of one run [1e6 B]",
+    "minutes": "wall time of one run",
+    "collapsed": "whether the encoder of a run has collapsed",
+    "contracted": "whether projections have lost half of their spread before training",
+    "unmoved": "whether a run that was to train has moved no weight",
+    "at_chance": "terms of the loss that ended at chance, see `bench.results.chance`",
+    "num_at_chance": "such runs",
+    "minimises_objective": "whether the method's loss is the objective that chooses settings",
+    "num_diverged": "runs that diverged; an entry with any ranks last",
+    "num_failed": "runs that failed",
+    "tuned": "whether hyperparameters come from a study",
+    "selection": "how they were chosen",
+    "preset": "that the first run started from",
+    "published": "the published number of the same setting",
+    "difference": "mean - published number",
+    "class_id": "identity of the comparability class",
+    "settings_id": "the same for equal hyperparameters, whatever the class",
+    "tune_runs": "runs of the study that they come from; null if untuned or not known",
+    "tuned_on": "data set of that study if it is another one",
+    "best": "the first of its class, or not told from it by a t-test; null with fewer than 3 seeds",
+    "p_best": "p-value of that test, adjusted",
+    "detectable": "smallest difference to the first that the test finds with probability 0.8",
+    "ties": "letter of a group whose entries are not told from its first",
+    "area": "mean k-NN accuracy over the rounds; needs curves, as do the next three",
+    "rounds_to_reach": "first evaluated round with the accuracy asked for, mean over seeds",
+    "gb_to_reach": "the same in bytes of both directions [1e9 B]",
+    "num_reached": "seeds that got there; the two means are null unless all did",
+    "mb_up": "part of mb_up_down",
+    "mb_down": "likewise",
+    "per_gb": "the metric over bytes in both directions [1 / 1e9 B]",
+    "epsilon": "differential privacy, the largest over seeds; null unless every run has it",
+    "epsilon_of": "what it protects",
+    "revealing_messages": "messages that hold something of a single image, the most of any seed",
+    "num_replicas": "further runs of these seeds that got another value, as on another machine",
+    "replica_spread": "largest minus smallest value of one seed, the most of any seed",
+    "label": "name in tables and charts, see `labels`",
+    "standing": "place beside the first of its class, see `power.Standing`",
+}
+"""Columns of the machine formats, in their order, before those of the class."""
+
+
+_READ = frozenset(
+    {
+        *("class_id", "entry", "seed", "status", "row_id", "finished_at", "replica", "method"),
+        *("dataset", "dataset_revision", "benchmark_version", "config_json", "hyperparameters"),
+        *("evaluation", "selection", "preset", "study_id", "tuned", "num_rounds", "local_epochs"),
+        *("bytes_up", "bytes_down", "wall_seconds", "epsilon", "epsilon_of", "revealing_messages"),
+        *("objective", "knn_acc", "linear_acc", "collapsed", "relative_movement"),
+        *(f"{prefix}{name}" for name in FIGURES for prefix in ("", "untrained_")),
+    }
+)
+"""Columns of rows that entries come from, beside those of the metric."""
+
+
+class Spent(NamedTuple):
+    """Cost of a tuning study: the number of its runs, and name and revision of its data set."""
+
+    runs: int
+    dataset: str
+    revision: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Entries of one comparability class, best first.
+
+    Attributes:
+        title: names what sets the class apart.
+        keys: of the class.
+        frame: a row for each entry with `COLUMNS`, `hyperparameters`, `joined_by` (entries of a
+            method that have it in common are one over the classes), `curve_ids` (the runs of the
+            seeds whose curves have the most evaluations) and `reproduced` (people who reproduced
+            its runs, of the run with the fewest); None = undefined.
+        power: what the seeds of the class can show.
+        unscaled: the keys that a grid's rules scaled, and their values without that.
+    """
+
+    title: str
+    keys: Mapping[str, Any]
+    frame: pd.DataFrame
+    power: Power
+    unscaled: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def entries(self) -> tuple[Any, ...]:
+        """The rows of the frame, with columns as attributes."""
+        return tuple(self.frame.itertuples(index=False, name="Entry"))
+
+    @property
+    def class_id(self) -> str:
+        """Identity of the comparability class."""
+        return class_id(self.keys)
+
+    @property
+    def unequal_budgets(self) -> bool:
+        """True if hyperparameters of its tuned entries come from studies of different sizes."""
+        return len({entry.tune_runs for entry in self.entries if entry.tuned}) > 1
+
+    @property
+    def uneven_curves(self) -> bool:
+        """True if curves of some entries lack rounds after which others were evaluated."""
+        without = self.frame.area.isna()
+        return not without.all() and any(map(len, self.frame.curve_ids[without]))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return plain values for JSON: `COLUMNS`, columns of the class, and the title."""
+        lists = ("seeds", "values", "at_chance")
+        names = [*COLUMNS, *(["reproduced"] if self.frame.reproduced.notna().any() else [])]
+        of_class = {**{key: self.keys[key] for key in KEYS}, "group": self.title}
+        return [
+            record
+            | {name: [*record[name]] for name in lists}
+            | {"published": record["published"] and asdict(record["published"])}
+            | of_class
+            for record in self.frame[names].to_dict("records")
+        ]
+
+
+def entries(
+    rows: pd.DataFrame,
+    metric: str,
+    *,
+    published: bool = True,
+    studies: Mapping[str, Spent] | None = None,
+    curves: Mapping[str, Curve] | None = None,
+    reach: float | None = None,
+    marks: Mapping[str, Marks] | None = None,
+    reproduced: Mapping[str, int] | None = None,
+) -> pd.DataFrame:
+    """Return the entries of all classes, not named and ranked yet, one row each.
+
+    Args:
+        rows: of a store, with their `class_id`.
+        metric: to sum up.
+        published: look up the published numbers.
+        studies: cost of each tuning study, by its id.
+        curves: by row id; None = leave the columns empty that come from them.
+        reach: k-NN accuracy to look for in the curves.
+        marks: of rows, by row id.
+        reproduced: people who reproduced a run, by row id; None = the store has no reproductions.
+    """
+    by = ["class_id", "entry"]
+    local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
+    read = {*_READ, metric, f"untrained_{metric}", local, f"{local}_std"}
+    rows = rows[[name for name in rows.columns if name in read]]
+    rows = rows.sort_values([*by, "seed", "finished_at", "row_id", "replica"], ignore_index=True)
+    rows["at"] = rows.groupby(by).ngroup()
+    rows["slot"] = rows.groupby([*by, "seed"]).ngroup()
+    rows["value"] = metric_values(rows, metric)
+    first = rows.drop_duplicates("at").set_index("at")
+    ended = rows[rows.status != "error"]
+    ends = ended.drop_duplicates("slot")
+    # Seeds that did not fail or diverge; of each the row of the metric, or one that lacks it.
+    ok = ended[(ended.status == "ok") & ended.slot.isin(ends.slot[ends.status == "ok"])]
+    measured = ok[ok.value.notna()].drop_duplicates("slot")
+    done = _first(measured, ok).sort_index()
+    of_mean = partial(_means, first.index)
+
+    def mean_alike(name: str, settings_of: str | None = None) -> pd.Series[float]:
+        """Return means of a metric over rows that measured it as most of their class did."""
+        if name == metric:
+            return of_mean(measured, measured.value)
+        alike = ok[measured_alike(rows, settings_of or name)[ok.index]]
+        values = metric_values(alike, name)
+        return of_mean(*_once(alike[values.notna()], values))
+
+    values = _lists(first.index, measured, "value")
+    summaries = [summarize(of_entry) for of_entry in values]
+    found = first[["method", "selection", "preset", "class_id"]].copy()
+    found["config_id"], found["metric"] = first.entry, metric
+    for name in ("mean", "std", "ci95_low", "ci95_high"):
+        found[name] = [getattr(summary, name) for summary in summaries]
+    found["n_seeds"] = [summary.n for summary in summaries]
+    found["seeds"], found["values"] = _lists(first.index, measured, "seed"), values
+    found["row_ids"] = _lists(first.index, measured, "row_id")
+    for name in ("objective", "knn_acc", "linear_acc"):
+        found[f"{name}_mean"] = mean_alike(name)
+    accuracy = is_accuracy(metric)
+    found["local_acc_mean"] = mean_alike(local) if accuracy else None
+    found["local_acc_std"] = mean_alike(f"{local}_std", local) if accuracy else None
+
+    before = _first(measured, ok[ok.slot.isin(measured.slot)], f"untrained_{metric}")
+    start = metric_values(before, f"untrained_{metric}")
+    found["untrained_mean"] = of_mean(before, start)
+    after = before.slot.map(measured.set_index("slot").value)
+    found["gain"] = of_mean(before, after - start)
+
+    both = done.bytes_up + done.bytes_down
+    costs = {"mb_up_down": both / 1e6, "mb_up": done.bytes_up / 1e6}
+    costs |= {"mb_down": done.bytes_down / 1e6, "minutes": done.wall_seconds / 60}
+    moved = (done.bytes_up.fillna(0) + done.bytes_down.fillna(0)) / 1e9
+    costs["per_gb"] = (done["at"].map(found["mean"]) / moved)[moved > 0]
+    for name, cost in costs.items():
+        found[name] = of_mean(done, cost)
+
+    still = (done.num_rounds > 0) & (done.local_epochs > 0)
+    still &= metric_values(done, "relative_movement") == 0
+    flags: dict[str, Any] = {
+        "collapsed": metric_values(done, "collapsed") > 0,
+        "contracted": _shrunk(done),
+    }
+    for name, flag in {**flags, "unmoved": still}.items():
+        found[name] = found.index.isin(done["at"][flag])
+    found["tuned"] = rows.tuned.groupby(rows["at"]).any()
+    found["num_diverged"] = _count(first.index, ends[ends.status == "diverged"])
+    found["num_failed"] = _count(first.index, rows.drop_duplicates("slot")) - _count(
+        first.index, ends
+    )
+    marked = [
+        [(marks or {}).get(row_id, NO_MARKS) for row_id in row_ids]
+        for row_ids in _lists(first.index, done, "row_id")
+    ]
+    found["at_chance"] = [
+        tuple(dict.fromkeys(term for mark in each for term in mark.at_chance)) for each in marked
+    ]
+    found["num_at_chance"] = [sum(bool(mark.at_chance) for mark in each) for each in marked]
+    found["minimises_objective"] = [any(m.minimises_objective for m in each) for each in marked]
+
+    private = done.groupby("at").epsilon.agg(["size", "count", "max"])
+    found["epsilon"] = private["max"][private["size"] == private["count"]]
+    found["epsilon_of"] = done.drop_duplicates("at").set_index("at").epsilon_of
+    found.loc[found.epsilon.isna(), "epsilon_of"] = None
+    found["revealing_messages"] = done.revealing_messages.fillna(0).groupby(done["at"]).max()
+    copies = ok.groupby(["at", "slot"]).value.agg(["nunique", "min", "max"])
+    copies = copies[copies["nunique"] > 1]
+    found["num_replicas"] = (copies["nunique"] - 1).groupby("at").sum()
+    found["num_replicas"] = found.num_replicas.fillna(0).astype(int)
+    found["replica_spread"] = (copies["max"] - copies["min"]).groupby("at").max()
+
+    found["published"] = [*_published(rows, metric)] if published else None
+    known = {at: p.value for at, p in found.published.items() if p is not None}
+    found["difference"] = found["mean"] - found.index.to_series().map(known)
+    found["tune_runs"], found["tuned_on"] = zip(*_studies(rows, first, studies or {}), strict=True)
+    found["hyperparameters"] = [*map(json.loads, first.hyperparameters)]
+    found["settings_id"] = [*map(content_id, found.hyperparameters)]
+    found["reproduced"] = None
+    if reproduced is not None:
+        fewest = (min((reproduced.get(i, 0) for i in ids), default=0) for ids in found.row_ids)
+        found["reproduced"] = [*fewest]
+    chosen = [] if curves is None else [*_with_curves(rows, ok, metric, curves)]
+    found["curve_ids"] = _lists(first.index, rows.loc[chosen], "row_id")
+    reached = ("area", "rounds_to_reach", "gb_to_reach", "num_reached")
+    found[[*reached]] = None
+    if curves is not None:
+        for _, members in found.groupby("class_id"):
+            of_class = [[curves[i] for i in ids] for ids in members.curve_ids]
+            found.loc[members.index, [*reached]] = over_rounds(of_class, reach)
+    for name in ("revealing_messages", "tune_runs", "num_reached"):
+        found[name] = found[name].astype("Int64")
+    return found.astype(object).where(found.notna(), None)
+
+
+def _first(rows: pd.DataFrame, others: pd.DataFrame, having: str | None = None) -> pd.DataFrame:
+    """Return a row for each slot: of some rows, else the first of others, that has a metric."""
+    import pandas as pd
+
+    both = pd.concat([rows, others])
+    if having is not None:
+        both = both[metric_values(both, having).notna()]
+    return both.drop_duplicates("slot")
+
+
+def _once(rows: pd.DataFrame, values: pd.Series[float]) -> tuple[pd.DataFrame, pd.Series[float]]:
+    """Return the first row of each slot, and its value."""
+    rows = rows.drop_duplicates("slot")
+    return rows, values[rows.index]
+
+
+def _means(index: pd.Index[Any], rows: pd.DataFrame, values: pd.Series[float]) -> pd.Series[float]:
+    """Return exactly rounded means by entry: those of pandas depend on the order of rows."""
+    import pandas as pd
+
+    by: dict[int, list[float]] = defaultdict(list)
+    there = values.dropna()
+    for at, value in zip(rows["at"][there.index].tolist(), there.tolist(), strict=True):
+        by[at].append(value)
+    means = {at: mean(of_entry) for at, of_entry in by.items()}
+    return pd.Series(means, dtype="float64").reindex(index)
+
+
+def _lists(index: pd.Index[Any], rows: pd.DataFrame, column: str) -> list[tuple[Any, ...]]:
+    """Return the values of a column by entry."""
+    by: dict[int, list[Any]] = defaultdict(list)
+    for at, value in zip(rows["at"].tolist(), rows[column].tolist(), strict=True):
+        by[at].append(value)
+    return [tuple(by[at]) for at in index]
+
+
+def _count(index: pd.Index[Any], rows: pd.DataFrame) -> pd.Series[int]:
+    return rows["at"].value_counts().reindex(index, fill_value=0)
+
+
+def _shrunk(rows: pd.DataFrame) -> list[bool]:
+    before = [f"untrained_{name}" for name in FIGURES]
+    figures = rows.reindex(columns=[*FIGURES, *before]).astype(object)
+    figures = figures.where(figures.notna(), None)
+    pairs = (figures[of].itertuples(index=False, name=None) for of in ([*FIGURES], before))
+    return [
+        bool(shrinkage(*(dict(zip(FIGURES, of, strict=True)) for of in pair)))
+        for pair in zip(*pairs, strict=True)
+    ]
+
+
+def _published(rows: pd.DataFrame, metric: str) -> Iterator[Any]:
+    """Yield the published number of each entry, or None.
+
+    Runs that have not measured the metric may differ in what decides its meaning.
+    """
+    rows = rows.assign(without=(rows.status != "ok") | rows.value.isna())
+    picked = rows.sort_values(["at", "without"], kind="stable").drop_duplicates("at")
+    columns = ["method", "dataset", "benchmark_version", "config_json"]
+    for row in picked[columns].itertuples(index=False):
+        yield published_number(row, metric)
+
+
+def _studies(
+    rows: pd.DataFrame, first: pd.DataFrame, studies: Mapping[str, Spent]
+) -> Iterator[tuple[int | None, str | None]]:
+    """Yield for each entry the runs of its study, and the study's data set if it is another."""
+    known = rows[rows.study_id.isin([*studies])].drop_duplicates("at").set_index("at").study_id
+    columns = ["dataset", "dataset_revision", "config_json", "benchmark_version"]
+    for row in first[columns].itertuples():
+        study = studies.get(known.get(row.Index, ""))
+        if study is None:
+            yield None, None
+        else:
+            same = study.revision == row.dataset_revision or is_on(row, study.dataset)
+            yield study.runs, None if same else study.dataset
+
+
+def _with_curves(
+    rows: pd.DataFrame, ok: pd.DataFrame, metric: str, curves: Mapping[str, Curve]
+) -> Iterator[int]:
+    """Yield of each seed the row with the longest curve that is measured as those of the class."""
+    alike = ok.row_id.isin([*curves])
+    for name in CURVE_METRICS:
+        if name != metric:
+            alike &= measured_alike(rows, name)[ok.index] | metric_values(ok, name).isna()
+    for _, members in ok[alike].groupby("slot"):
+        ids = dict(zip(members.index, members.row_id, strict=True))
+        yield max(ids, key=lambda i: longest(curves[ids[i]]))
+
+
+def ranked(found: pd.DataFrame) -> pd.DataFrame:
+    """Return entries best first: with diverged runs behind others, unranked ones last.
+
+    Args:
+        found: named entries of some classes, whose order stays.
+    """
+    better = needed(found.metric.iloc[0]).score
+    none = found["mean"].isna()
+    keys = found[["class_id", "method", "variant", "config_id"]].assign(
+        of=found.class_id.map({key: i for i, key in enumerate(found.class_id.unique())}),
+        uncounted=(found.selection == "oracle") | (none & (found.num_diverged == 0)),
+        diverged=found.num_diverged > 0,
+        none=none,
+        place=[0.0 if v is None else -rounded(better(v)) for v in found["mean"]],
+    )
+    place = ["of", "uncounted", "diverged", "none", "place"]
+    keys = keys.sort_values([*place, "method", "variant", "config_id"])
+    keys["position"] = keys.groupby("of").cumcount() + 1
+    ranks = keys.groupby(place).position.transform("min").astype(object)
+    found = found.loc[keys.index].copy()
+    found["rank"] = ranks.where(~keys.uncounted, None)
+    return found

@@ -1,0 +1,201 @@
+"""All rows of a store as one table, which is kept in `leaderboard.parquet`.
+
+Opening a Parquet file of sixty columns takes over a millisecond, a row of a large one a twentieth
+of that. Each row of the table therefore has size and time of change of its own file: only files
+that are new or have changed are read, and their rows validated. Beside the columns of `Row` the
+table has a column for every further metric, and what is derived from configurations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedbench.bench.results.store.reader import Reader
+from fedbench.bench.results.store.replicas import replica_hash
+from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.schema import (
+    ROW_SCHEMA,
+    UNPACKED_BOARD,
+    decode_table,
+    read_table,
+    table_bytes,
+)
+from fedbench.bench.results.store.settings import (
+    entry_id,
+    evaluation_of,
+    hyperparameters,
+    task_of,
+)
+from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.identity import canonical_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FURTHER = {
+    "file": (pa.string(), "name of the row's file, without its ending"),
+    "size": (pa.int64(), "of that file [B]"),
+    "changed": (pa.int64(), "time of its last change [ns]"),
+    "replica": (pa.string(), "hash of the results, which tells replicas apart"),
+    "entry": (pa.string(), "identity of the training configuration, without the seed"),
+    "task": (
+        pa.string(),
+        "keys of the comparability class but for evaluation and data's name, as JSON",
+    ),
+    "evaluation": (pa.string(), "settings of the evaluation, as JSON"),
+    "hyperparameters": (pa.string(), "settings that are in no class, as JSON"),
+}
+"""Columns beside those of a row: type and meaning. Further metrics follow them."""
+_SCHEMA = pa.schema(
+    [
+        *ROW_SCHEMA,
+        *(pa.field(name, kind, metadata={"doc": doc}) for name, (kind, doc) in FURTHER.items()),
+    ],
+    metadata=ROW_SCHEMA.metadata,
+)
+_VERSION = b"fedbench.derived_by"
+_ORDER = (
+    *("dataset", "partition", "alpha", "method", "config_id", "seed", "row_id"),
+    *("failed", "finished_at", "replica"),
+)
+"""Order of rows; of the rows of one run the first to finish leads, and failed ones come last."""
+
+
+def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return rows as a frame, in the order of a store."""
+    frame: pd.DataFrame = _sorted(_table(rows, [("", 0, 0)] * len(rows))).to_pandas()
+    return frame
+
+
+class Frame:
+    """The table of a store.
+
+    Args:
+        file: `leaderboard.parquet`.
+        reader: of the files of rows.
+
+    Attributes:
+        problems: one line for every file of a row that could not be read.
+    """
+
+    def __init__(self, file: Path, reader: Reader) -> None:
+        self._file, self._reader = file, reader
+        self._known: pa.Table | None = None
+        self._mark: tuple[int, int] | None = None  # of the file when it was read or written
+        self._rows: list[Row] | None = None
+        self._frame: pd.DataFrame | None = None
+        self.problems: list[str] = []
+        self._is_new = False  # the file lacks what the table has
+
+    def rows(self, paths: Sequence[Path]) -> list[Row]:
+        """Return the readable rows in files."""
+        table = self._up_to_date(paths)
+        if self._rows is None:
+            self._rows = decode_table(table.select(ROW_SCHEMA.names), Row)
+        return [*self._rows]
+
+    def frame(self, paths: Sequence[Path]) -> pd.DataFrame:
+        """Return the readable rows in files as a frame, which must not be changed."""
+        table = self._up_to_date(paths)
+        if self._frame is None:
+            self._frame = table.to_pandas()
+        return self._frame
+
+    def save(
+        self, paths: Callable[[], Sequence[Path]], write: Callable[[Path, bytes], None]
+    ) -> bool:
+        """Bring the file up to date with `write`; return False if there are no rows.
+
+        Rows are listed again after a write: another process may have added one meanwhile.
+        """
+        while (table := self._up_to_date(paths())).num_rows and self._is_new:
+            write(self._file, table_bytes(table.replace_schema_metadata(_metadata())))
+            self._mark, self._is_new = _mark(self._file), False
+        return bool(table.num_rows)
+
+    def _up_to_date(self, paths: Sequence[Path]) -> pa.Table:
+        marks = {path.stem: mark for path in paths if (mark := _mark(path)) is not None}
+        if self._known is None or _mark(self._file) != self._mark:
+            self._mark, self._known = _mark(self._file), self._stored()
+            self._rows = self._frame = None
+            self._is_new = self._known is None
+        known = _SCHEMA.empty_table() if self._known is None else self._known
+        columns = (known.column(name).to_pylist() for name in ("file", "size", "changed"))
+        whole = [marks.get(name) == tuple(mark) for name, *mark in zip(*columns, strict=True)]
+        kept = known.filter(pa.array(whole, pa.bool_()))
+        there = {*kept.column("file").to_pylist()}
+        new = self._reader.load_all([path for path in paths if path.stem not in there], Row)
+        rows = {path.stem: row for path, row in new.items() if isinstance(row, Row)}
+        self.problems = [text for text in new.values() if isinstance(text, str)]
+        if rows or not all(whole):
+            added = _table([*rows.values()], [(name, *marks.get(name, (0, 0))) for name in rows])
+            known = _sorted(pa.concat_tables([kept, added], promote_options="default"))
+            self._rows = self._frame = None
+            self._is_new = True
+        self._known = known
+        return known
+
+    def _stored(self) -> pa.Table | None:
+        """Return the table in the file, if this code would have made it of the same rows."""
+        with suppress(OSError, StoreError):  # it only saves time
+            table = read_table(self._file.read_bytes(), UNPACKED_BOARD)
+            if (table.schema.metadata or {}).get(_VERSION) == _metadata()[_VERSION]:
+                return table
+        return None
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    with suppress(OSError):  # it has just gone, or reading it says what is wrong
+        state = path.stat()
+        return state.st_size, state.st_mtime_ns
+    return None
+
+
+@cache
+def _metadata() -> Mapping[bytes, bytes]:
+    """Return the metadata of the file, with a hash of the code that derives columns."""
+    from fedbench.bench.config import partitioners, schema
+    from fedbench.bench.results.store import replicas, row, settings
+
+    modules = (partitioners, schema, replicas, row, settings)
+    sources = [Path(str(module.__file__)).read_bytes() for module in modules]
+    code = hashlib.sha256(b"".join([*sources, Path(__file__).read_bytes()])).hexdigest()
+    return {**(ROW_SCHEMA.metadata or {}), _VERSION: code.encode()}
+
+
+def _table(rows: Sequence[Row], marks: Sequence[tuple[str, int, int]]) -> pa.Table:
+    records: list[dict[str, Any]] = [
+        {
+            **dict(row),
+            **dict(zip(("file", "size", "changed"), mark, strict=True)),
+            "replica": replica_hash(row),
+            "entry": entry_id(row),
+            "task": json.dumps(task_of(row)),
+            "evaluation": json.dumps(evaluation_of(row)),
+            "hyperparameters": canonical_json(hyperparameters(row)),
+        }
+        for row, mark in zip(rows, marks, strict=True)
+    ]
+    table = pa.Table.from_pylist(records, schema=_SCHEMA)
+    metrics = [json.loads(row.metrics_json or "{}") for row in rows]
+    for name in sorted({name for each in metrics for name in each} - {*_SCHEMA.names}):
+        values = [None if (v := each.get(name)) is None else float(v) for each in metrics]
+        table = table.append_column(name, pa.array(values, pa.float64()))
+    return table
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    failed = pc.equal(table.column("status"), "error")
+    order = pc.sort_indices(
+        table.append_column("failed", failed), [(name, "ascending") for name in _ORDER]
+    )
+    return table.take(order).combine_chunks()

@@ -1,0 +1,129 @@
+"""What a run's configuration says of its row: what it was, how it was measured, what was chosen.
+
+A row of an older version may lack fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedbench.bench.config import EvaluationConfig, identity, training_settings
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.evaluation.catalogue import needed
+from fedbench.bench.results.store.row import Row
+
+SETTING = (
+    "partition",
+    "alpha",
+    "num_clients",
+    "participation",
+    "num_rounds",
+    "local_epochs",
+    "backbone",
+    "norm",
+)
+"""Columns that rows and published numbers have in common."""
+
+KEYS = ("dataset", "dataset_revision", *SETTING, "benchmark_version")
+"""Columns of the comparability class; settings of data, model and metric are added to them."""
+
+COLUMN_OF = {
+    "data.partition": "partition",
+    "data.alpha": "alpha",
+    "data.num_clients": "num_clients",
+    "model.backbone": "backbone",
+    "model.norm": "norm",
+    "client.local_epochs": "local_epochs",
+    "federation.num_rounds": "num_rounds",
+    "federation.participation": "participation",
+}
+"""Fields whose values are columns of the class."""
+PRECISION = "client.precision"
+CLIENTS = "evaluation.num_clients"
+"""In the class where encoders differ between clients, and for whoever is ranked with them."""
+_FIELDS = frozenset(EvaluationConfig.model_fields)
+_ALL = _FIELDS - {"protocols", "probe_fractions", "objectives", "every", "rounds", "untrained"}
+"""Fields of the evaluation but for those that say only which metrics are measured, and when."""
+_LATER = {"evaluation.objective_clients", "evaluation.objective_noise"}
+"""Fields that older rows lack; null means what those did."""
+_SECTIONS = ("data.", "model.")
+
+
+def settings_of(config_json: str) -> dict[str, Any]:
+    """Return the configuration of a row by dotted name."""
+    return flatten(json.loads(config_json))
+
+
+def training_of(config_json: str) -> dict[str, Any]:
+    """Return a row's training settings by dotted name."""
+    return flatten(training_settings(json.loads(config_json)))
+
+
+def entry_id(row: Row) -> str:
+    """Return the identity of a row's training configuration, without its seed.
+
+    It is `config_id` as this version makes it, so that rows of older ones are told apart by their
+    training, too.
+    """
+    training = training_settings(json.loads(row.config_json))
+    return identity(training, row.dataset_revision, row.benchmark_version)
+
+
+def task_of(row: Row) -> dict[str, Any]:
+    """Return the keys of a row's class by name, but for its evaluation and the data's name."""
+    training = training_of(row.config_json)
+    further = {
+        key: training[key]
+        for key in sorted(training)
+        if key.startswith(_SECTIONS) and key not in COLUMN_OF
+    }
+    further[PRECISION] = training.get(PRECISION, "fp32")
+    return {key: getattr(row, key) for key in KEYS if key != "dataset"} | further
+
+
+def evaluation_of(row: Row) -> dict[str, Any]:
+    """Return the settings of a row's evaluation by dotted name, sorted.
+
+    The number of evaluated clients is left out where all clients have one encoder, since all of
+    them count then.
+    """
+    settings = {
+        name: value
+        for name, value in sorted(settings_of(row.config_json).items())
+        if name.startswith("evaluation.") and not (name in _LATER and value is None)
+    }
+    if CLIENTS in settings:
+        if '"objective_std"' in (row.metrics_json or ""):  # a mean over encoders
+            settings[CLIENTS] = min(settings[CLIENTS], row.num_clients)
+        else:
+            del settings[CLIENTS]
+    return settings
+
+
+def measured_by(evaluation: Mapping[str, Any], metric: str | None = None) -> dict[str, Any]:
+    """Return the settings of an evaluation that give a metric its meaning; None = any metric.
+
+    Fields of older versions that are not known any more count for every metric.
+    """
+    read = _ALL if metric is None else needed(metric).reads
+    fields = {name: name.removeprefix("evaluation.") for name in evaluation}
+    return {
+        name: value
+        for name, value in evaluation.items()
+        if fields[name] in read or fields[name] not in _FIELDS
+    }
+
+
+def hyperparameters(row: Row) -> dict[str, Any]:
+    """Return the settings that are in no class, by dotted name.
+
+    A value that a grid's rule scaled is as it was before.
+    """
+    training = {**training_of(row.config_json), **json.loads(row.scaled_json or "{}")}
+    return {
+        key: value
+        for key, value in training.items()
+        if key not in COLUMN_OF and key != PRECISION and not key.startswith(_SECTIONS)
+    }
