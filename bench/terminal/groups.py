@@ -44,7 +44,8 @@ def _trackers(text: str | None) -> str | None:
     from fedbench.bench.results.trackers import TRACKERS
 
     for name in opt.parse_names(text) or ():
-        opt.one_of("tracker", TRACKERS)(name)
+        if name not in TRACKERS:
+            raise UnknownNameError("tracker", name, TRACKERS)
     return text
 
 
@@ -251,8 +252,7 @@ class Search(Tracked):
         str,
         option(
             f"Search algorithm: {'; '.join(f'{n} ({s.help})' for n, s in SAMPLERS.items())}.",
-            complete=names.samplers,
-            check=opt.one_of("sampler", SAMPLERS),
+            **opt.one_of("sampler", SAMPLERS),
         ),
     ] = "tpe"
     batch_size: Annotated[
@@ -289,8 +289,7 @@ class Search(Tracked):
         str,
         option(
             "Compare trials after fewer rounds and continue the best: none or halving.",
-            complete=names.fidelities,
-            check=opt.one_of("fidelity", FIDELITIES),
+            **opt.one_of("fidelity", FIDELITIES),
         ),
     ] = "none"
     eta: Annotated[int | None, count("One trial in N goes on after a rung; default: 4.", min=2)] = (
@@ -372,7 +371,10 @@ class Filters(Group):
     ] = None
     status: Annotated[
         str | None,
-        option("Only runs that ended so: ok, error or diverged.", complete=names.statuses),
+        option(
+            "Only runs that ended so: ok, error or diverged.",
+            **opt.one_of("status", ("ok", "error", "diverged")),
+        ),
     ] = None
     where: Annotated[
         list[str] | None,

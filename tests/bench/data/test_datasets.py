@@ -214,7 +214,7 @@ def test_missing_set_names_the_command(
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     for name in ("cifar10", "mnist", "stl10", "svhn"):
-        with pytest.raises(DataError, match=r"into .*raw by hand, or use .*hub:PATH") as caught:
+        with pytest.raises(DataError, match=r"raw.*hub:PATH") as caught:
             prepare(name, tmp_path)
         assert caught.value.exit_code == 5
         assert not (tmp_path / name).exists()
@@ -244,7 +244,7 @@ def test_subsets(tmp_path: Path) -> None:
     assert part.revision != whole.revision
     assert part.revision == load_dataset("digits", tmp_path, train_subset=100).revision
     assert load_dataset("digits", tmp_path, train_subset=1201).path == whole.path
-    with pytest.raises(ConfigError, match=r"train_subset is 1202, but digits has 1201"):
+    with pytest.raises(ConfigError, match=r"train_subset.*1202.*1201"):
         load_dataset("digits", tmp_path, train_subset=1202)
     with pytest.raises(ConfigError, match=r"test_subset is 0.*1\.\.596"):
         load_dataset("digits", tmp_path, test_subset=0)
@@ -258,7 +258,7 @@ def test_pickle_carries_the_path_only(hub: Path, tmp_path: Path) -> None:
     assert isinstance(again.train_images, np.memmap)
     assert (again.name, again.revision) == (dataset.name, dataset.revision)
     assert reopen(dataset.path).revision == dataset.revision
-    with pytest.raises(DataError, match="rebuilt from changed data"):
+    with pytest.raises(DataError, match=str(dataset.path)):
         reopen(dataset.path, "another")
 
 
@@ -275,12 +275,12 @@ def test_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("cifar", UnknownNameError, r"unknown data set 'cifar'; did you mean 'cifar10'.*hub:PATH"),
+        ("cifar", UnknownNameError, "'cifar'.*'cifar10'.*hub:PATH"),
         ("hubb:x", UnknownNameError, "folder:PATH"),
-        ("hub:", ConfigError, "write hub:PATH"),
-        ("hub:nowhere", DataError, "nowhere: the path does not exist"),
-        ("folder:nowhere", DataError, "nowhere: the path does not exist"),
-        (f"hub:{__file__}", DataError, "is a file, not a folder"),
+        ("hub:", ConfigError, "hub:PATH"),
+        ("hub:nowhere", DataError, "nowhere"),
+        ("folder:nowhere", DataError, "nowhere"),
+        (f"hub:{__file__}", DataError, "test_datasets"),
     ],
 )
 def test_unknown_names_and_paths(

@@ -29,7 +29,7 @@ def test_a_partition_is_a_read_only_value() -> None:
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
     for wrong in (-1, 8):
-        with pytest.raises(IndexError, match=r"not in 0 … 7"):
+        with pytest.raises(IndexError, match=str(wrong)):
             partition.client(wrong)
 
 

@@ -107,12 +107,12 @@ def edit(name: str, text: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: (f / "wnids.txt").unlink(), "has no wnids.txt; it must be the unzipped tiny"),
-        (lambda f: shutil.rmtree(f / "val" / "images"), "has no val/images"),
-        (lambda f: shutil.rmtree(f / "train" / "n05"), "n05 has no images, but wnids.txt names"),
-        (lambda f: (f / "val/images/val_1.JPEG").unlink(), "line 2: 'val_1.JPEG' is not in val/i"),
-        (edit("val/val_annotations.txt", "val_0.JPEG\tn7\t0\n"), "line 1: class 'n7' is not in w"),
-        (edit("wnids.txt", "n02\nn02\n"), "must name each class once"),
+        (lambda f: (f / "wnids.txt").unlink(), "wnids.txt"),
+        (lambda f: shutil.rmtree(f / "val" / "images"), "val/images"),
+        (lambda f: shutil.rmtree(f / "train" / "n05"), "n05"),
+        (lambda f: (f / "val/images/val_1.JPEG").unlink(), "line 2: 'val_1.JPEG'"),
+        (edit("val/val_annotations.txt", "val_0.JPEG\tn7\t0\n"), "line 1: class 'n7'"),
+        (edit("wnids.txt", "n02\nn02\n"), "wnids.txt"),
     ],
 )
 def test_spoilt_folders(spoil: Callable[[Path], None], message: str, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_cutout_erases_a_clipped_square(shape: tuple[int, int, int]) -> None:
 
 
 def test_a_resized_crop_does_not_go_with_it() -> None:
-    with pytest.raises(ConfigError, match="use crop 'padded' or 'none'"):
+    with pytest.raises(ConfigError, match="padded"):
         ViewRecipe("both", "resized", rand_augment=(2, 10))
 
 
