@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from fedbench.bench.tuning.grid import Cell, check_grid, grid_names, load_grid, 
 from tests.specs import extended
 
 SPECS = {(cell.paper, cell.method): cell.spec for cell in paper_cells()}
-SHIFTS = {"hsu": "label_skew", "rotation": "covariate_shift", "joint": "joint_shift"}
 
 
 def cells(name: str, **given: Any) -> list[Cell]:
@@ -57,83 +57,72 @@ def test_every_grid_under_every_preset(name: str, preset: str) -> None:
         assert {cell.config.data.name for cell in planned} == {"digits"}
 
 
-@pytest.mark.parametrize("table", ["orchestra_table1", "orchestra_table5"])
-def test_the_main_table_of_orchestra(table: str) -> None:
-    seen = {
-        (DATASETS[c.config.data.name], c.preset.replace("-", "_"), c.config.spec)
-        for c in whole("orchestra-table1")
-    }
-    rows = {(data, setting, SPECS["orchestra", name]) for data, setting, name in printed(table)}
-    assert seen == rows
-    assert len(whole("orchestra-table1")) == 3 * len(rows)
+def data_set(cell: Cell) -> str:
+    return DATASETS[dataset_name(cell.config.data.name)]
 
 
-def test_orchestras_numbers_of_clusters() -> None:
-    def text(cell: Cell) -> tuple[str, str, str]:
-        fields = cell.config.method
-        reps = fields["representations"] == "memory"
-        local = "Reps" if reps else f"L={fields['num_local_clusters']}"
-        name = f"Orchestra(G={fields['num_global_clusters']},{local})"
-        return DATASETS[cell.config.data.name], cell.preset.replace("-", "_"), name
-
-    assert {text(cell) for cell in whole("orchestra-table2")} == printed("orchestra_table2")
+def preset(cell: Cell) -> str:
+    return cell.preset.replace("-", "_")
 
 
-def test_orchestra_without_its_parts() -> None:
+def clusters(cell: Cell) -> str:
+    fields = cell.config.method
+    reps = fields["representations"] == "memory"
+    local = "Reps" if reps else f"L={fields['num_local_clusters']}"
+    return f"Orchestra(G={fields['num_global_clusters']},{local})"
+
+
+def parts(cell: Cell) -> str:
     names = {
         (True, True): "Orchestra",
         (False, True): "Orchestra(no degeneracy regularization)",
         (True, False): "Orchestra(no target model)",
     }
-    seen = {
-        (
-            DATASETS[cell.config.data.name],
-            cell.preset.replace("-", "_"),
-            names[bool(cell.config.method["degeneracy"]), bool(cell.config.method["target"])],
-        )
-        for cell in whole("orchestra-table6")
-    }
-    assert seen == printed("orchestra_table6")
+    return names[bool(cell.config.method["degeneracy"]), bool(cell.config.method["target"])]
 
 
-def data_set(cell: Cell) -> str:
-    return DATASETS[dataset_name(cell.config.data.name)]
+def sent(cell: Cell) -> str:
+    fields = cell.config.method
+    names = {"memory": "no privacy / Reps", "centroids": "K-anonymity"}
+    private = f"local-DP eps={fields['epsilon']}"
+    return f"Orchestra({names.get(str(fields['representations']), private)})"
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
-def test_tables_of_methods_under_three_shifts(number: int) -> None:
-    planned = whole(f"mi-table{number}")
-    seen = {(data_set(c), SHIFTS[c.config.data.partition], c.config.spec) for c in planned}
-    rows = printed(f"mi_table{number}")
-    assert seen == {(data, shift, SPECS["mi", name]) for data, shift, name in rows}
-    fraction = 0.1 if number in (2, 5, 6, 7) else 0.0
-    assert {cell.config.data.label_fraction for cell in planned} == {fraction}
-    tiny = number in (4, 7)
-    assert {cell.config.model.backbone.startswith("cct") for cell in planned} == {tiny}
+@pytest.mark.parametrize(("number", "text"), [(2, clusters), (6, parts), (7, sent)])
+def test_variants_of_orchestra(number: int, text: Callable[[Cell], str]) -> None:
+    seen = {(data_set(c), preset(c), text(c)) for c in whole(f"orchestra-table{number}")}
+    assert seen == printed(f"orchestra_table{number}")
 
 
-def test_what_orchestras_clients_send() -> None:
-    def text(cell: Cell) -> str:
-        fields = cell.config.method
-        sent = {"memory": "no privacy / Reps", "centroids": "K-anonymity"}
-        private = f"local-DP eps={fields['epsilon']}"
-        return f"Orchestra({sent.get(str(fields['representations']), private)})"
-
-    seen = {(data_set(c), c.preset.replace("-", "_"), text(c)) for c in whole("orchestra-table7")}
-    assert seen == printed("orchestra_table7")
-
-
-def test_autoencoders_and_the_others() -> None:
-    settings = {
+def shift(cell: Cell) -> str:
+    names = {
+        **{"hsu": "label_skew", "rotation": "covariate_shift", "joint": "joint_shift"},
         "dirichlet-balanced": "cross_silo_dirichlet0.1",
         "pathological": "cross_silo_pathological_2class",
     }
-    seen = {
-        (data_set(c), settings[c.config.data.partition], c.config.spec)
-        for c in whole("pfedae-table4-1")
-    }
-    rows = printed("pfedae_table4_1")
-    assert seen == {(data, setting, SPECS["pfedae", name]) for data, setting, name in rows}
+    return names[cell.config.data.partition]
+
+
+@pytest.mark.parametrize(
+    ("grid", "table", "setting"),
+    [
+        ("orchestra-table1", "orchestra_table1", preset),
+        ("orchestra-table1", "orchestra_table5", preset),
+        ("pfedae-table4-1", "pfedae_table4_1", shift),
+        *((f"mi-table{number}", f"mi_table{number}", shift) for number in range(1, 8)),
+    ],
+)
+def test_tables_of_methods(grid: str, table: str, setting: Callable[[Cell], str]) -> None:
+    planned, paper = whole(grid), table.partition("_")[0]
+    seen = {(data_set(c), setting(c), c.config.spec) for c in planned}
+    assert seen == {(data, where, SPECS[paper, name]) for data, where, name in printed(table)}
+    if paper == "orchestra":
+        assert len(planned) == 3 * len(seen)
+    if paper == "mi":
+        fraction = 0.1 if table[-1] in "2567" else 0.0
+        assert {cell.config.data.label_fraction for cell in planned} == {fraction}
+        tiny = table[-1] in "47"
+        assert {cell.config.model.backbone.startswith("cct") for cell in planned} == {tiny}
 
 
 def test_presets_of_a_table_give_way_to_a_given_one(tmp_path: Path) -> None:

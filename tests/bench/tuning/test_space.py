@@ -15,7 +15,7 @@ from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import get
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.space import Choice, FloatRange, IntRange, load_space, space_records
 from tests.specs import SPECS
 
@@ -173,11 +173,6 @@ def test_an_add_ons_space_keeps_to_its_own_fields(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT.replace("method: simclr", "method: uv"))
     with pytest.raises(ConfigError, match=r"method.uv"):
         read_space(file, "simclr+uv")
-
-
-def test_unknown_method() -> None:
-    with pytest.raises(UnknownNameError, match="'simclr'"):
-        load_space("simcrl")
 
 
 def test_records() -> None:

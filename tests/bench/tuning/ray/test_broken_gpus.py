@@ -26,14 +26,14 @@ FAULT = {"status": "gpu-fault", "node": "a" * 8, "gpus": "3", "error": "RuntimeE
 
 
 def on_nodes(store: Path, *resources: dict[str, float], **given: Any) -> dict[str, Any]:
-    script = Path(__file__).with_name("broken_gpus.py")
+    script = Path(__file__).with_name("on_nodes.py")
     settings = {"grid": GRID.model_dump(mode="json"), "overrides": SMALL, "nodes": resources,
-                "gpus": 0, "broken": False, **given}  # fmt: skip
+                "gpus": 0, "broken": False, "kill": False, **given}  # fmt: skip
     done = subprocess.run(
         [sys.executable, script, str(store), json.dumps(settings)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1100,
         env={**os.environ, "PYTHONPATH": str(script.parents[4])},
         check=False,
     )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +12,10 @@ from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.sweep import sweep
 from tests.bench.tuning.test_sweep import GRID, SMALL, TIMES
 
+from .test_broken_gpus import on_nodes
 from .test_cluster import Use
 
 LONG = {**SMALL, "federation.num_rounds": 40, "client.local_epochs": 8}
-
-
-def on_two_nodes(store: Path, **given: Any) -> dict[str, Any]:
-    script = Path(__file__).with_name("two_nodes.py")
-    settings = {"grid": GRID.model_dump(mode="json"), "overrides": LONG, "kill": True,
-                "apart": False, "checkpoints": None, **given}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, script, str(store), json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        timeout=1100,
-        env={**os.environ, "PYTHONPATH": str(script.parents[4])},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 def rows(store: Path) -> list[dict[str, Any]]:
@@ -46,7 +26,9 @@ def rows(store: Path) -> list[dict[str, Any]]:
 @pytest.mark.extended
 @pytest.mark.timeout(1200)
 def test_a_sweep_outlives_a_node(tmp_path: Path, in_one_process: Use) -> None:
-    assert on_two_nodes(tmp_path / "two") == {"counts": [4, 0, 4, 0], "killed": 1}
+    one: dict[str, float] = {"num_cpus": 1}
+    result = on_nodes(tmp_path / "two", one, one, overrides=LONG, kill=True, gpus=None)
+    assert (result["counts"], result["killed"]) == ([4, 0, 4, 0], 1)
     assert sum(row.resumes or 0 for row in Store(tmp_path / "two").rows()) >= 1
     in_one_process()
     sweep(GRID, store=tmp_path / "one", set=LONG)
