@@ -61,7 +61,7 @@ _CORRECTED: Mapping[str, tuple[str, str, str]] = {
 }
 """Methods and the setting under which their results have changed within this version.
 
-Ids of such runs are not those of rows from before; all others keep theirs. A new version has none.
+Such runs have other ids than before; all others keep theirs. A new version has none.
 """
 
 if TYPE_CHECKING:

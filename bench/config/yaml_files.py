@@ -165,7 +165,7 @@ def load_named(folder: str, name: str) -> dict[str, Any]:
 
 
 def installed(folder: str = "") -> dict[str, Traversable]:
-    """Map stems to the YAML files of a folder: those that ship, then those of other packages.
+    """Map stems to the YAML files of a folder: what ships, then what other packages bring.
 
     A package names a folder of its own under the entry-point group `fedbench.presets`,
     `fedbench.grids` or `fedbench.spaces`. One that cannot be read, and a file whose name is taken,

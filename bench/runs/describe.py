@@ -28,7 +28,7 @@ class Description:
 
     Attributes:
         row: the row.
-        config: dotted name -> value and its source: that of `fedbench config`, or `changed`, with
+        config: dotted name -> value and its source: as in `fedbench config`, or `changed`, with
             the study or the grid where one is known.
         curve: points by evaluated round, as `curve.parquet` has them.
         at_chance: terms of the loss that ended at chance (`bench.results.chance`).

@@ -2,9 +2,9 @@
 
 The round is the run's last but one, of a few of its clients, whose training is cut short after some
 seconds; all else in it happens as in the run. Which clients take part in which round is drawn as in
-the run, so that steps and bytes are those of the run unless the method leaves out images by what it
-has learned. Left out are the decoding of a data set that is not in the cache yet, and other load on
-the machine.
+the run, so that steps and bytes are exact unless the method leaves out images by what it has
+learned. Left out are the decoding of a data set that is not in the cache yet, and other load on the
+machine.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class _Parts:
 
     Attributes:
         step: a local step.
-        client: a client's part of a round beside its steps.
-        server: the server's part of a round beside the checkpoint.
+        client: a client's part of a round, without its steps.
+        server: the server's part of a round, without the checkpoint.
         checkpoint, evaluation: one of each.
         wire: bytes per image that cross to server-only parts in training, up and down.
         latents: bytes per image of activations that go up after the last local epoch.
@@ -246,9 +246,9 @@ class Estimator:
         given = (len(setup.images), len(setup.dataset.test_images))
         train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
         if (train, test) != given:
-            # How images are dealt costs nothing here, and fewer might not fill every client.
-            dealt = {"partition": "iid", "legacy": False, "min_client_size": 0}
-            subset = {"train_subset": train, "test_subset": test, **dealt}
+            # The partition costs nothing here, and fewer images might not fill every client.
+            plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
+            subset = {"train_subset": train, "test_subset": test, **plain}
             data = setup.config.data.model_copy(update=subset)
             setup = self._setup(setup.config.model_copy(update={"data": data}))
         net = setup.make_net()
@@ -269,7 +269,7 @@ class _TimedRunner(ClientRunner):
         images: images in these steps.
         wire: bytes that crossed to server-only parts in these steps, up and down.
         latents: bytes of activations that went up afterwards, of `latent_images`.
-        extras: bytes of all else that went up beside weights.
+        extras: bytes of all else that went up, without weights.
     """
 
     def __init__(self, setup: Setup, device: torch.device, personal_dir: Path) -> None:

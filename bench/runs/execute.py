@@ -62,7 +62,7 @@ OnRound = Callable[[RoundRecord, int], None]
 OnStart = Callable[[RunConfig, Sequence[str]], None]
 """Called before a run with its configuration and the device of each of its workers."""
 OnResume = Callable[[int, int], None]
-"""Called with the rounds that are done and those of the run, if an earlier attempt left some."""
+"""Called with the rounds done and all rounds of the run, if an earlier attempt left some."""
 
 _PACKAGES = ("torch", "torchvision", "numpy", "ray", "optuna", "pyarrow", "scikit-learn")
 _log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ def execute(
         earlier_seconds = run.trainer.train_seconds
         outcome = run.finish(partition_path, on_round, on_client)
         task_columns["env_json"] = canonical_json(
-            {**json.loads(task_columns["env_json"]), **run.lanes, **run.gpu_memory}
+            {**json.loads(task_columns["env_json"]), **run.circumstances()}
         )
     return Row(
         **task_columns,
@@ -309,17 +309,14 @@ class _Run:
             raise Paused(figures, trainer.rounds_done, sent, trainer.train_seconds)
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
 
-    @property
-    def lanes(self) -> dict[str, str]:
-        """Summary of the lanes that were used, for the row; empty without any."""
-        return {} if self._lanes is None else {"lanes": self._lanes.summary}
-
-    @property
-    def gpu_memory(self) -> dict[str, int]:
-        """Largest memory that this process had on its GPU, for the row; empty on a CPU."""
-        if self._device.type != "cuda":
-            return {}
-        return {"peak_gpu_memory_bytes": torch.cuda.max_memory_allocated(self._device)}
+    def circumstances(self) -> dict[str, str | int]:
+        """Return, for the row, how clients were recorded and the largest memory on the GPU."""
+        found: dict[str, str | int] = {}
+        if self._lanes is not None:
+            found["lanes"] = self._lanes.summary
+        if self._device.type == "cuda":
+            found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        return found
 
     def _executor(self, partition: Path) -> InProcess | LaneExecutor | WorkerPool:
         setup, layout = self.setup, self.trainer.layout
@@ -360,7 +357,7 @@ class _Run:
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
         """Metrics of the current weights.
 
-        With `first`, those of a net before training: with the initial personal tensors, and with
+        With `first`, of a net before training, with the initial personal tensors and with
         batch-norm statistics filled.
         """
         binding, trainer = self.trainer.binding, self.trainer

@@ -45,7 +45,7 @@ def export_encoder(
     store: Store | Path | str | None = None,
     data_dir: Path | str | None = None,
 ) -> Exported:
-    """Write a run's encoder as `.safetensors`, with a card `<name>.json` beside it.
+    """Write a run's encoder as `.safetensors`, with a card `<name>.json` in the same folder.
 
     The card holds the architecture, the preprocessing, and the run's configuration and metrics;
     nothing else is needed to use the encoder.

@@ -1,4 +1,4 @@
-"""Dotted names of a configuration: those of a method spec, their fields, and their values."""
+"""Dotted names of a configuration under a method spec, their fields, and their values."""
 
 from __future__ import annotations
 

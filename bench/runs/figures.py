@@ -127,7 +127,7 @@ def figures(
     """Draw angles between classes and t-SNE maps of test features of finished runs.
 
     Writes `angles` and `tsne` in each form, and `geometry.json` with their numbers. Each run's
-    numbers are written beside its checkpoint too, where `report` reads them.
+    numbers are written to its folder too, where `report` reads them.
 
     Args:
         run_ids: row ids, or unambiguous beginnings of them; runs stand side by side in this order.
@@ -299,8 +299,8 @@ def _settings(runs: Sequence[Geometry]) -> tuple[str, list[str]]:
 def measure(run: TrainedRun, *, num_images: int = 1000, client_id: int | None = None) -> Geometry:
     """Measure angles on all test images, and map some of them by t-SNE.
 
-    Where encoders differ between clients, the angles are those of all evaluated clients, and the
-    map is that of one of them.
+    Where encoders differ between clients, the angles are from all evaluated clients, and the
+    map is from one of them.
 
     Args:
         run: a finished run.

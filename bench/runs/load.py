@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
-from fedbench.bench.data.datasets import Dataset
-from fedbench.bench.data.partition import Partition
+from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import open_dataset
@@ -20,8 +17,6 @@ from fedbench.bench.training.layout import Binding
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,12 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
             f" {config.data.name} is {dataset.revision[:8]} now"
             + (f"; for runs of that time install fedbench {row.package_version}" if older else "")
         )
-    partition = _partition(row, config, dataset, folder / "partition.safetensors")
+    partition = partition_of(dataset, config)
+    if partition.hash != row.partition_hash:
+        raise StoreError(
+            f"run {run_id} partitioned its data in another way than this fedbench does; install"
+            f" fedbench {row.package_version}"
+        )
     setup = Setup.of(config, dataset, partition)
     net = setup.make_net()
     binding = setup.layout(net).bind(net)
@@ -102,15 +102,3 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     if not setup.evaluate_on_clients:
         run.select(0)  # a pooled run's one client
     return run
-
-
-def _partition(row: Row, config: RunConfig, dataset: Dataset, path: Path) -> Partition:
-    """Read the partition of a run; one that is missing or damaged is made again."""
-    try:
-        return Partition.load(path)
-    except DataError as err:
-        partition = partition_of(dataset, config)
-        if partition.hash != row.partition_hash:
-            raise StoreError(f"{err}; this fedbench partitions the data in another way") from err
-        _log.warning("%s; it was made again, with the same hash", err)
-        return partition

@@ -99,8 +99,8 @@ class Preset(Strict):
     ) -> dict[str, Value]:
         """Return the preset's values for a spec.
 
-        Rules are tried in order. Their conditions see the user's values, else those of the preset
-        and of earlier rules, else defaults.
+        Rules are tried in order. Their conditions see the user's values, else what the preset
+        and earlier rules give, else defaults.
 
         Args:
             spec: method spec.

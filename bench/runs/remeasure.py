@@ -22,7 +22,7 @@ from fedbench.bench.system.errors import DataError, StoreError
 from fedbench.bench.system.files import atomic_write_text, sync_folder, write_error
 from fedbench.bench.system.numerics import as_json, measure
 from fedbench.bench.system.regime import TF32
-from fedbench.bench.training.checkpoint import load_checkpoint
+from fedbench.bench.training.checkpoint import load_checkpoint, newest_first
 from fedbench.bench.training.history import History
 from fedbench.bench.training.personal import PersonalStore
 
@@ -33,7 +33,7 @@ _TAKEN = "taken-from"
 def trained_before(
     rows: Iterable[Row], store: Store, config: RunConfig, data_revision: str, device: str
 ) -> Row | None:
-    """Return a finished row whose weights are those of a run, to the last bit; None without one.
+    """Return a finished row that has the weights of a run, to the last bit; None without one.
 
     One whose checkpoint is still there is preferred, then the first that finished.
 
@@ -58,7 +58,7 @@ def trained_before(
 
 def has_weights(store: Store, row: Row) -> bool:
     """Return True if the folder of a finished run has a checkpoint."""
-    return row.status == "ok" and _newest(store.cell_dir(store.key(row))) is not None
+    return row.status == "ok" and bool(newest_first(store.cell_dir(store.key(row))))
 
 
 def measured_from(store: Store, earlier: Row | None, config: RunConfig) -> str | None:
@@ -82,7 +82,7 @@ def begin(
 
     Args:
         store: may hold a run with the same training.
-        rows: those of it to look at.
+        rows: of the store, to look at.
         config: of the run.
         origin: of the run.
         place: of the run, with its data set.
@@ -116,7 +116,7 @@ def drop_taken(folder: Path) -> None:
     if not (folder / _TAKEN).exists():
         return
     try:
-        for path in (*folder.glob("round-*.safetensors"), folder / "history.jsonl"):
+        for path in (*newest_first(folder), folder / "history.jsonl"):
             path.unlink(missing_ok=True)
         if (folder / "clients").exists():
             shutil.rmtree(folder / "clients")
@@ -126,7 +126,7 @@ def drop_taken(folder: Path) -> None:
 
 
 def without_training(config: RunConfig) -> RunConfig:
-    """Return a configuration whose cost is that of evaluating a run's final weights."""
+    """Return a configuration that costs what evaluating a run's final weights does."""
     none = config.federation.model_copy(update={"num_rounds": 0})
     return config.model_copy(update={"federation": none})
 
@@ -134,9 +134,9 @@ def without_training(config: RunConfig) -> RunConfig:
 def take_weights(store: Store, row: Row, folder: Path) -> bool:
     """Put the final checkpoint of a finished run into the folder of another run.
 
-    Files that never change are linked where the file system can, else copied. A mark that names the
-    finished run comes first and its checkpoint last: `drop_taken` finds what a call left that was
-    cut short.
+    Files that never change are linked where the file system can, else copied. A file that
+    names the finished run comes first and its checkpoint last: `drop_taken` finds what a call left
+    that was cut short.
 
     Args:
         store: holds the finished run.
@@ -164,8 +164,9 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
     except (StoreError, DataError):
         return False
     files = [f"clients/{k}-{r}.safetensors" for k, r in checkpoint.state["personal_rounds"].items()]
-    if len(records) < checkpoint.rounds_done or (newest := _newest(source)) is None:
+    if len(records) < checkpoint.rounds_done:
         return False
+    newest = newest_first(source)[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write_text(folder / _TAKEN, f"{row.row_id}\n")
@@ -180,10 +181,6 @@ def take_weights(store: Store, row: Row, folder: Path) -> bool:
     except OSError as cause:
         raise write_error(folder, cause) from cause
     return True
-
-
-def _newest(folder: Path) -> Path | None:
-    return max(folder.glob("round-*.safetensors"), default=None)
 
 
 def _link(source: Path, target: Path) -> None:

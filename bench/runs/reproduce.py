@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -57,7 +57,7 @@ class Reproduction:
             made the other.
         differences: values that are not the same to the last bit; empty = reproduced.
         platforms: numeric platforms of the stored run and of this one.
-        spread: metrics beside the spread of seeds, if the platforms are known to differ.
+        spread: metrics with the spread of seeds, if the platforms are known to differ.
         verdict: `same bits`; for another numeric platform only, `within seed spread`, or `cannot
             tell` where more than 5 points of an accuracy are within it; `different`.
         reason: the cause of the verdicts `cannot tell` and `different`; empty otherwise.
@@ -96,22 +96,14 @@ class Reproduction:
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench reproduce --json`."""
-        return {
-            "row_id": self.row_id,
-            "method": self.method,
-            "seed": self.seed,
-            "verdict": self.verdict,
-            "reason": self.reason,
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        stored, now = plain.pop("platforms")
+        return plain | {
             "same": self.same,
             "limit": self.limit,
-            "platform": dict(zip(("stored", "now"), self.platforms, strict=True)),
+            "platform": {"stored": stored, "now": now},
             "spread": [spread.as_dict() for spread in self.spread],
-            "num_results": self.num_results,
-            "num_rounds": self.num_rounds,
-            "not_compared": list(self.not_compared),
             "differences": [asdict(difference) for difference in self.differences],
-            "environment": {name: list(pair) for name, pair in self.environment.items()},
-            "caps": dict(self.caps),
         }
 
 
@@ -248,7 +240,7 @@ def judge(
 def _reason(
     of_row: list[Difference], of_rounds: list[Difference], spread: Sequence[Spread], *, apart: bool
 ) -> str:
-    """Return the reason why differences are not those of another platform; empty if they are."""
+    """Return why another platform does not explain the differences; empty if it does."""
     if not of_row and not of_rounds:
         return ""
     if not apart:

@@ -71,7 +71,7 @@ def resolve(
         config_files: YAML files, nested or dotted; their `spec`, `preset`, `study` and `caution`
             are no fields, and the last is printed.
         seed: the run's seed.
-        environ: environment variables; None = those of the process.
+        environ: environment variables; None = of this process.
         tuned: dotted names to the best values of a tuning study.
         study: that study's id.
         data_dir: cache of data sets, in which the content of a data set at a path is looked up

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def grouped(function: Callable[P, R]) -> Callable[..., R]:
-    """Take the fields of dataclass parameters as keywords, beside or instead of whole objects.
+    """Take the fields of dataclass parameters as keywords, with or instead of whole objects.
 
     A keyword replaces the field of an object that is given as well. Signature and docstring of the
     result list the fields in place of their group; their texts come from the `Attributes:` of the
@@ -73,7 +73,7 @@ def grouped(function: Callable[P, R]) -> Callable[..., R]:
 
 
 def _described(kind: type | None) -> str:
-    """Return the texts of a dataclass's fields, those of its base classes first."""
+    """Return the texts of a dataclass's fields, of its base classes first."""
     bases = [] if kind is None else reversed(kind.__mro__)
     texts = [inspect.cleandoc(vars(base).get("__doc__") or "") for base in bases]
     return "\n".join(filter(None, (text.partition("Attributes:\n")[2] for text in texts)))

@@ -1,7 +1,7 @@
 """Environment variables that make a processor compute as an older one does.
 
 Libraries choose their code by the processor's instruction sets, and each of them has a variable
-that caps the choice. Whether the bits are then those of another numeric platform is not known from
+that caps the choice. Whether another numeric platform has the same bits then is not known from
 names: a new process measures it.
 """
 

@@ -84,7 +84,7 @@ def as_json(records: Sequence[Mapping[str, str]]) -> str:
 
 @cache
 def measure(device: str = "cpu", tf32: bool = False) -> Platform:
-    """Return the platform of this process; takes a tenth of a second once, beside imports.
+    """Return the platform of this process; takes a tenth of a second once, without imports.
 
     Args:
         device: type of the device that trains, `cpu` or `cuda`.

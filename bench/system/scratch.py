@@ -1,4 +1,4 @@
-"""Temporary folders that outlive no process for long: the next start deletes those of dead ones."""
+"""Temporary folders, which the next start deletes if their process has died."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECONDS_TO_DIE = 5.0
 
 @contextmanager
 def temporary_folder(place: Path | None = None) -> Iterator[Path]:
-    """Make a folder that is gone after the block, and delete those of dead processes.
+    """Make a folder that is gone after the block, and delete folders of dead processes.
 
     Args:
         place: folder to make it in; None = the system's folder for temporary files.

@@ -79,7 +79,7 @@ class ForkServer:
         return self._process.wait()
 
     def reap(self, worker: Worker) -> int:
-        """Wait for a worker's end; its exit code, negative for a signal, or that of the server."""
+        """Wait for a worker's end; return its exit code, negative for a signal, or the server's."""
         try:
             self._control.sendall(_REQUEST.pack(_REAP, worker.pid()))
             return self._answer()

@@ -38,7 +38,7 @@ class Setup:
         images: training images as clients see them, uint8 (N, C, H, W): rotated under such a shift.
         known_labels: training labels that exist, (N,), -1 where hidden: all of them, or the share
             `data.label_fraction` of each client's. Probes train on these.
-        labels: those of them that the method may see, (N,), -1 where hidden.
+        labels: the known labels that the method may see, (N,), -1 where hidden.
         backbone: makes encoders.
         spec: description of the data for `Method.build`.
     """

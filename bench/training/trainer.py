@@ -257,7 +257,7 @@ class Trainer:
         return lambda sent: method.weigh(sent, held, index)
 
     def _replace_personal(self, client_id: int, index: int) -> None:
-        """Note that a client's file of a round counts; those of both checkpoints stay."""
+        """Note that a client's file of a round counts; what both checkpoints name stays."""
         before = self.personal_rounds.get(client_id)
         if client_id in self._replaced:  # no checkpoint names the file between
             self._personal.drop(client_id, before)

@@ -90,62 +90,33 @@ def explain(key: str, spec: str | None = None) -> Explanations:
     """
     fields = fields_by_key(spec)
     check_key(key, spec or "any method", fields)
-    groups: list[tuple[FieldInfo, list[str]]] = []  # equal fields of several methods are one
-    for owner, info in fields[key]:
-        same = next((names for other, names in groups if _same(other, info)), None)
-        if same is None:
-            groups.append((info, [owner]))
-        else:
-            same.append(owner)
+    alike: dict[str, tuple[FieldInfo, list[str]]] = {}  # equal fields of several methods are one
+    for owner, info in fields[key].items():
+        facts = repr((info.description, kind_text(info), _default(info)))
+        alike.setdefault(facts, (info, []))[1].append(owner)
+    groups = alike.values()
     return Explanations(tuple(_explanation(key, info, owners, spec) for info, owners in groups))
 
 
-def fields_by_key(spec: str | None = None) -> dict[str, list[tuple[str, FieldInfo]]]:
-    """Map dotted names to their fields, each after the method or add-on that has it.
+def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:
+    """Map dotted names to their fields, by the method or add-on that has them; "" = every run.
 
     Args:
-        spec: only those of this method spec; None = of every method and add-on.
+        spec: only the fields of this method spec; None = of every method and add-on.
     """
-    fields: dict[str, list[tuple[str, FieldInfo]]] = {}
-    for name in _specs() if spec is None else [registry.canonical_spec(spec)]:
+    fields: dict[str, dict[str, FieldInfo]] = {}
+    for name in registry.specs() if spec is None else [registry.canonical_spec(spec)]:
+        method, *addons = name.split("+")
         for key, info in field_infos(name).items():
-            entry = (_owner(key, name), info)
-            if entry[0] not in [owner for owner, _ in fields.setdefault(key, [])]:
-                fields[key].append(entry)
+            first, _, rest = key.partition(".")
+            owner = next((addon for addon in addons if rest.startswith(f"{addon}.")), method)
+            fields.setdefault(key, {}).setdefault(owner if first == "method" else "", info)
     return fields
 
 
-def _specs() -> list[str]:
-    """Return every method alone, and each add-on on the first method that it fits."""
-    known = registry.entries()
-    methods = [name for name, entry in known.items() if not entry.is_addon]
-    addons = [
-        f"{bases[0]}+{name}"
-        for name, entry in known.items()
-        if entry.is_addon and (bases := entry.fits(methods))
-    ]
-    return [*methods, *addons]
-
-
-def _spec(name: str) -> str:
-    """Return the spec of `_specs` that ends in a method or add-on."""
-    return next(spec for spec in _specs() if spec.rpartition("+")[2] == name)
-
-
-def _owner(key: str, spec: str) -> str:
-    """Return the method or add-on of a spec whose field a key is; "" for fields of every run."""
-    method, *addons = spec.split("+")
-    first, _, rest = key.partition(".")
-    if first != "method":
-        return ""
-    return next((name for name in addons if rest.startswith(f"{name}.")), method)
-
-
-def _same(one: FieldInfo, other: FieldInfo) -> bool:
-    def facts(info: FieldInfo) -> tuple[Any, ...]:
-        return info.description, kind_text(info), repr(_default(info))
-
-    return facts(one) == facts(other)
+def _specs() -> dict[str, str]:
+    """Map every method to itself, and each add-on to the first spec that has it alone."""
+    return {spec.rpartition("+")[2]: spec for spec in reversed(registry.specs())}
 
 
 def _default(info: FieldInfo) -> Any:
@@ -154,20 +125,15 @@ def _default(info: FieldInfo) -> Any:
 
 def _explanation(key: str, info: FieldInfo, owners: list[str], spec: str | None) -> Explanation:
     named = tuple(filter(None, owners))
-    values = [
-        value
-        for name in preset_names()
-        for value in _values(key, load_preset(name), _default(info), named, spec)
-    ]
-    kind = kind_text(info)
+    kind, default, presets = kind_text(info), _default(info), map(load_preset, preset_names())
     return Explanation(
         key,
         named,
         info.description or "",
         kind,
         unit(key) if "number" in kind else "",
-        _default(info),
-        tuple(values),
+        default,
+        tuple(v for preset in presets for v in _values(key, preset, default, named, spec)),
         dict(_searched(key, named, spec)),
         variable(key),
     )
@@ -176,14 +142,14 @@ def _explanation(key: str, info: FieldInfo, owners: list[str], spec: str | None)
 def _values(
     key: str, preset: Preset, default: Any, owners: tuple[str, ...], spec: str | None
 ) -> list[PresetValue]:
-    """Return a preset's values of a key: the one that always holds, then those of its rules.
+    """Return a preset's values of a key: the one that always holds, then its rules' values.
 
     Values that a later rule replaces for every method in question are left out.
     """
     values = [PresetValue(preset.preset, default, "default", {}, "")]
     if entry := preset.values.get(key):
         values = [PresetValue(preset.preset, entry.value, entry.origin, {}, entry.note)]
-    specs = [registry.canonical_spec(spec)] if spec else [_spec(name) for name in owners]
+    specs = [registry.canonical_spec(spec)] if spec else [_specs()[name] for name in owners]
     for rule in preset.rules:
         held = [rule.fits(name) for name in specs]
         if (entry := rule.values.get(key)) and (any(held) or not specs):
@@ -199,9 +165,9 @@ def _searched(
     key: str, owners: tuple[str, ...], spec: str | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the methods and add-ons whose search space has a key, with its range there."""
-    names = [each.rpartition("+")[2] for each in _specs()]
-    for name in owners or (names if spec is None else registry.canonical_spec(spec).split("+")):
+    specs = _specs()
+    for name in owners or (specs if spec is None else registry.canonical_spec(spec).split("+")):
         path = space_file(name)
-        space = None if path is None else read_space(path, _spec(name))
+        space = None if path is None else read_space(path, specs[name])
         if space is not None and key in space.space:
             yield name, space.space[key].model_dump(mode="json")

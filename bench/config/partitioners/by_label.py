@@ -231,7 +231,7 @@ def _overdraft(
 ) -> IntArray:
     """Return one client's counts, (C,), when its draw asked for more of a class than is left.
 
-    Drawing image by image and repeating those of an exhausted class has the same distribution.
+    Drawing image by image, again where a class is exhausted, has the same distribution.
     """
     held = np.minimum(drawn, left)
     while (missing := int(drawn.sum() - held.sum())) > 0:

@@ -86,7 +86,7 @@ def _by_rotation_alpha(
     rotation_bins: int,
     multiply_prior: bool,
 ) -> Angles:
-    """Draw bins by a concentration of their own, independent of that of the labels."""
+    """Draw bins by a concentration of their own, independent of the labels' one."""
     return draw_angles(
         owners, examples, rotation_bins, rotation_alpha, multiply_prior=multiply_prior
     )
