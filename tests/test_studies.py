@@ -112,28 +112,33 @@ def test_participation_compares_what_is_lost_from_end_to_end(study: Any, row: Ro
 def test_the_claims_page_has_what_the_rows_give(study: Any) -> None:
     """`python docs/studies/claims.py > docs/claims.md` writes the page again."""
     module = study("claims")
-    rows = open_store(module.STORE).rows()
-    assert (DOCS / "claims.md").read_text(encoding="utf-8") == module.page(rows)
+    page = module.page(open_store(module.STORE))
+    assert (DOCS / "claims.md").read_text(encoding="utf-8") == page
 
 
 @pytest.mark.parametrize(
-    ("sign", "margin", "differences", "p", "verdict"),
+    ("sign", "margin", "interval", "p", "verdict"),
     [
-        (1, 0.0, [3.0, 4.0, 5.0], 0.02, "supported"),
-        (1, 0.0, [3.0, 4.0, 5.0], 0.06, "not settled"),
-        (-1, 0.0, [3.0, 4.0, 5.0], 0.02, "contradicted"),
-        (0, 1.5, [0.1, -0.1, 0.0], 0.9, "supported"),  # interval +- 0.25
-        (0, 1.5, [1.0, -1.0, 0.0], 0.9, "not settled"),  # +- 2.5
-        (0, 1.5, [-3.0, -3.1, -2.9], 0.01, "contradicted"),
-        (0, 1.5, [1.0, 1.2, 0.8], 0.01, "supported"),  # above 0, and within the margin
+        (None, 0.0, (3.0, 5.0), 0.02, "supported"),  # the paper's own sign
+        (1, 0.0, (3.0, 5.0), 0.06, "not settled"),
+        (-1, 0.0, (3.0, 5.0), 0.02, "contradicted"),
+        (0, 1.5, (-0.25, 0.25), 0.9, "supported"),
+        (0, 1.5, (-2.5, 2.5), 0.9, "not settled"),
+        (0, 1.5, (-3.1, -2.9), 0.01, "contradicted"),
+        (0, 1.5, (0.8, 1.2), 0.01, "supported"),  # above 0, and within the margin
     ],
 )
 def test_verdicts_on_a_claim(
-    study: Any, sign: int, margin: float, differences: list[float], p: float, verdict: str
+    study: Any,
+    sign: int | None,
+    margin: float,
+    interval: tuple[float, float],
+    p: float,
+    verdict: str,
 ) -> None:
     module = study("claims")
-    test = module.Test("", module.SIMCLR, module.SIMCLR, None, sign, margin)
-    assert module._verdict(test, differences, p) == verdict
+    test = module.Test("", module.SIMCLR, module.SIMCLR, 2.0, sign, margin)
+    assert module._verdict(test, sum(interval) / 2, *interval, p) == verdict
 
 
 def test_the_grid_of_the_study_of_selection_is_that_of_its_code(study: Any) -> None:
