@@ -17,9 +17,10 @@ from typing import Any
 
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.board.copies import Copies
-from fedbench.bench.board.expected import DataFacts, Expected, expected, facts_of
+from fedbench.bench.board.expected import Expected, data_of, expected
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig
 from fedbench.bench.config.dotted import flatten
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.method import ACTIVATIONS
 from fedbench.bench.results.leaderboard.studies import best_trial, scored_trials
@@ -74,27 +75,27 @@ class Claim:
         row: the row.
         points: of its curve: a dict of columns for each round.
         config: its configuration, written in full.
-        facts: of its data revision; None if it is not known.
-        expected: what follows from both; None without facts.
+        dataset: of its data revision, or a blank one; None if the revision is not known.
+        expected: what follows from both; None without a data set.
         study: description and best trial of the study that it names; None if that is not here.
     """
 
     row: Row
     points: Sequence[Mapping[str, Any]]
     config: RunConfig
-    facts: DataFacts | None
+    dataset: Dataset | None
     expected: Expected | None
     study: tuple[Mapping[str, Any], Mapping[str, Any] | None] | None
 
-    def need(self) -> tuple[DataFacts, Expected]:
-        """Return the facts of its data, and what follows from them.
+    def need(self) -> tuple[Dataset, Expected]:
+        """Return its data set, and what follows from its shape.
 
         Raises:
             Unchecked: the data revision is not known here.
         """
-        if self.facts is None or self.expected is None:
+        if self.dataset is None or self.expected is None:
             raise Unchecked("its data revision is not known here")
-        return self.facts, self.expected
+        return self.dataset, self.expected
 
 
 def check_configuration(claim: Claim) -> Iterator[str]:
@@ -131,20 +132,20 @@ def check_code(claim: Claim) -> Iterator[str]:
 
 def check_data(claim: Claim) -> Iterator[str]:
     """The data revision is known, and by this name."""
-    if claim.facts is None:
+    if claim.dataset is None:
         yield (
             f"data revision {claim.row.dataset_revision[:12]} is not known; get the data and name"
             " their cache with --data-dir"
         )
-    elif claim.row.dataset != claim.facts.name:
-        yield f"dataset is {claim.row.dataset!r}, but the revision is of {claim.facts.name!r}"
+    elif claim.row.dataset != claim.dataset.name:
+        yield f"dataset is {claim.row.dataset!r}, but the revision is of {claim.dataset.name!r}"
 
 
 def check_partition(claim: Claim) -> Iterator[str]:
     """The data are partitioned again, with an equal hash."""
-    if claim.facts is None or claim.facts.dataset is None:
+    if claim.dataset is None or claim.dataset.path == Path():
         raise Unchecked("its data are not in the cache here")
-    made = partition_of(claim.facts.dataset, claim.config).hash
+    made = partition_of(claim.dataset, claim.config).hash
     if made != claim.row.partition_hash:
         yield f"partition_hash is {claim.row.partition_hash}, but its configuration gives {made}"
 
@@ -307,7 +308,8 @@ def _out_of_range(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
 
 def _identities(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
     """Yield contradictions between metrics of one encoder."""
-    evaluation, (facts, expected) = claim.config.evaluation, claim.need()
+    evaluation, (dataset, expected) = claim.config.evaluation, claim.need()
+    num_test = len(dataset.test_labels)
     align, unif, objective = (values.get(name) for name in ("align", "unif", "objective"))
     if align is None or unif is None or objective is None:
         yield "objective, align or unif is missing"
@@ -323,10 +325,10 @@ def _identities(values: Mapping[str, float], claim: Claim) -> Iterator[str]:
         if not math.isclose(values.get(name, value), value, rel_tol=error, abs_tol=error):
             yield f"{name} is {values[name]}, but other metrics give {value}"
     for name, value in values.items():
-        images = value * facts.num_test
+        images = value * num_test
         on_test = one_encoder and is_accuracy(name) and not _ELSEWHERE.search(name)
-        if on_test and abs(images - round(images)) > 1e-6 * facts.num_test:
-            yield f"{name} is {value}, no share of {facts.num_test:,} test images"
+        if on_test and abs(images - round(images)) > 1e-6 * num_test:
+            yield f"{name} is {value}, no share of {num_test:,} test images"
 
 
 def check_environment(claim: Claim) -> Iterator[str]:
@@ -389,7 +391,7 @@ class Checker:
         self.notes: list[str] = []
         self._copies, self._studies = Copies(board), studies
         self._known_studies = () if studies is None else frozenset(studies.studies())
-        self._facts = lru_cache(maxsize=None)(lambda revision: facts_of(revision, data_dir))
+        self._data = lru_cache(maxsize=None)(lambda revision: data_of(revision, data_dir))
         self._counts = {
             name: CheckCount(name, str(about), 0, 0, 0, "") for name, about in _ABOUT.items()
         }
@@ -424,9 +426,10 @@ class Checker:
         self._copies.add(entry)
 
     @property
-    def counts(self) -> tuple[CheckCount, ...]:
-        """Outcome of each check so far."""
-        return tuple(self._counts.values())
+    def outcome(self) -> dict[str, Any]:
+        """Counts of each check, contradictions and remarks so far."""
+        found = {"problems": tuple(self.problems), "notes": tuple(self.notes)}
+        return {"checks": tuple(self._counts.values()), **found}
 
     def _count(self, check: str, reason: str = "", **more: int) -> None:
         count = self._counts[check]
@@ -445,9 +448,9 @@ class Checker:
                 f"benchmark_version is {row.benchmark_version}, this fedbench checks"
                 f" {BENCHMARK_VERSION}; install fedbench {row.package_version}"
             )
-        config, facts = canonical(row.config), self._facts(row.dataset_revision)
-        follows = None if facts is None else expected(config, facts)
+        config, dataset = canonical(row.config), self._data(row.dataset_revision)
+        follows = None if dataset is None else expected(config, dataset)
         if self._studies is not None and row.study_id in self._known_studies:
             name = str(row.study_id)
             study = self._studies.study(name) or {}, best_trial(scored_trials(self._studies, name))
-        return Claim(row, entry.points, config, facts, follows, study)
+        return Claim(row, entry.points, config, dataset, follows, study)

@@ -1,12 +1,11 @@
-"""Facts about the data of a revision, and what follows from a configuration on data of its shape.
+"""What follows from a configuration on data of some shape, without an image.
 
-No image is needed: parameters, messages and rounds follow from shapes, which a net without weights
-has too.
+Parameters, messages and rounds follow from shapes, which a net without weights has too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,47 +13,48 @@ import numpy as np
 import torch
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.data.datasets import Dataset, cached_dataset, dataset_records
+from fedbench.bench.data.datasets import Dataset, cached_dataset
 from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.data.partition import Partition
+from fedbench.bench.data.sources.base import SOURCES
 from fedbench.bench.method import Needs, RoundPlan
 from fedbench.bench.system.errors import ConfigError, PluginError
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 
 
-@dataclass(frozen=True)
-class DataFacts:
-    """Name and shapes of the data of a revision, and the data if a cache here has them.
+def data_of(revision: str, data_dir: Path | None) -> Dataset | None:
+    """Return the data set of a revision; None if it is neither in a table nor in a cache.
 
-    `image_shape` is (C, H, W); `num_train` and `num_test` count images after subsets.
-    """
-
-    name: str
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    num_train: int
-    num_test: int
-    dataset: Dataset | None = field(repr=False)
-
-
-def facts_of(revision: str, data_dir: Path | None) -> DataFacts | None:
-    """Return what is known about a revision; None if it is neither in a table nor in a cache.
+    Of a known revision that no cache here holds, it is `blank`.
 
     Args:
         revision: `dataset_revision` of a row.
         data_dir: see `load_dataset`; no cache is built.
     """
     if (found := cached_dataset(revision, data_dir)) is not None:
-        sizes = len(found.train_labels), len(found.test_labels)
-        return DataFacts(found.name, found.image_shape, found.num_classes, *sizes, found)
-    name, part = SUBSETS.get(revision, (REVISIONS.get(revision), None))
-    for known in dataset_records(data_dir):
-        if known["name"] == name:
-            channels, height, width = known["image_shape"]
-            shape, sizes = (channels, height, width), (known["num_train"], known["num_test"])
-            return DataFacts(known["name"], shape, known["num_classes"], *(part or sizes), None)
-    return None
+        return found
+    name, part = SUBSETS.get(revision, (REVISIONS.get(revision, ""), None))
+    size = SOURCES[name].size if name in SOURCES else None
+    if size is None:
+        return None
+    num_classes, image_shape, *numbers = size
+    return blank(name, image_shape, num_classes, *(part or numbers))
+
+
+def blank(
+    name: str, image_shape: tuple[int, int, int], num_classes: int, num_train: int, num_test: int
+) -> Dataset:
+    """Return a data set of black images, which take no memory; it has no path."""
+    train, test = (
+        np.broadcast_to(np.zeros(1, np.uint8), (count, *image_shape))
+        for count in (num_train, num_test)
+    )
+    labels, test_labels = (
+        np.arange(count, dtype=np.int64) % num_classes for count in (num_train, num_test)
+    )
+    names = tuple(map(str, range(num_classes)))
+    return Dataset(name, "", "", train, labels, test, test_labels, names, Path())
 
 
 @dataclass(frozen=True)
@@ -88,30 +88,27 @@ class Expected:
         return self.setup.method.plan_round(round_index, default)
 
 
-def expected(config: RunConfig, facts: DataFacts) -> Expected:
+def expected(config: RunConfig, dataset: Dataset) -> Expected:
     """Derive what follows from a configuration on data of these shapes.
 
     Raises:
         FedbenchError: for more clients than images, a method that is not installed here, or
             settings it cannot be built with.
     """
-    if config.data.num_clients > facts.num_train:
-        raise ConfigError(f"data.num_clients is above the {facts.num_train:,} training images")
+    if config.data.num_clients > (count := len(dataset.train_labels)):
+        raise ConfigError(f"data.num_clients is above the {count:,} training images")
     plain = config.model_copy(update={"seed": 0}).model_dump_json(exclude={"evaluation", "privacy"})
-    return _expected(plain, facts.image_shape, facts.num_classes)
+    return _expected(plain, dataset.image_shape, dataset.num_classes)
 
 
 @lru_cache(maxsize=64)
 def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -> Expected:
     config = RunConfig.model_validate_json(plain)
     count = config.data.num_clients
-    images = np.broadcast_to(np.zeros(1, np.uint8), (count, *image_shape))
-    labels = np.arange(count, dtype=np.int64) % num_classes
-    names = tuple(map(str, range(num_classes)))
     offsets = np.arange(count + 1, dtype=np.int64)
     setup = Setup.of(
         config,
-        Dataset("blank", "", "", images, labels, images, labels, names, Path()),
+        blank("blank", image_shape, num_classes, count, count),
         Partition("iid", 1.0, 0, count, num_classes, offsets[:-1], offsets),
     )
     method = setup.method

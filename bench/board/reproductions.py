@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from fedbench.bench.board.bundle import read_manifest
 from fedbench.bench.board.checks import Claim, check_configuration, check_environment
-from fedbench.bench.board.expected import DataFacts, facts_of
+from fedbench.bench.board.expected import data_of
 from fedbench.bench.board.people import Person, person_from
+from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row
@@ -104,11 +105,11 @@ def reproductions(store: Store, data_dir: Path | None = None) -> dict[str, Repro
         if not claimed:
             continue
         by = tuple(dict.fromkeys(submitters.get(folder.name, [])))
-        facts = facts_of(next(iter(claimed.values())).dataset_revision, data_dir)
+        dataset = data_of(next(iter(claimed.values())).dataset_revision, data_dir)
         records, seen = [], {person.identity: "by who submitted the row" for person in by}
         for file in list_folder(folder):
             if file.suffix == ".json" and file.name[0] != ".":
-                record = _record(file, claimed, rows, facts)
+                record = _record(file, claimed, rows, dataset)
                 name = "" if record.by is None else record.by.identity
                 reason = record.reason or unreadable or seen.get(name, "")
                 if not reason:
@@ -120,7 +121,7 @@ def reproductions(store: Store, data_dir: Path | None = None) -> dict[str, Repro
 
 
 def _record(
-    file: Path, claimed: Mapping[str, Row], rows: Sequence[Row], facts: DataFacts | None
+    file: Path, claimed: Mapping[str, Row], rows: Sequence[Row], dataset: Dataset | None
 ) -> Record:
     """Read a record and compare its row again."""
     record = Record(str(file))
@@ -140,9 +141,9 @@ def _record(
             raise StoreError("it is the row itself, not a repetition")
         if again.row_id != row.row_id or again.measured_from is not None:
             raise StoreError(f"it is of run {again.measured_from or again.row_id}")
-        if facts is None:
+        if dataset is None:
             raise StoreError("its data revision is not known here")
-        claim = Claim(again, (), canonical(again.config), facts, None, None)
+        claim = Claim(again, (), canonical(again.config), dataset, None, None)
         for check in (check_configuration, check_environment):
             if problem := next(check(claim), None):
                 raise StoreError(problem)
@@ -150,7 +151,7 @@ def _record(
         return replace(record, reason=f"no row: {err.errors()[0]['msg']}")
     except (FedbenchError, OSError, ValueError, KeyError, TypeError) as err:
         return replace(record, reason=" ".join(str(err).split()))
-    judged = judge(row, again, rows, facts.num_test)
+    judged = judge(row, again, rows, len(dataset.test_labels))
     limit = widest(judged.spread)
     return replace(record, verdict=judged.verdict, limit=limit, reason=judged.reason)
 

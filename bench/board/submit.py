@@ -113,7 +113,7 @@ def submit(
         num_bytes=sum(map(len, files.values())),
         licence=LICENCE,
         left_out=left_out,
-        checks=checker.counts,
+        checks=checker.outcome["checks"],
         commands=_commands(target, identity, rows),
         text=_text(identity, rows, who),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,21 +55,6 @@ class BundleVerification:
     board: str | None = None
     reruns: tuple[Reproduction, ...] = ()
     added_to: str | None = None
-
-    @classmethod
-    def of(
-        cls, checker: Checker, place: Path | str, rows: Iterable[str], began: float, **more: Any
-    ) -> BundleVerification:
-        """Return the outcome of checks that began at a time of `time.monotonic`."""
-        return cls(
-            bundle=str(place),
-            rows=tuple(dict.fromkeys(rows)),
-            checks=checker.counts,
-            problems=tuple(checker.problems),
-            notes=tuple(checker.notes),
-            seconds=time.monotonic() - began,
-            **more,
-        )
 
     @property
     def ok(self) -> bool:
@@ -156,16 +141,16 @@ def verify_bundle(
                 if who is not None and again.verdict in REPRODUCED:
                     record_reproduction(target, again, who)
         rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
-    return BundleVerification.of(
-        checker,
-        bundle,
-        rows,
-        began,
+    return BundleVerification(
+        bundle=str(bundle),
         id=opened.id,
         by=opened.by,
+        rows=tuple(dict.fromkeys(rows)),
         board=str(board.root) if known else None,
         reruns=tuple(reruns),
         added_to=None if target is None else str(target.root),
+        seconds=time.monotonic() - began,
+        **checker.outcome,
     )
 
 
@@ -188,8 +173,9 @@ def verify_claims(
         checker.add("", FILES, [problem])
     for entry in entries:
         checker(entry)
-    rows = (entry.row.row_id for entry in entries)
-    return BundleVerification.of(checker, store.root, rows, began)
+    rows = tuple(dict.fromkeys(entry.row.row_id for entry in entries))
+    seconds = time.monotonic() - began
+    return BundleVerification(str(store.root), rows, seconds=seconds, **checker.outcome)
 
 
 def chosen(bundle_id: str, row_ids: Sequence[str], number: int) -> list[str]:

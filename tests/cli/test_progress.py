@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import types
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,22 +38,7 @@ def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]
     metrics = {"knn_acc": 0.5, **{f"more_{i}": 0.123 for i in range(30)}}
     progress = RunProgress("run x")
     for index in range(100):
-        record = RoundRecord(
-            round_index=index,
-            loss=1.0,
-            parts={},
-            cohort_size=1,
-            idle_clients=0,
-            num_steps=1,
-            bytes_up=1,
-            bytes_down=1,
-            std_ratio=1.0,
-            effective_rank=1.0,
-            projection_std_ratio=1.0,
-            collapsed=False,
-            seconds=0.01,
-            metrics=metrics if index in (40, 41) else {},
-        )
+        record = replace(_ended(index, metrics if index in (40, 41) else {}), seconds=0.01)
         progress(record, 100)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" · ")[0] for line in lines] == [

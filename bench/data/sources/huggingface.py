@@ -67,17 +67,8 @@ class Rows:
             DataError: a file is torn, a column is missing, or a value is.
         """
         for shard in self.shards:
-            row = 0
-            try:
-                for picture in self._pictures(shard):
-                    yield picture
-                    row += 1
-            except DataError:
-                raise
-            except Exception as err:  # the library raises those of every format
-                raise DataError(
-                    f"{shard.place} cannot be read at or after row {row} ({first_line(err)})"
-                ) from err
+            with _reading(shard):
+                yield from self._pictures(shard)
 
     def _pictures(self, shard: Shard) -> Iterator[Picture]:
         from datasets import Image
@@ -109,16 +100,23 @@ class Rows:
         if not self.shards:
             return None
         shard = self.shards[0]
-        try:
+        with _reading(shard):
             features = shard.open().features
             label = columns_of(features, shard.place, self.reading).label
-        except DataError:
-            raise
-        except Exception as err:
-            raise DataError(f"{shard.place} cannot be read ({first_line(err)})") from err
         feature = value_of(features, label)
         names = getattr(getattr(feature, "feature", feature), "names", None)
         return tuple(names) if names else None
+
+
+@contextmanager
+def _reading(shard: Shard) -> Iterator[None]:
+    """Turn any error of the library, which raises those of every format, into a `DataError`."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as err:
+        raise DataError(f"{shard.place} cannot be read ({first_line(err)})") from err
 
 
 def write_rows(
