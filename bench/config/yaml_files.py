@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.metadata import entry_points
@@ -18,7 +19,7 @@ from ruamel.yaml.tag import Tag
 
 from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.checksums import check_yaml
-from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, nearest
 from fedbench.bench.system.files import read_limited
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 
@@ -98,6 +99,16 @@ def _check(value: Any) -> None:
             raise ValueError(f"{value!r:.80} is neither text nor a number, a list or a mapping")
 
 
+def no_such_file(name: str) -> ConfigError:
+    """Return the error for a file that is not there, with the nearest name in its folder."""
+    path = Path(name).expanduser()
+    with suppress(OSError):
+        siblings = [other.name for other in path.parent.glob("*.y*ml")]
+        if (close := nearest(path.name, siblings)) is not None:
+            return ConfigError(f"{name}: no such file; did you mean {close!r}, beside it?")
+    return ConfigError(f"{name}: no such file; give the path of a YAML file that exists")
+
+
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
     """Parse a YAML file that holds a mapping.
 
@@ -110,7 +121,7 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
         data = read_limited(path, _MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
         text = data.decode("utf-8")
     except FileNotFoundError as err:
-        raise ConfigError(f"{name}: no such file") from err
+        raise no_such_file(name) from err
     except OSError as err:
         raise ConfigError(f"{name}: cannot be read ({err.strerror})") from err
     except UnicodeDecodeError as err:

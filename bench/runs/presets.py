@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from fedbench.bench.config import RunConfig, Strict
-from fedbench.bench.config.yaml_files import installed, load_named, load_yaml
+from fedbench.bench.config.yaml_files import installed, load_named, load_yaml, no_such_file
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import build_config, flat_config
 from fedbench.bench.system.errors import ConfigError, UnknownNameError
@@ -162,7 +162,7 @@ def load_preset(name: str) -> Preset:
     with suppress(OSError):  # read once, unless it changes
         status = path.stat()
         return _from_file(name, path, (status.st_mtime_ns, status.st_size, status.st_ino))
-    raise ConfigError(f"{name}: no such file")
+    raise no_such_file(name)
 
 
 @cache

@@ -88,3 +88,17 @@ def test_a_leaderboard_marks_the_line_as_it_marks_collapse() -> None:
     assert to_markdown(moved) == to_markdown(board())
     assert to_markdown(moved) != to_markdown(still)
     assert moved.to_dict() != still.to_dict()
+    # Biases start at 0 and move by any rate: no other weight feels a rate of 1e-30.
+    assert to_markdown(board(relative_movement=1e-29)) == to_markdown(still)
+
+
+def test_a_rate_that_moves_biases_alone_moves_nothing(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"client.lr": 1e-30, "model.width": 4, "federation.num_rounds": 1}
+    values |= {"data.train_subset": 100, "model.norm": "group", "evaluation.protocols": ["knn"]}
+    result = fedbench.run("simclr", preset="demo", set=values, store=tmp_path, workers=1)
+    moved = result.metrics["relative_movement"]
+    assert moved is not None
+    assert 0 < moved < 1e-7
+    assert result.row is not None
+    assert result.row.unmoved
+    assert warnings(result.row)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import UNMOVED, Row
 from fedbench.bench.results.store.settings import (
     CLIENTS,
     COLUMN_OF,
@@ -49,6 +49,12 @@ def metric_value(row: Row, metric: str) -> float | None:
 def metric_values(frame: pd.DataFrame, metric: str) -> pd.Series[float]:
     """Return a metric of rows; NaN where it was not measured."""
     return frame.reindex(columns=[metric])[metric].astype("float64")
+
+
+def unmoved(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return whether rows that were to train have moved no weight, as `Row.unmoved` says."""
+    asked = (frame.num_rounds > 0) & (frame.local_epochs > 0)
+    return asked & (metric_values(frame, "relative_movement") < UNMOVED)
 
 
 def class_keys(row: Row, metric: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     class_id,
     measured_alike,
     metric_values,
+    unmoved,
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, longest, over_rounds
 from fedbench.bench.results.leaderboard.data_names import is_on
@@ -249,13 +250,11 @@ def entries(
     for name, cost in costs.items():
         found[name] = of_mean(done, cost)
 
-    still = (done.num_rounds > 0) & (done.local_epochs > 0)
-    still &= metric_values(done, "relative_movement") == 0
     flags: dict[str, Any] = {
         "collapsed": metric_values(done, "collapsed") > 0,
         "contracted": _shrunk(done),
     }
-    for name, flag in {**flags, "unmoved": still}.items():
+    for name, flag in {**flags, "unmoved": unmoved(done)}.items():
         found[name] = found.index.isin(done["at"][flag])
     found["tuned"] = rows.tuned.groupby(rows["at"]).any()
     found["num_diverged"] = _count(first.index, ends[ends.status == "diverged"])

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
 from fedbench.bench.results.chance import NO_MARKS, Marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
-from fedbench.bench.results.leaderboard.comparability import metric_values
+from fedbench.bench.results.leaderboard.comparability import metric_values, unmoved
 from fedbench.bench.results.leaderboard.curves import Curve
 from fedbench.bench.results.leaderboard.entries import Group, Spent
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
@@ -68,6 +68,7 @@ _RUN_COLUMNS = (
     "untrained_knn_acc",
     "collapsed",
     "at_chance",
+    "unmoved",
     "bytes_up",
     "bytes_down",
     "revealing_messages",
@@ -210,6 +211,7 @@ def _runs(rows: pd.DataFrame, marked: Mapping[str, Marks]) -> dict[str, Any]:
     shown = rows.assign(
         started_at=[at.isoformat(timespec="seconds") for at in rows.started_at],
         at_chance=[", ".join(marked.get(i, NO_MARKS).at_chance) for i in rows.row_id],
+        unmoved=unmoved(rows),
     )[[*_RUN_COLUMNS]]
     for name in _COUNTS:
         shown[name] = shown[name].astype("Int64")

@@ -22,6 +22,8 @@ from fedbench.bench.system.identity import canonical_json
 
 SCHEMA_VERSION = 3
 """Raised with every new column; new columns are nullable, no column ever changes its type."""
+UNMOVED = 2.0**-24
+"""Relative movement of weights that `float32`, of 24 binary digits, cannot tell from none."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -192,9 +194,14 @@ class Row(Record):
 
     @property
     def unmoved(self) -> bool:
-        """Whether a run that was to train ended with the very weights that it began with."""
+        """Whether a run that was to train ended with the weights that it began with.
+
+        Weights that were 0 move by any learning rate, so that a movement below what `float32` can
+        tell from none, `UNMOVED`, counts as none.
+        """
         asked = self.num_rounds > 0 and self.local_epochs > 0
-        return asked and json.loads(self.metrics_json or "{}").get("relative_movement") == 0
+        moved = json.loads(self.metrics_json or "{}").get("relative_movement")
+        return asked and moved is not None and moved < UNMOVED
 
     @property
     def config(self) -> RunConfig:
