@@ -1,17 +1,17 @@
-"""Lanes: several clients at a time on one device, whose steps are recorded once and replayed.
+"""Lanes, which are client slots of CUDA graphs: several clients at a time on one device.
 
-A step of a small net is hundreds of short kernels, and a GPU waits for Python between them. A lane
-is a client runner with a net of its own. Its step on a full batch is recorded as a CUDA graph over
-fixed buffers; after that one call starts all kernels of a step. One thread feeds the lanes in turn.
-Every client runs the operations that it would run alone, so bits do not depend on their number. On
-a CPU the same code calls the step on the same buffers.
+A step of a small net is hundreds of short kernels, and a GPU waits for Python between them. A
+client slot is a client runner with a net of its own. Its step on a full batch is recorded as a CUDA
+graph over fixed buffers; after that one call starts all kernels of a step. One thread feeds the
+slots in turn. Every client runs the operations that it would run alone, so bits do not depend on
+their number. On a CPU the same code calls the step on the same buffers.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -43,13 +43,9 @@ def reason_to_run_eagerly(setup: Setup) -> str:
         return f"the labels of a batch decide what {setup.config.spec} computes"
     if needs.keep_optimizer:
         return "the optimizer's state is kept for each client"
-    if _settings(setup, None).optimizer != "sgd":
+    if setup.config.client.optimizer != "sgd":
         return "only steps of client.optimizer=sgd are recorded"
     return ""
-
-
-def _settings(setup: Setup, task: Task | None) -> ClientConfig:
-    return setup.config.client if task is None else task.settings(setup.config.client)
 
 
 class LaneExecutor:
@@ -79,7 +75,7 @@ class LaneExecutor:
             ClientRunner(setup, device, personal_dir, shared)
             for _ in range(1 if self.reason else num_lanes)
         ]
-        self._lanes = [_Lane(runner) for runner in runners]
+        self._lanes = [_ClientSlot(runner) for runner in runners]
         size = runners[0].layout.upload_size
         self._uploads = torch.empty(2 * len(runners), size, device=device)
         self.steps = self.replayed = 0
@@ -89,39 +85,35 @@ class LaneExecutor:
         waiting, free = deque(enumerate(tasks)), deque(range(len(self._uploads)))
         done: dict[int, tuple[Trained, int]] = {}
 
-        def advance(lane: _Lane) -> None:
-            if lane.idle and waiting and free:
+        def advance(lane: _ClientSlot) -> None:
+            if lane.work is None and waiting and free:
                 number, task = waiting.popleft()
-                slot = free.popleft()
-                lane.begin(task, server, self._uploads[slot], (number, slot))
-            if not lane.idle:
-                self._advance(lane, done)
+                place = free.popleft()
+                lane.begin(_Work(task, server, self._uploads[place], number, place))
+            if (work := lane.work) is None:
+                return
+            try:
+                trained = lane.advance(work, eager=bool(self.reason))
+            except Exception as err:
+                err.add_note(f"client {work.task.client_id}, round {work.task.round_index}")
+                raise
+            if trained is not None:
+                done[work.number] = (trained, work.place)
+                self.steps += trained.num_steps
+                self.replayed += work.replayed
 
         for index in range(len(tasks)):
             while index not in done:
                 for lane in self._turns():
                     with single_thread():
                         advance(lane)
-            trained, slot = done.pop(index)
-            yield trained, self._uploads[slot]
-            free.append(slot)
+            trained, place = done.pop(index)
+            yield trained, self._uploads[place]
+            free.append(place)
 
-    def _turns(self) -> Sequence[_Lane]:
-        """Return the lanes in the order in which they make their next steps."""
+    def _turns(self) -> Sequence[_ClientSlot]:
+        """Return the client slots in the order in which they make their next steps."""
         return self._lanes
-
-    def _advance(self, lane: _Lane, done: dict[int, tuple[Trained, int]]) -> None:
-        work = lane.work
-        try:
-            trained = lane.advance(eager=bool(self.reason))
-        except Exception as err:
-            err.add_note(f"client {work.task.client_id}, round {work.task.round_index}")
-            raise
-        if trained is not None:
-            number, slot = work.place
-            done[number] = (trained, slot)
-            self.steps += trained.num_steps
-            self.replayed += work.replayed
 
     def close(self) -> None:
         """Nothing to end."""
@@ -136,18 +128,19 @@ class LaneExecutor:
 
 @dataclass
 class _Work:
-    """The client that a lane trains, and the program of its steps once it has begun."""
+    """The client in a slot, its place among the tasks and uploads, and its steps once begun."""
 
     task: Task
     server: Tensor
     out: Tensor
-    place: tuple[int, int]
+    number: int
+    place: int
     local: LocalRun | None = None
     program: _Program | None = None
     replayed: int = 0
 
 
-class _Lane:
+class _ClientSlot:
     """A client runner that trains one client at a time, a step per turn, on its own stream."""
 
     def __init__(self, runner: ClientRunner) -> None:
@@ -155,39 +148,26 @@ class _Lane:
         on_gpu = runner.device.type == "cuda"
         self._stream = torch.cuda.Stream(runner.device) if on_gpu else None
         self._programs: dict[tuple[float, ...], _Program] = {}
-        self._work: _Work | None = None
+        self.work: _Work | None = None
 
-    @property
-    def idle(self) -> bool:
-        """True if it has no client."""
-        return self._work is None
-
-    @property
-    def work(self) -> _Work:
-        """Its client."""
-        assert self._work is not None
-        return self._work
-
-    def begin(self, task: Task, server: Tensor, out: Tensor, place: tuple[int, int]) -> None:
-        """Take a client; `out` may be overwritten once earlier work on it is done."""
+    def begin(self, work: _Work) -> None:
+        """Take a client; its `out` may be overwritten once earlier work on it is done."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.runner.device))
-        self._work = _Work(task, server, out, place)
+        self.work = work
 
-    def advance(self, *, eager: bool) -> Trained | None:
+    def advance(self, work: _Work, *, eager: bool) -> Trained | None:
         """Make a step; returns the client's result after its last one."""
-        with self.runner.regime(), self._on_stream():
-            trained = self._advance(self.work, eager)
+        stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        with self.runner.regime(), stream:
+            trained = self._advance(work, eager)
         if trained is not None:
-            self._work = None
+            self.work = None
         return trained
-
-    def _on_stream(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _advance(self, work: _Work, eager: bool) -> Trained | None:
         runner, task = self.runner, work.task
-        settings = _settings(runner.setup, task)
+        settings = task.settings(runner.setup.config.client)
         if eager or task.pre_round or settings.optimizer != "sgd":
             return runner.run(task, work.server, work.out)
         if work.local is None or work.program is None:
@@ -197,12 +177,16 @@ class _Lane:
             with runner.draws_of(task):
                 work.local = runner.begin(task, work.server)
             work.program = self._program(settings)
-            work.program.begin(task.client_id)
+            work.program.optimizer.begin(task.client_id)
         batch = next(work.local.batches, None)
         if batch is not None:
             full = len(batch.labels) == settings.batch_size
-            step = work.program.replay if full else work.program.eager
-            work.local.add(step(batch, work.local.client))
+            client, optimizer = work.local.client, work.program.optimizer
+            work.local.add(
+                work.program.replay(batch, client)
+                if full
+                else runner.step(batch, client, optimizer)
+            )
             work.replayed += full
             return None
         with runner.draws_of(task):
@@ -217,28 +201,20 @@ class _Lane:
 
 
 class _Program:
-    """The step of a lane under one setting of the optimizer.
+    """The step of a client slot under one setting of the optimizer.
 
     Args:
-        runner: of the lane.
+        runner: of the slot.
         settings: of local training.
     """
 
     def __init__(self, runner: ClientRunner, settings: ClientConfig) -> None:
         self._runner = runner
-        self.optimizer = _LaneSGD(runner.binding, settings)
+        self.optimizer = _SlotSGD(runner.binding, settings)
         self._buffers: Batch | None = None
         self._client = cast(Client, _AnyClient(runner.setup.config.spec))
         self._recorded: tuple[torch.cuda.CUDAGraph, Loss] | None = None
         self._runs = 0
-
-    def begin(self, client_id: int) -> None:
-        """Start a client: no momentum, and its own rows."""
-        self.optimizer.begin(client_id)
-
-    def eager(self, batch: Batch, client: Client) -> Loss:
-        """Make a step on a batch of any size."""
-        return self._runner.step(batch, client, self.optimizer)
 
     def replay(self, batch: Batch, client: Client) -> Loss:
         """Make a step on a full batch; the parts of the result are overwritten by the next one."""
@@ -298,14 +274,14 @@ class _AnyClient:
         )
 
 
-class _LaneSGD:
-    """SGD for all clients of a lane, whose tensors stay at their addresses.
+class _SlotSGD:
+    """SGD for all clients of a slot, whose tensors stay at their addresses.
 
     Momentum that starts at zero gives the bits of momentum that is absent at the first step. A
     client's own rows are trained in scratch rows, since their place differs from client to client.
 
     Args:
-        binding: of the lane's net.
+        binding: of the slot's net.
         settings: of local training.
     """
 
@@ -334,7 +310,7 @@ class _LaneSGD:
 
     @torch.no_grad()
     def begin(self, client_id: int) -> None:
-        """Forget the last client."""
+        """Forget the last client's momentum, and take a client's own rows."""
         self._sgd.restart()
         self._row.fill_(client_id)
         for values, _, scratch in self._rows:
