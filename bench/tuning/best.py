@@ -16,7 +16,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED, warn_once
 from fedbench.bench.system.checksums import yaml_with_checksum
-from fedbench.bench.system.errors import ConfigError, StoreError, did_you_mean
+from fedbench.bench.system.errors import ConfigError, did_you_mean
 from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.tuning.grid import TunedValues
 
@@ -89,7 +89,7 @@ def find_tuned(
         for spec in specs:
             _warn(latest[spec])
         return {
-            spec: TunedValues(_params(store, latest[spec]), latest[spec]["study_id"])
+            spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
             for spec in specs
         }
     given = [tuned] if isinstance(tuned, str | Path) else tuned
@@ -132,27 +132,13 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
             f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
         )
     _warn(meta)
-    return meta["spec"], TunedValues(_params(store, meta), str(study))
+    return meta["spec"], TunedValues(meta["best"]["params"], str(study))
 
 
 def _warn(meta: Mapping[str, Any]) -> None:
     """Tell the user what speaks against the best values of a study."""
     for text in meta.get("cautions") or ():
         warn_once(f"study {meta['study_id']} of {meta['spec']}: {text}")
-
-
-def _params(store: Store, meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the best values of a finished study.
-
-    Raises:
-        StoreError: if its description has none.
-    """
-    params = (meta.get("best") or {}).get("params")
-    if params is None:
-        path = best_file(store, meta["study_id"]).with_name("study.json")
-        raise StoreError(f"{str(path)!r} has no best values; run its `fedbench tune` command again")
-    values: Mapping[str, Any] = params
-    return values
 
 
 def _is_on(meta: Mapping[str, Any], dataset: Dataset) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
-from functools import partial
 from pathlib import Path
 
 from fedbench.bench.results.trackers import Tracking
@@ -17,7 +15,6 @@ from fedbench.bench.tuning.ray.nodes import Pool, share_in_cluster
 from fedbench.bench.tuning.ray.session import ray_session
 from fedbench.bench.tuning.ray.trial import TOKEN_FILE
 
-_log = logging.getLogger(__name__)
 _ATTEMPTS_HERE, _ATTEMPTS_IN_CLUSTER = 2, 5
 """Starts of a job whose process dies; more in a cluster, which may lose its nodes."""
 
@@ -68,7 +65,7 @@ def run_jobs(
     cpus = None if limit is None else limit * share.cpus
     with ray_session(cpus, address) as session:
         share = share_in_cluster(share)
-        pool = Pool(share)
+        pool = Pool(share, limit)
         if address is not None:
             pool.wait(cluster.wait_for_nodes, lambda: session.ending)
             session.raise_if_ending()
@@ -76,24 +73,15 @@ def run_jobs(
         varies = address is not None or share.gpus > 0
         if varies:
             pool.admit_new()
-        slots = partial(_slots, pool, limit) if varies else None
-
-        def check() -> None:
-            session.check_parts()
-            pool.check()
-
-        limit = limit or pool.slots()
         # All at once: short jobs would end before a second process is up, and Tune would drop it.
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(limit, remaining))
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(min(pool.slots(), remaining))
         from fedbench.bench.tuning.ray import search  # imports Ray: the session is ready
 
         searcher = search.JobSearcher(
             jobs,
             pool,
-            limit,
-            lambda: session.ending,
-            check,
-            slots=slots,
+            session,
+            varies=varies,
             attempts=_ATTEMPTS_HERE if address is None else _ATTEMPTS_IN_CLUSTER,
             patience=max(search.LOST_SECONDS, cluster.wait_for_nodes),
             token=None if address is None else _token(root),
@@ -105,15 +93,6 @@ def run_jobs(
             if searcher.failure is not None:
                 raise searcher.failure
             session.raise_if_ending()
-
-
-def _slots(pool: Pool, concurrency: int | None, before: int) -> int:
-    """Ask new nodes; return the cluster's slots, or the user's number, and log a change."""
-    pool.admit_new()
-    now = concurrency or pool.slots()
-    if now != before:
-        _log.warning("trials at a time: %d now, %d before", now, before)
-    return now
 
 
 def _token(root: Path) -> str:

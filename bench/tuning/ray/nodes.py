@@ -179,13 +179,14 @@ class Pool:
 
     Args:
         need: resources of a trial.
+        concurrency: trials at a time; None = as many as the nodes hold.
 
     Attributes:
         left_out: ids of nodes that get no trials.
     """
 
-    def __init__(self, need: Share) -> None:
-        self.need = need
+    def __init__(self, need: Share, concurrency: int | None = None) -> None:
+        self.need, self._concurrency = need, concurrency
         self.left_out: list[str] = []
         self._reasons: list[str] = []
         self._names: dict[str, str] = {}
@@ -281,8 +282,8 @@ class Pool:
         request_resources(bundles=[])  # from here on the trials themselves ask
 
     def slots(self) -> int:
-        """Return how many trials the nodes hold at a time; at least 1."""
-        return max(1, sum(map(self.need.fits, self._resources())))
+        """Return how many trials run at a time, at least 1: those asked for, else all that fit."""
+        return self._concurrency or max(1, sum(map(self.need.fits, self._resources())))
 
     def _resources(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of each node that is not left out."""

@@ -6,9 +6,10 @@ back are reports of its rounds and its end. Limits, retries, busy jobs and event
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from fedbench.bench.tuning.events import (
 )
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome
 from fedbench.bench.tuning.ray.nodes import Pool
+from fedbench.bench.tuning.ray.session import Session
 from fedbench.bench.tuning.ray.trial import train
 
 JOBS_PER_TUNER = 500
@@ -39,6 +41,7 @@ _LOCK_SECONDS = 5.0
 """Wait for the lock of a job that was busy before."""
 _COUNT_SECONDS = 10.0
 """Time between two counts of a cluster's slots."""
+_log = logging.getLogger(__name__)
 _NODE = "ray.io/node-id"
 """Label that Ray gives to each node."""
 
@@ -53,10 +56,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     Args:
         jobs: the jobs.
         pool: nodes that get trials.
-        limit: jobs at a time.
-        ending: returns True after a signal, or if Ray has died.
-        check: raises ResourceError if Ray has died or no node can hold a trial any more.
-        slots: maps the limit so far to the present one, as nodes come and go; None = constant.
+        session: the running Ray.
+        varies: whether nodes may come and go, and their number decides how many trials run.
         attempts: starts of a job whose process dies. Tune's own retries miss a process that dies
             between two jobs. Only deaths without a new round in between count.
         patience: seconds without a running trial after which the nodes are checked.
@@ -73,11 +74,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self,
         jobs: Jobs,
         pool: Pool,
-        limit: int,
-        ending: Callable[[], bool],
-        check: Callable[[], None],
+        session: Session,
         *,
-        slots: Callable[[int], int] | None = None,
+        varies: bool = False,
         attempts: int = 1,
         patience: float = LOST_SECONDS,
         token: str | None = None,
@@ -85,8 +84,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         tracking: Tracking,
     ) -> None:
         super().__init__()
-        self._jobs, self._pool, self._limit, self._slots = jobs, pool, limit, slots
-        self._ending, self._check = ending, check
+        self._jobs, self._pool, self._session = jobs, pool, session
+        self._limit, self._varies = pool.slots(), varies
         self._attempts, self._patience = attempts, patience
         self._common = {} if token is None else {"token": token}
         self._on_progress, self._tracking = on_progress, tracking
@@ -110,7 +109,7 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     @property
     def stopping(self) -> bool:
         """True after a signal or an error: no further job is started."""
-        return self.failure is not None or self._ending()
+        return self.failure is not None or self._session.ending
 
     @property
     def exhausted(self) -> bool:
@@ -211,8 +210,12 @@ class JobSearcher(Searcher):  # type: ignore[misc]
             ResourceError: after `patience` in which no node could hold a trial.
         """
         now = time.monotonic()
-        if self._slots is not None and now - self._counted_at > _COUNT_SECONDS:
-            self._counted_at, self._limit = now, self._slots(self._limit)
+        if self._varies and now - self._counted_at > _COUNT_SECONDS:
+            self._counted_at, before = now, self._limit
+            self._pool.admit_new()
+            self._limit = self._pool.slots()
+            if self._limit != before:
+                _log.warning("trials at a time: %d now, %d before", self._limit, before)
         if "RUNNING" in statuses or "PENDING" not in statuses:
             self._lost_since = 0.0
             return
@@ -220,6 +223,11 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         if now - self._lost_since > self._patience:
             self._lost_since = now
             self._check()
+
+    def _check(self) -> None:
+        """Refuse to go on if Ray has died, or no node can hold a trial any more."""
+        self._session.check_parts()
+        self._pool.check()
 
     def _end(self, trial_id: str, outcome: Outcome) -> None:
         store_outcome(self._jobs, outcome, self._tracking)

@@ -90,7 +90,7 @@ def test_faults_of_a_gpu() -> None:
 
 def test_a_fault_of_a_gpu_is_no_death_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     source, seen = Fixed(jobs(1)), list[Any]()
-    pool = Pool(Share())
+    pool = Pool(Share(), 2)
     monkeypatch.setattr(pool, "fault", seen.append)
     searcher = make(source, attempts=2, pool=pool)
     for trial in "abcd":

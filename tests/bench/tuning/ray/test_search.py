@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray import search as module
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.search import JobSearcher
+from fedbench.bench.tuning.ray.session import Session
 
 ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
 
@@ -44,6 +46,24 @@ class Fixed:
         self.outcomes.append(outcome)
 
 
+class Nodes(Pool):
+    """Nodes without a Ray, that hold a number of trials; each look finds one more."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(Share())
+        self.found = found
+
+    def slots(self) -> int:
+        return self.found
+
+    def admit_new(self) -> None:
+        self.found += 1
+
+    def check(self) -> None:
+        if not self.found:
+            raise ResourceError("no node")
+
+
 def jobs(count: int) -> list[Job]:
     names = [f"cell-{index}" for index in range(count)]
     return [
@@ -54,10 +74,8 @@ def jobs(count: int) -> list[Job]:
 
 def make(source: Fixed, **changes: Any) -> JobSearcher:
     settings: dict[str, Any] = {
-        "limit": 2,
-        "ending": lambda: False,
-        "check": lambda: None,
-        "pool": Pool(Share()),
+        "pool": Nodes(changes.pop("limit", 2)),
+        "session": Session(Path("ray")),
         "tracking": Tracking((), Store("store")),
         **changes,
     }
@@ -141,14 +159,17 @@ def test_dead_and_forgotten_processes_are_failed_cells() -> None:
     ]
 
 
-def test_the_death_of_ray_itself_is_no_failure_of_a_cell() -> None:
-    def ray_is_dead() -> None:
+def test_the_death_of_ray_itself_is_no_failure_of_a_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ray_is_dead(session: Session) -> None:
         raise ResourceError("Ray's raylet has died")
 
+    monkeypatch.setattr(Session, "check_parts", ray_is_dead)
     source = Fixed(jobs(1))
-    searcher = make(source, check=ray_is_dead)
+    searcher = make(source)
     searcher.suggest("a")
-    with pytest.raises(ResourceError, match="raylet has died"):
+    with pytest.raises(ResourceError, match="raylet"):
         searcher.died("a", "killed with the raylet")
     assert source.outcomes == []
 
@@ -178,7 +199,7 @@ def test_after_a_signal_nothing_begins_and_nothing_is_called_dead() -> None:
     source = Fixed(jobs(2))
     searcher = make(source)
     searcher.suggest("a")
-    stopped = make(source, ending=lambda: True)
+    stopped = make(source, session=Session(Path("ray"), received=[signal.SIGTERM]))
     assert name(stopped.suggest("b")) is False
     stopped.died("a", "killed with the driver")
     assert source.outcomes == []
@@ -192,12 +213,11 @@ def test_a_store_error_in_a_trial_ends_everything() -> None:
 
 
 def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> None:
-        raise ResourceError("no node")
-
     now = [0.0]
     monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
-    searcher = make(Fixed(jobs(1)), check=check)
+    nodes = Nodes(1)
+    searcher = make(Fixed(jobs(1)), pool=nodes)
+    nodes.found = 0
     for now[0], statuses in ((1, ["PENDING"]), (100, ["PENDING", "RUNNING"]), (101, ["PENDING"])):
         searcher.check_progress(statuses)
     now[0] = 300
@@ -208,7 +228,7 @@ def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch
 def test_more_jobs_are_handed_out_when_nodes_join(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("fedbench.bench.tuning.ray.search.time.monotonic", lambda: now[0])
-    searcher = make(Fixed(jobs(3)), limit=1, slots=lambda before: before + 1)
+    searcher = make(Fixed(jobs(3)), limit=1, varies=True)
     assert [name(searcher.suggest(trial)) for trial in "ab"] == ["cell-0", None]
     for now[0] in (1.0, 30.0):
         searcher.check_progress(["RUNNING"])
