@@ -28,7 +28,7 @@ def test_generated_inputs_end_in_order(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "inputs", module)  # dataclasses look it up
     spec.loader.exec_module(module)
     seen: dict[str, set[int | None]] = {kind: set() for kind in KINDS}
-    with contextlib.closing(module.torture(tmp_path / "fuzz", MOST, 8)) as outcomes:
+    with contextlib.closing(module.torture(tmp_path / "fuzz", MOST, 4)) as outcomes:
         for number, outcome in enumerate(outcomes, start=1):
             assert not outcome.wrong, module.failure(outcome)
             seen.setdefault(outcome.kind, set()).add(outcome.code)
