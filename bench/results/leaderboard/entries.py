@@ -99,8 +99,8 @@ COLUMNS = {
 _READ = frozenset(
     {
         *("class_id", "entry", "seed", "status", "row_id", "finished_at", "replica", "method"),
-        *("dataset", "dataset_revision", "benchmark_version", "config_json", "hyperparameters"),
-        *("evaluation", "selection", "preset", "study_id", "tuned", "num_rounds", "local_epochs"),
+        *("dataset", "dataset_revision", "benchmark_version", "evaluation", "selection"),
+        *("preset", "study_id", "tuned", "num_rounds", "local_epochs"),
         *("bytes_up", "bytes_down", "wall_seconds", "epsilon", "epsilon_of", "revealing_messages"),
         *("objective", "knn_acc", "linear_acc", "collapsed", "relative_movement"),
         *(f"{prefix}{name}" for name in FIGURES for prefix in ("", "untrained_")),
@@ -199,12 +199,14 @@ def entries(
     by = ["class_id", "entry"]
     local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
     read = {*_READ, metric, f"untrained_{metric}", local, f"{local}_std"}
-    rows = rows[[name for name in rows.columns if name in read]]
+    texts = rows[["config_json", "hyperparameters"]]  # long: looked up where they are needed
+    rows = rows[[name for name in rows.columns if name in read]].assign(origin=rows.index)
     rows = rows.sort_values([*by, "seed", "finished_at", "row_id", "replica"], ignore_index=True)
     rows["at"] = rows.groupby(by).ngroup()
     rows["slot"] = rows.groupby([*by, "seed"]).ngroup()
     rows["value"] = metric_values(rows, metric)
     first = rows.drop_duplicates("at").set_index("at")
+    configs = texts.config_json
     ended = rows[rows.status != "error"]
     ends = ended.drop_duplicates("slot")
     # Seeds that did not fail or diverge; of each the row of the metric, or one that lacks it.
@@ -282,11 +284,13 @@ def entries(
     found["num_replicas"] = found.num_replicas.fillna(0).astype(int)
     found["replica_spread"] = (copies["max"] - copies["min"]).groupby("at").max()
 
-    found["published"] = [*_published(rows, metric)] if published else None
+    found["published"] = [*_published(rows, configs, metric)] if published else None
     known = {at: p.value for at, p in found.published.items() if p is not None}
     found["difference"] = found["mean"] - found.index.to_series().map(known)
-    found["tune_runs"], found["tuned_on"] = zip(*_studies(rows, first, studies or {}), strict=True)
-    found["hyperparameters"] = [*map(json.loads, first.hyperparameters)]
+    found["tune_runs"], found["tuned_on"] = zip(
+        *_studies(rows, first, configs, studies or {}), strict=True
+    )
+    found["hyperparameters"] = [*map(json.loads, texts.hyperparameters[first.origin])]
     found["settings_id"] = [*map(content_id, found.hyperparameters)]
     found["reproduced"] = None
     if reproduced is not None:
@@ -356,25 +360,28 @@ def _shrunk(rows: pd.DataFrame) -> list[bool]:
     ]
 
 
-def _published(rows: pd.DataFrame, metric: str) -> Iterator[Any]:
+def _published(rows: pd.DataFrame, configs: pd.Series[str], metric: str) -> Iterator[Any]:
     """Yield the published number of each entry, or None.
 
     Runs that have not measured the metric may differ in what decides its meaning.
     """
     rows = rows.assign(without=(rows.status != "ok") | rows.value.isna())
     picked = rows.sort_values(["at", "without"], kind="stable").drop_duplicates("at")
-    columns = ["method", "dataset", "benchmark_version", "config_json"]
-    for row in picked[columns].itertuples(index=False):
+    picked = picked[["method", "dataset", "benchmark_version", "origin"]]
+    for row in picked.assign(config_json=configs[picked.origin].array).itertuples(index=False):
         yield published_number(row, metric)
 
 
 def _studies(
-    rows: pd.DataFrame, first: pd.DataFrame, studies: Mapping[str, Spent]
+    rows: pd.DataFrame,
+    first: pd.DataFrame,
+    configs: pd.Series[str],
+    studies: Mapping[str, Spent],
 ) -> Iterator[tuple[int | None, str | None]]:
     """Yield for each entry the runs of its study, and the study's data set if it is another."""
     known = rows[rows.study_id.isin([*studies])].drop_duplicates("at").set_index("at").study_id
-    columns = ["dataset", "dataset_revision", "config_json", "benchmark_version"]
-    for row in first[columns].itertuples():
+    first = first[["dataset", "dataset_revision", "benchmark_version", "origin"]]
+    for row in first.assign(config_json=configs[first.origin].array).itertuples():
         study = studies.get(known.get(row.Index, ""))
         if study is None:
             yield None, None
