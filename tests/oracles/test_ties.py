@@ -201,10 +201,10 @@ def test_methods_that_tie_in_every_cell_have_the_same_mean_rank() -> None:
     comparison = across(
         [dict(zip(METHODS[:4], equal_sums(rng, IMAGES, 4), strict=True)) for _ in range(8)]
     )
-    assert [entrant.mean_rank for entrant in comparison.entrants] == [2.5] * 4
+    assert [entry.mean_rank for entry in comparison.entries] == [2.5] * 4
     assert comparison.friedman_p is None
     assert comparison.critical_difference is None
-    assert [entrant.method for entrant in comparison.entrants] == sorted(METHODS[:4])
+    assert [entry.method for entry in comparison.entries] == sorted(METHODS[:4])
 
 
 def test_mean_ranks_and_friedmans_test_over_cells_are_those_of_whole_numbers() -> None:
@@ -225,6 +225,6 @@ def test_mean_ranks_and_friedmans_test_over_cells_are_those_of_whole_numbers() -
         places = [stats.rankdata([-total for total in row]) for row in totals]
         expected = dict(zip(METHODS, (sum(p) / 8 for p in zip(*places, strict=True)), strict=False))
         comparison = across(cells)
-        assert {e.method: e.mean_rank for e in comparison.entrants} == pytest.approx(expected)
+        assert {e.method: e.mean_rank for e in comparison.entries} == pytest.approx(expected)
         p = stats.friedmanchisquare(*zip(*totals, strict=True)).pvalue
         assert comparison.friedman_p == pytest.approx(p, rel=1e-9)

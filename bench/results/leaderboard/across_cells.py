@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.results.leaderboard.entries import Group
@@ -23,6 +24,9 @@ from fedbench.bench.results.leaderboard.statistics import (
 from fedbench.bench.results.store.settings import CLIENTS
 from fedbench.bench.system.identity import canonical_json
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 AXES = {
     "alpha": (),
     "participation": (),
@@ -35,59 +39,28 @@ MIN_CELLS = 6
 """With fewer common cells mean ranks are only described."""
 
 
-@dataclass(frozen=True)
-class MethodOverCells:
-    """Results of a method in the cells.
-
-    Attributes:
-        method: its spec.
-        variant: its hyperparameters, where a cell has several lines of the method.
-        label: of its lines.
-        means: its mean in each cell; None where the cell is missing, or a run of it diverged: the
-            mean of the others would flatter it.
-        coverage: share of cells with a result, those where it diverged included.
-        worst: its worst mean; None if it diverged anywhere.
-        slope: change of the mean per tenfold of the axis, least squares over the cells with a mean;
-            None without an axis.
-        diverged: True for cells in which a run of it diverged; it ranks last there.
-        mean_rank: over the cells that all ranked methods have; None if it is not ranked, since
-            half of its cells or more are missing, or there are fewer than two common cells.
-        num_runs, num_at_chance: its finished runs, and those that ended at chance.
-        minimises_objective: whether its loss is the objective that chooses settings.
-        best: its mean rank is the lowest, or not further from it than the critical difference;
-            None where no test was possible or none rejected.
-    """
-
-    method: str
-    variant: str
-    label: str
-    means: tuple[float | None, ...]
-    coverage: float
-    worst: float | None
-    slope: float | None
-    diverged: tuple[bool, ...]
-    num_runs: int
-    num_at_chance: int
-    minimises_objective: bool
-    mean_rank: float | None = None
-    best: bool | None = None
-
-    @property
-    def num_cells(self) -> int:
-        """Cells with a result."""
-        return sum(map(self.has, range(len(self.means))))
-
-    def has(self, cell: int) -> bool:
-        """Return True if it has a result in a cell; divergence is one."""
-        return self.diverged[cell] or self.means[cell] is not None
-
-    def score(self, cell: int, metric: str) -> float:
-        """Return its mean in a cell that it has, so that higher is better; -inf: diverged."""
-        mean = self.means[cell]
-        return -math.inf if mean is None else needed(metric).score(mean)
+COLUMNS = {
+    "method": "its spec",
+    "variant": "its hyperparameters, where a cell has several entries of the method",
+    "label": "of its entries",
+    "means": "its mean in each cell; null where the cell is missing, or a run of it diverged: the"
+    " mean of the others would flatter it",
+    "coverage": "share of cells with a result, those where it diverged included",
+    "worst": "its worst mean; null if it diverged anywhere",
+    "slope": "change of the mean per tenfold of the axis, least squares over the cells with a mean",
+    "diverged": "true for cells in which a run of it diverged; it ranks last there",
+    "num_runs": "its finished runs",
+    "num_at_chance": "those of them that ended at chance",
+    "minimises_objective": "whether its loss is the objective that chooses settings",
+    "mean_rank": "over the cells that all ranked methods have; null if it is not ranked, since half"
+    " of its cells or more are missing, or there are fewer than two common cells",
+    "best": "its mean rank is the lowest, or not further from it than the critical difference; null"
+    " where no test was possible or none rejected",
+}
+"""Columns of a comparison."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CellComparison:
     """All methods over the cells along one axis, or over all cells.
 
@@ -100,7 +73,7 @@ class CellComparison:
         num_common: cells that all ranked methods have.
         friedman_p: p-value of the hypothesis that all methods are alike; None with too few cells.
         critical_difference: of mean ranks, by Nemenyi; None unless Friedman's test rejects.
-        entrants: the methods, best mean rank first.
+        frame: a row for each method with `COLUMNS`, best mean rank first; None = undefined.
     """
 
     axis: str | None
@@ -111,33 +84,48 @@ class CellComparison:
     num_common: int
     friedman_p: float | None
     critical_difference: float | None
-    entrants: tuple[MethodOverCells, ...]
+    frame: pd.DataFrame
+
+    @cached_property
+    def entries(self) -> tuple[Any, ...]:
+        """The rows of the frame, with columns as attributes."""
+        return tuple(self.frame.itertuples(index=False, name="Entry"))
 
     @property
     def cliques(self) -> tuple[tuple[int, int], ...]:
-        """Widest runs of entrants, first and last, whose mean ranks no test tells apart.
+        """Widest runs of entries, first and last, whose mean ranks no test tells apart.
 
         The bars of a critical-difference diagram (Demšar 2006, figure 1); none without a test.
         """
-        ranks = [e.mean_rank for e in self.entrants if e.mean_rank is not None]
         if self.critical_difference is None:
             return ()
-        runs: list[tuple[int, int]] = []
-        for start, rank in enumerate(ranks):
-            end = max(i for i, r in enumerate(ranks) if r - rank <= self.critical_difference)
-            if end > start and (not runs or end > runs[-1][1]):
-                runs.append((start, end))
-        return tuple(runs)
+        return cliques(self.frame.mean_rank.dropna().tolist(), self.critical_difference)
+
+    def num_cells(self, entry: Any) -> int:
+        """Return the cells in which an entry has a result; divergence is one."""
+        number: int = round(entry.coverage * len(self.values))
+        return number
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "frame"}
+        return {**plain, "entrants": self.frame.to_dict("records")}  # the name that users have
+
+
+def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int], ...]:
+    """Return the widest runs of ascending ranks, first and last, that differ by less than that."""
+    runs: list[tuple[int, int]] = []
+    for start, rank in enumerate(ranks):
+        end = max(i for i, r in enumerate(ranks) if r - rank <= difference)
+        if end > start and (not runs or end > runs[-1][1]):
+            runs.append((start, end))
+    return tuple(runs)
 
 
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
     """Compare methods along each axis on which groups differ, and over all groups.
 
-    Nothing is compared where no line has results in two of the groups.
+    Nothing is compared where no entry has results in two of the groups.
     """
     comparisons = [
         _compare([group.keys[axis] for group in family], family, metric, axis)
@@ -147,7 +135,7 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
     one_axis = len(comparisons) == 1 and len(comparisons[0].values) == len(groups)
     if len(groups) > 1 and not one_axis:
         comparisons.append(_compare([group.title for group in groups], groups, metric, None))
-    return tuple(c for c in comparisons if any(e.num_cells > 1 for e in c.entrants))
+    return tuple(c for c in comparisons if any(c.num_cells(e) > 1 for e in c.entries))
 
 
 _LABELS = ("dataset", CLIENTS)
@@ -155,7 +143,7 @@ _LABELS = ("dataset", CLIENTS)
 
 
 def _one_of_each(groups: Sequence[Group]) -> list[Group]:
-    """Return, of groups that differ in the number of evaluated clients only, that of most lines."""
+    """Return, of groups that differ in the number of evaluated clients only, the largest."""
     cells: dict[str, Group] = {}
     for group in sorted(groups, key=lambda group: len(group.frame)):
         cells[canonical_json({k: v for k, v in group.keys.items() if k not in _LABELS})] = group
@@ -224,23 +212,53 @@ def _one_per_value(
 def _compare(
     values: Sequence[float | str], cells: Sequence[Group], metric: str, axis: str | None
 ) -> CellComparison:
+    import pandas as pd
+
     by_method: dict[tuple[str, str], dict[int, Any]] = {}
     for index, cell in enumerate(cells):
         for entry in cell.entries:
             if entry.rank is not None:
                 by_method.setdefault((entry.method, entry.joined_by), {})[index] = entry
-    entrants = [_entrant(of_method, values, metric, axis) for of_method in by_method.values()]
-    frequent = [e for e in entrants if e.coverage > 0.5]
-    table = [
-        [entrant.score(index, metric) for entrant in frequent]
-        for index in range(len(cells))
-        if frequent and all(entrant.has(index) for entrant in frequent)
-    ]
+    better = needed(metric).score
+    found: list[dict[str, Any]] = []
+    scores: list[dict[int, float]] = []
+    for entries in by_method.values():
+        first = next(iter(entries.values()))
+        diverged = tuple(i in entries and entries[i].num_diverged > 0 for i in range(len(cells)))
+        known = {i: entry.mean for i, entry in entries.items() if not diverged[i]}
+        tenfold = {i: 0.0 if axis is None else math.log10(float(values[i])) for i in known}
+        found.append(
+            {
+                "method": first.method,
+                "variant": first.variant,
+                "label": first.label,
+                "means": tuple(known.get(i) for i in range(len(cells))),
+                "coverage": len(entries) / len(cells),
+                "worst": None if any(diverged) else min(known.values(), key=better),
+                "slope": slope([*tenfold.values()], [*known.values()]),
+                "diverged": diverged,
+                "num_runs": sum(entry.n_seeds for entry in entries.values()),
+                "num_at_chance": sum(entry.num_at_chance for entry in entries.values()),
+                "minimises_objective": first.minimises_objective,
+                "mean_rank": None,
+                "best": None,
+            }
+        )
+        scores.append({i: better(known[i]) if i in known else -math.inf for i in entries})
+    frequent = [at for at, entry in enumerate(found) if entry["coverage"] > 0.5]
+    common = [i for i in range(len(cells)) if frequent and all(i in scores[at] for at in frequent)]
+    table = [[scores[at][i] for at in frequent] for i in common]
     p = friedman_p(table) if len(table) >= MIN_CELLS else None
     rejected = p is not None and p <= LEVEL
     difference = nemenyi_difference(len(frequent), len(table)) if rejected else None
     if len(frequent) > 1 and len(table) > 1:
-        entrants = _ranked(entrants, frequent, table, difference)
+        columns = zip(*(ranks(row) for row in table), strict=True)
+        means = [math.fsum(column) / len(table) for column in columns]
+        for at, rank in zip(frequent, means, strict=True):
+            best = None if difference is None else rank <= min(means) + difference
+            found[at] |= {"mean_rank": rank, "best": best}
+    found.sort(key=_order)
+    objects = partial(pd.Series, dtype=object)  # which keeps None
     return CellComparison(
         axis=axis,
         metric=metric,
@@ -250,61 +268,13 @@ def _compare(
         num_common=len(table),
         friedman_p=p,
         critical_difference=difference,
-        entrants=tuple(sorted(entrants, key=_order)),
+        frame=pd.DataFrame({name: objects([e[name] for e in found]) for name in COLUMNS}),
     )
 
 
-def _entrant(
-    entries: Mapping[int, Any], values: Sequence[float | str], metric: str, axis: str | None
-) -> MethodOverCells:
-    cells = [entries.get(i) for i in range(len(values))]
-    diverged = tuple(entry is not None and entry.num_diverged > 0 for entry in cells)
-    means = [
-        None if entry is None or gone else entry.mean
-        for entry, gone in zip(cells, diverged, strict=True)
-    ]
-    known = [(value, m) for value, m in zip(values, means, strict=True) if m is not None]
-    first = next(iter(entries.values()))
-    return MethodOverCells(
-        method=first.method,
-        variant=first.variant,
-        label=first.label,
-        means=tuple(means),
-        coverage=len(entries) / len(values),
-        worst=None if any(diverged) else min((m for _, m in known), key=needed(metric).score),
-        slope=None
-        if axis is None
-        else slope([math.log10(float(value)) for value, _ in known], [m for _, m in known]),
-        diverged=diverged,
-        num_runs=sum(entry.n_seeds for entry in entries.values()),
-        num_at_chance=sum(entry.num_at_chance for entry in entries.values()),
-        minimises_objective=first.minimises_objective,
-    )
-
-
-def _ranked(
-    entrants: Sequence[MethodOverCells],
-    frequent: Sequence[MethodOverCells],
-    table: Sequence[Sequence[float]],
-    difference: float | None,
-) -> list[MethodOverCells]:
-    """Return the entrants with their mean ranks over the rows of the table, the best marked."""
-    columns = zip(*(ranks(row) for row in table), strict=True)
-    mean_rank = {e: math.fsum(c) / len(table) for e, c in zip(frequent, columns, strict=True)}
-    limit = None if difference is None else min(mean_rank.values()) + difference
-    return [
-        replace(
-            entrant,
-            mean_rank=mean_rank.get(entrant),
-            best=None if limit is None or entrant not in mean_rank else mean_rank[entrant] <= limit,
-        )
-        for entrant in entrants
-    ]
-
-
-def _order(entrant: MethodOverCells) -> tuple[bool, float, float, str, str]:
-    rank = entrant.mean_rank
-    return (rank is None, rank or 0.0, -entrant.coverage, entrant.method, entrant.label)
+def _order(entry: Mapping[str, Any]) -> tuple[bool, float, float, str, str]:
+    rank = entry["mean_rank"]
+    return rank is None, rank or 0.0, -entry["coverage"], entry["method"], entry["label"]
 
 
 def _shared_title(cells: Sequence[Group], axis: str | None) -> str:

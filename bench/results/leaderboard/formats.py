@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import heading, is_accuracy
-from fedbench.bench.results.leaderboard.across_cells import (
-    MIN_CELLS,
-    CellComparison,
-    MethodOverCells,
-)
+from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellComparison
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
@@ -149,27 +145,27 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
     shown = values if comparison.axis is not None else []
     header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best", "notes"]
 
-    def cells(entrant: MethodOverCells) -> list[str]:
+    def cells(entry: Any) -> list[str]:
         means = [
             "diverged" if diverged else number(mean, percent) or "-"
-            for mean, diverged in zip(entrant.means, entrant.diverged, strict=True)
+            for mean, diverged in zip(entry.means, entry.diverged, strict=True)
             if shown
         ]
         return [
-            entrant.label,
+            entry.label,
             *means,
-            "diverged" if any(entrant.diverged) else number(entrant.worst, percent),
-            number(entrant.slope, percent, signed=True),
-            f"{entrant.num_cells}/{len(entrant.means)}",
-            "" if entrant.mean_rank is None else f"{entrant.mean_rank:.2f}",
-            "*" if entrant.best else "",
-            ", ".join(_marks(entrant.num_at_chance, entrant.num_runs, entrant.minimises_objective)),
+            "diverged" if any(entry.diverged) else number(entry.worst, percent),
+            number(entry.slope, percent, signed=True),
+            f"{comparison.num_cells(entry)}/{len(values)}",
+            "" if entry.mean_rank is None else f"{entry.mean_rank:.2f}",
+            "*" if entry.best else "",
+            ", ".join(_marks(entry.num_at_chance, entry.num_runs, entry.minimises_objective)),
         ]
 
-    listed = [entrant for entrant in comparison.entrants if entrant.num_cells > 1]
-    notes = [_footer(comparison), _not_listed(len(comparison.entrants) - len(listed))]
+    listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
+    notes = [_footer(comparison), _not_listed(len(comparison.entries) - len(listed))]
     notes += _left_out(listed, usual)
-    rows = [cells(entrant) for entrant in listed]
+    rows = [cells(entry) for entry in listed]
     columns = [
         index
         for index, name in enumerate(header)
@@ -179,15 +175,15 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
         title=f"{comparison.title} · {heading(comparison.metric)} · {len(values)} cells",
         header=[header[index] for index in columns],
         rows=[[row[index] for index in columns] for row in rows],
-        best=[bool(entrant.best) for entrant in listed],
+        best=[bool(entry.best) for entry in listed],
         column=0,
         footer="; ".join(filter(None, notes)),
     )
 
 
 def _footer(comparison: CellComparison) -> str:
-    if all(entrant.mean_rank is None for entrant in comparison.entrants):
-        return "" if len(comparison.entrants) < 2 else "too few common cells for mean ranks"
+    if all(entry.mean_rank is None for entry in comparison.entries):
+        return "" if len(comparison.entries) < 2 else "too few common cells for mean ranks"
     cells = f"ranks over {comparison.num_common} common cells"
     if comparison.friedman_p is None:
         return f"{cells}: descriptive (a test needs 3 methods and {MIN_CELLS} common cells)"

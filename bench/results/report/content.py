@@ -245,13 +245,13 @@ def _board(board: Leaderboard) -> dict[str, Any]:
 def _order(board: Leaderboard, across: Sequence[CellComparison]) -> list[str]:
     """Return names of entries for the rows of the heatmap: by mean rank, else as in groups."""
     whole = [c for c in across if len(c.values) == len(board.groups)]
-    ranked = [e.label for c in whole for e in c.entrants if e.mean_rank is not None]
+    ranked = [e.label for c in whole for e in c.entries if e.mean_rank is not None]
     return list(dict.fromkeys([*ranked, *(entry.label for entry in board.entries)]))
 
 
 def _across(comparison: CellComparison, usual: Usual) -> dict[str, Any]:
     table = asdict(across_table(comparison, usual))
-    ranked = [e for e in comparison.entrants if e.mean_rank is not None]
+    ranked = [e for e in comparison.entries if e.mean_rank is not None]
     return {key: value for key, value in table.items() if key != "column"} | {
         "ranks": [{"name": e.label, "rank": e.mean_rank, "best": e.best} for e in ranked],
         "difference": comparison.critical_difference,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy import stats
 
 from fedbench.bench.config import ClientConfig, DataConfig, EvaluationConfig, RunConfig
 from fedbench.bench.config.schema import FederationConfig
+from fedbench.bench.results.leaderboard.across_cells import cliques
 from fedbench.bench.results.leaderboard.curves import Curve, area, curve_of, load_curves, reached
 from fedbench.bench.results.leaderboard.formats import across_table
 from fedbench.bench.results.store.row import Row
@@ -91,11 +91,11 @@ def grid(make_row: MakeRow) -> list[Row]:
 def test_methods_over_alpha(make_row: MakeRow) -> None:
     (comparison,) = rank(grid(make_row)).across()
     assert (comparison.axis, comparison.values, comparison.num_common) == ("alpha", ALPHAS, 6)
-    entrants = {entrant.method: entrant for entrant in comparison.entrants}
-    a, c, d = entrants["a"], entrants["c"], entrants["d"]
+    entries = {entry.method: entry for entry in comparison.entries}
+    a, c, d = entries["a"], entries["c"], entries["d"]
     assert (a.worst, a.coverage, a.mean_rank) == (0.5, 1.0, 1.0)
     assert a.slope == pytest.approx(0.02)
-    assert entrants["b"].slope == pytest.approx(0)
+    assert entries["b"].slope == pytest.approx(0)
     assert (c.worst, c.mean_rank) == (0.25, 3.0)
     assert (d.mean_rank, d.best) == (None, None)
     assert d.coverage == pytest.approx(1 / 3)
@@ -103,7 +103,7 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
     assert comparison.friedman_p == pytest.approx(stats.chi2.sf(12, 2))
     # q(0.05, 3) = 2.343 (Demšar 2006, table 5); CD = 2.343 * sqrt(3 * 4 / (6 * 6)) = 1.353.
     assert comparison.critical_difference == pytest.approx(1.353, abs=1e-3)
-    assert (a.best, entrants["b"].best, c.best) == (True, True, False)
+    assert (a.best, entries["b"].best, c.best) == (True, True, False)
     table = across_table(comparison)
     assert list(table.rows[0]) == [
         *("a", "50.0", "52.0", "54.0", "56.0", "58.0", "60.0"),
@@ -114,24 +114,18 @@ def test_methods_over_alpha(make_row: MakeRow) -> None:
 
 def test_cliques_join_ranks_within_the_critical_difference(make_row: MakeRow) -> None:
     (comparison,) = rank(grid(make_row)).across()
-    first = comparison.entrants[0]
-
-    def cliques(ranks: list[float], difference: float | None) -> tuple[tuple[int, int], ...]:
-        entrants = tuple(replace(first, mean_rank=rank) for rank in ranks)
-        changed = replace(comparison, entrants=entrants, critical_difference=difference)
-        return changed.cliques
-
+    assert comparison.cliques == ((0, 1), (1, 2))  # ranks 1, 2 and 3, and a difference of 1.353
     assert cliques([1.0, 2.0, 2.5, 4.0], 1.2) == ((0, 1), (1, 2))
     assert cliques([1.0, 1.5, 2.0, 4.0], 1.2) == ((0, 2),)
-    assert cliques([1.0, 3.0], 1.2) == cliques([1.0, 1.5], None) == ()
+    assert cliques([1.0, 3.0], 1.2) == ()
 
 
 def test_few_cells_are_only_described(make_row: MakeRow) -> None:
     rows = [row for row in grid(make_row) if row.alpha in ALPHAS[:3] and row.method != "d"]
     (comparison,) = rank(rows).across()
-    assert [entrant.mean_rank for entrant in comparison.entrants] == [1, 2, 3]
+    assert [entry.mean_rank for entry in comparison.entries] == [1, 2, 3]
     assert (comparison.friedman_p, comparison.critical_difference) == (None, None)
-    assert {entrant.best for entrant in comparison.entrants} == {None}
+    assert {entry.best for entry in comparison.entries} == {None}
     assert "descriptive" in across_table(comparison).footer
     (single,) = {row.alpha for row in rows[:1]}
     assert rank([row for row in rows if row.alpha == single]).across() == ()
@@ -145,7 +139,7 @@ def test_missing_cells_shrink_the_common_ones(make_row: MakeRow) -> None:
     ]
     (comparison,) = rank(rows).across()
     assert comparison.num_common == 4
-    coverage = {entrant.method: entrant.coverage for entrant in comparison.entrants}
+    coverage = {entry.method: entry.coverage for entry in comparison.entries}
     assert coverage == {"a": 5 / 6, "b": 5 / 6, "c": 1.0}
 
 
@@ -165,9 +159,9 @@ def test_divergence_is_the_worst_of_a_cell(make_row: MakeRow, survivors: int) ->
     (comparison,) = rank(rows).across()
     assert comparison.num_common == 2
     # a: last of three, then first; b: first, then second; c: second, then last.
-    ranks = {entrant.method: entrant.mean_rank for entrant in comparison.entrants}
+    ranks = {entry.method: entry.mean_rank for entry in comparison.entries}
     assert ranks == {"a": 2.0, "b": 1.5, "c": 2.5}
-    (a,) = (entrant for entrant in comparison.entrants if entrant.method == "a")
+    (a,) = (entry for entry in comparison.entries if entry.method == "a")
     assert (a.means, a.diverged, a.worst) == ((None, 0.9), (True, False), None)
     assert a.coverage == 1.0
     (shown,) = (row for row in across_table(comparison).rows if row[0] == "a")
@@ -181,7 +175,7 @@ def test_lower_is_better_for_the_loss(make_row: MakeRow) -> None:
         for alpha, loss in zip((0.1, 1.0), losses, strict=True)
     ]
     (comparison,) = rank(rows, metric="final_loss").across()
-    assert [(e.method, e.worst, e.mean_rank) for e in comparison.entrants] == [
+    assert [(e.method, e.worst, e.mean_rank) for e in comparison.entries] == [
         ("a", 2.0, 1.0),
         ("b", 4.0, 2.0),
     ]
@@ -219,7 +213,7 @@ def test_settings_of_one_method_stay_apart(make_row: MakeRow) -> None:
         for lr, acc in ((0.03, 0.5), (0.3, 0.4))
     ]
     (comparison,) = rank(rows).across()
-    assert [(e.variant, e.mean_rank) for e in comparison.entrants] == [
+    assert [(e.variant, e.mean_rank) for e in comparison.entries] == [
         ("client.lr=0.03", 1.0),
         ("client.lr=0.3", 2.0),
     ]
@@ -234,7 +228,7 @@ def test_lines_of_one_cell_are_counted_in_the_text_only(make_row: MakeRow) -> No
     assert (
         table.footer == "too few common cells for mean ranks; not listed: 1 line of one cell only"
     )
-    assert {entrant.method for entrant in comparison.entrants} == {"both", "one"}
+    assert {entry.method for entry in comparison.entries} == {"both", "one"}
 
 
 def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: MakeRow) -> None:
@@ -247,7 +241,7 @@ def test_lines_that_differ_only_in_what_no_class_holds_stay_apart(make_row: Make
         for lr, acc in ((0.2, 0.5), (0.4, 0.4))
     ]
     (comparison,) = rank(rows).across()
-    assert {(e.variant, e.means) for e in comparison.entrants} == {
+    assert {(e.variant, e.means) for e in comparison.entries} == {
         ("client.lr=0.2", (0.5, 0.5)),
         ("client.lr=0.4", (0.4, 0.4)),
     }

@@ -286,7 +286,7 @@ def test_values_tuned_for_each_class_are_one_name(make_row: MakeRow) -> None:
     ]
     board = rank(rows)
     assert [entry.label for entry in board.entries] == ["simclr", "simclr"]
-    assert ([e.label for e in board.across()[0].entrants], board.usual) == (["simclr"], {})
+    assert ([e.label for e in board.across()[0].entries], board.usual) == (["simclr"], {})
 
 
 def test_a_label_has_whole_names_where_two_fields_end_alike(make_row: MakeRow) -> None:

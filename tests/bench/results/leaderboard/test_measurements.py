@@ -1,4 +1,4 @@
-"""Runs measured in several ways are one contender, and each metric keeps one meaning."""
+"""Runs measured in several ways are one entry, and each metric keeps one meaning."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_seed_is_drawn_by_its_longest_curve(make_row: MakeRow) -> None:
     assert entry.area == pytest.approx(0.3)
 
 
-def test_values_that_a_rule_scales_split_no_contender(make_row: MakeRow) -> None:
+def test_values_that_a_rule_scales_split_no_entry(make_row: MakeRow) -> None:
     """Two variants of a method at two shares; at the half, learning rates are times sqrt(1/2)."""
     rows = []
     for share, factor in ((1.0, 1.0), (0.5, 0.5**0.5)):
@@ -206,7 +206,7 @@ def test_values_that_a_rule_scales_split_no_contender(make_row: MakeRow) -> None
             rows.append(make_row(config, linear_acc=accuracy - share / 10, scaled_json=scaled))
     (comparison,) = rank(rows).across()
     assert comparison.axis == "participation"
-    low, high = sorted(entrant.means for entrant in comparison.entrants)
+    low, high = sorted(entry.means for entry in comparison.entries)
     assert low == pytest.approx((0.45, 0.4))
     assert high == pytest.approx((0.55, 0.5))
     unrecorded = [row.model_copy(update={"scaled_json": None}) for row in rows]
@@ -227,14 +227,14 @@ def test_rounds_that_follow_the_epochs_are_one_axis(make_row: MakeRow) -> None:
     ]
     (comparison,) = rank(rows).across()
     assert (comparison.axis, comparison.values) == ("local_epochs", (1, 2, 3))
-    (entrant,) = comparison.entrants
-    assert entrant.means == pytest.approx((0.4, 0.3, 0.2))
+    (entry,) = comparison.entries
+    assert entry.means == pytest.approx((0.4, 0.3, 0.2))
     # A cell of 2 epochs that no rule scaled is no second value 2 of that axis.
     chance = configured(spec="byol", federation={"num_rounds": 12}, client={"local_epochs": 2})
     board = rank([*rows, make_row(chance, linear_acc=0.5)])
     along = [c for c in board.across() if c.axis is not None]
     assert [c.values for c in along] == [(1, 2, 3)]
-    assert [e.method for e in along[0].entrants] == ["simclr"]
+    assert [e.method for e in along[0].entries] == ["simclr"]
 
 
 def test_a_point_of_the_scatter_is_one_training(make_row: MakeRow) -> None:
@@ -263,7 +263,7 @@ def test_the_label_of_a_data_set_is_in_no_class(make_row: MakeRow) -> None:
 
 
 def test_settings_of_a_metric_that_was_not_measured_set_nothing_apart(make_row: MakeRow) -> None:
-    """One contender, measured by an MLP of 2 epochs; its other run only names the default 100."""
+    """One entry, measured by an MLP of 2 epochs; its other run only names the default 100."""
     short: dict[str, Any] = {"evaluation": {"protocols": ["mlp"], "mlp_epochs": 2}}
     rows = [
         make_row(configured(), linear_acc=0.5),
