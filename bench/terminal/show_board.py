@@ -35,13 +35,17 @@ def show_submission(result: Submission) -> None:
 
 def show_release(result: Released) -> None:
     """Print what was written, and the ranks that have changed."""
-    names = ("version", "num_rows", "methods", "num_bytes", "files")
+    names = ("version", "methods", "num_bytes", "files")
     show_record(f"{result.folder} · {count(result.num_rows, 'run')}", vars(result), names)
     if result.against is not None and not result.changes:
         emit(f"no rank differs from {result.against}")
     for board in dict.fromkeys(change.board for change in result.changes):
         emit("\n")
-        rows = [vars(change) for change in result.changes if change.board == board]
+        rows = [
+            {**vars(change), "before": change.before or "–", "after": change.after or "–"}
+            for change in result.changes
+            if change.board == board
+        ]
         show_records(rows, ("before", "after", "method", "variant", "cause"), title=board)
 
 
