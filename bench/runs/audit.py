@@ -73,13 +73,10 @@ def audit(setup: Setup) -> None:
 
 def single_samples(setup: Setup) -> dict[str, int]:
     """Count, for each uploaded tensor and extra, the images that alone change some number of it."""
-    counts: dict[str, int] = {}
     with temporary_folder() as folder, single_thread():
         rehearsal = _Rehearsal(setup, folder)
-        for round_index in rehearsal.rounds():
-            for name, count in rehearsal.single_samples(round_index).items():
-                counts[name] = max(count, counts.get(name, 0))
-    return counts
+        counts = [rehearsal.single_samples(index) for index in rehearsal.rounds()]
+    return {name: max(c.get(name, 0) for c in counts) for one in counts for name in one}
 
 
 def following_size(setup: Setup) -> set[str]:

@@ -13,7 +13,6 @@ test images.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -78,7 +77,7 @@ def widest(spread: Sequence[Spread]) -> float | None:
 def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[Spread, ...]:
     """Compare accuracies on the test split and the objective of a run and its repetition.
 
-    The standard deviation is that over seeds of the same configuration if the store has 3 or more,
+    The standard deviation is over seeds of the same configuration if the store has 3 or more,
     else pooled over the configurations of its comparability class with 3 or more, else, of an
     accuracy, the binomial standard error of one run. An objective without seeds is left out.
 
@@ -88,10 +87,12 @@ def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[S
         rows: all rows of the store.
         num_test: images of the test split.
     """
+    now = again.metrics
     values = {
-        name: (before, after)
-        for name in ("objective", *_accuracies(row))
-        if (before := _value(row, name)) is not None and (after := _value(again, name)) is not None
+        name: (before, now[name])
+        for name, before in row.metrics.items()
+        if name == "objective" or (is_accuracy(name) and not _ELSEWHERE.search(name))
+        if name in now
     }
     estimates = {
         name: estimate
@@ -111,19 +112,6 @@ def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[S
     return trained + untrained
 
 
-def _accuracies(row: Row) -> list[str]:
-    names = (*Row.model_fields, *json.loads(row.metrics_json or "{}"))
-    return [name for name in names if is_accuracy(name) and not _ELSEWHERE.search(name)]
-
-
-def _value(row: Row, metric: str) -> float | None:
-    if metric in Row.model_fields:
-        value = getattr(row, metric)
-        return value if isinstance(value, float) else None
-    number = json.loads(row.metrics_json or "{}").get(metric)
-    return number if isinstance(number, float) else None
-
-
 def _quantile(degrees: float, num_metrics: int) -> float:
     from scipy import stats  # imported here: it takes half a second
 
@@ -137,7 +125,7 @@ def _estimate(
     identity = class_id(class_keys(row, metric))
     seeds: dict[str, dict[int, float]] = {}
     for other in sorted(rows, key=lambda other: other.finished_at):
-        value = _value(other, metric) if other.status == "ok" else None
+        value = other.metrics.get(metric) if other.status == "ok" else None
         if value is not None and class_id(class_keys(other, metric)) == identity:
             seeds.setdefault(entry_id(other), {}).setdefault(other.seed, value)
     variances = {
