@@ -13,7 +13,7 @@ from fedbench.bench.config.yaml_files import parse_yaml
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import RoundPlan, registry
-from fedbench.bench.runs.fields import known_keys
+from fedbench.bench.runs.fields import flat_config, known_keys
 from fedbench.bench.runs.presets import (
     Preset,
     check_preset,
@@ -38,12 +38,6 @@ def settle(spec: str, preset: str, **overrides: Any) -> RunConfig:
     return resolve(spec, preset=preset, set=flat, environ={}, content=CONTENTS.__getitem__).config
 
 
-def test_names() -> None:
-    shipped = {"demo", "laptop", "cross-device", "cross-silo", "mi", "mi-semi", "pfedae"}
-    shipped |= {"after-device", "after-silo"}
-    assert shipped <= set(preset_names())
-
-
 @pytest.mark.parametrize("name", preset_names())
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_preset_resolves_for_every_spec(name: str, spec: str) -> None:
@@ -64,16 +58,52 @@ def test_presets_decide_what_makes_results_comparable(name: str) -> None:
     assert needed <= decided
 
 
-@pytest.mark.parametrize("data", ["cifar10", "cifar100", "hub:/some/where/cifar100"])
-def test_cross_device(data: str) -> None:
-    """Orchestra's device setting: 100 clients, half per round, batches of 16, E=10, T=100."""
-    config = settle("simclr", "cross-device", data__name=data)
-    assert (config.data.num_clients, config.cohort_size, config.data.alpha) == (100, 50, 0.1)
-    assert (config.client.batch_size, config.client.local_epochs) == (16, 10)
-    assert (config.federation.num_rounds, config.model.norm) == (100, "batch")
-    assert (config.client.lr, config.method["temperature"]) == (0.003, 0.1)
-    assert not config.client.keep_last_batch
-    assert settle("supervised", "cross-device").client.lr == 0.01
+SILO = {"data.num_clients": 10, "cohort": 10, "client.batch_size": 256, "client.lr": 0.03}
+DEVICE = {  # Orchestra's device setting: half of 100 clients, batches of 16, E = 10, T = 100
+    "data.num_clients": 100, "cohort": 50, "data.alpha": 0.1, "client.batch_size": 16,
+    "client.local_epochs": 10, "client.keep_last_batch": False, "federation.num_rounds": 100,
+    "model.norm": "batch", "client.lr": 0.003, "method.temperature": 0.1,
+}  # fmt: skip
+MANY = {"data.num_clients": 500, "cohort": 10}
+TINY = {
+    "model.backbone": "cct-4-3x2", "model.width": None, "model.init": "cct",
+    "data.num_clients": 100, "cohort": 10, "federation.num_rounds": 50_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "preset", "given", "expected"),
+    [
+        ("simclr", "cross-silo", {}, SILO),
+        *(
+            ("simclr", "cross-device", {"data__name": name}, DEVICE)
+            for name in ("cifar10", "cifar100", "hub:/some/where/cifar100")
+        ),
+        ("supervised", "cross-device", {}, {"client.lr": 0.01}),
+        ("simclr", "mi", {"data__name": "cifar100"}, MANY),
+        ("simclr", "mi", {"data__name": "hub:/some/where/data"}, MANY),
+        (
+            "simclr",
+            "mi",
+            {"data__name": "cifar100", "data__num_clients": 50},
+            {"data.num_clients": 50},
+        ),
+        ("simclr", "mi", {"data__name": "tiny-imagenet"}, TINY),
+        ("simclr", "mi", {"data__name": "folder:/unzipped"}, TINY),
+        (
+            "simclr",
+            "mi",
+            {"data__name": "tiny-imagenet", "model__backbone": "resnet18"},
+            {"model.init": "torch"},
+        ),
+    ],
+)
+def test_settings_of_the_papers(
+    spec: str, preset: str, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    config = settle(spec, preset, **given)
+    values = {**flat_config(config), "cohort": config.cohort_size}
+    assert {key: values[key] for key in expected} == expected
 
 
 def test_mi_semi_is_mi_with_a_tenth_of_the_labels() -> None:
@@ -99,12 +129,6 @@ def test_methods_that_need_labels_get_some_everywhere() -> None:
         settle("semifed", "demo", data__label_fraction=0)
 
 
-def test_cross_silo() -> None:
-    config = settle("simclr", "cross-silo")
-    assert (config.data.num_clients, config.cohort_size) == (10, 10)
-    assert (config.client.batch_size, config.client.lr) == (256, 0.03)
-
-
 def test_mi() -> None:
     config = settle("simclr+uv", "mi")
     assert (config.data.partition, config.data.num_clients, config.cohort_size) == ("hsu", 100, 10)
@@ -123,14 +147,6 @@ def test_mi() -> None:
     assert supervised == {"augmentation": "simclr-m", "num_views": 2}
 
 
-@pytest.mark.parametrize("data", ["cifar100", "hub:/some/where/data"])
-def test_mi_has_ten_of_500_clients_on_cifar100(data: str) -> None:
-    config = settle("simclr", "mi", data__name=data)
-    assert (config.data.num_clients, config.cohort_size) == (500, 10)
-    smaller = settle("simclr", "mi", data__name=data, data__num_clients=50)
-    assert smaller.data.num_clients == 50
-
-
 def test_rules_go_by_content_and_not_by_the_folder(tmp_path: Path) -> None:
     other = settle("simclr", "mi", data__name="folder:/some/where/cifar100")
     assert other.data.num_clients == 100  # CIFAR-10's, which the preset starts from
@@ -143,17 +159,6 @@ def test_rules_go_by_content_and_not_by_the_folder(tmp_path: Path) -> None:
     (tmp_path / "nowhere").mkdir()
     with pytest.raises(DataError, match="train"):
         resolve("simclr", preset="mi", set=given, environ={}, data_dir=tmp_path)
-
-
-@pytest.mark.parametrize("data", ["tiny-imagenet", "folder:/unzipped"])
-def test_mi_takes_a_transformer_for_tinyimagenet(data: str) -> None:
-    config = settle("simclr", "mi", data__name=data)
-    assert (config.model.backbone, config.model.width) == ("cct-4-3x2", None)
-    assert (config.data.num_clients, config.cohort_size) == (100, 10)
-    assert config.federation.num_rounds == 50_000
-    assert config.model.init == "cct"
-    other = settle("simclr", "mi", data__name=data, model__backbone="resnet18")
-    assert other.model.init == "torch"
 
 
 def crops(config: RunConfig) -> set[tuple[float, float] | None]:
