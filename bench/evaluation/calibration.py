@@ -1,6 +1,6 @@
 """Batch-norm statistics of an encoder that has not been trained.
 
-The statistics that a net starts with (mean 0, variance 1) are those of no images: features then lie
+The statistics that a net starts with (mean 0, variance 1) describe no images: features then lie
 in a narrow cone, and training raises every score by filling them alone, without learning anything.
 So gains are measured from the same weights with filled statistics.
 """

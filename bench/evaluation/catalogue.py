@@ -9,7 +9,7 @@ from fedbench.bench.system.errors import ConfigError
 def find(name: str) -> Metric | None:
     """Return a metric by its name in rows; None if nothing that is installed declares it.
 
-    Metrics without a column in rows are declared beside their computation, which loads torch.
+    Metrics without a column in rows are declared where they are computed, which loads torch.
     """
     if (metric := get(name)) is not None:
         return metric

@@ -24,7 +24,7 @@ class Splits:
 
     @cached_property
     def train(self) -> Images:
-        """uint8 (N, C, H, W), those of `Setup.probed`."""
+        """uint8 (N, C, H, W), the images of `Setup.probed`."""
         return resident(self._setup.images[self._setup.probed], self._device)
 
     @cached_property

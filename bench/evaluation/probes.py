@@ -48,7 +48,7 @@ def probe_accuracies(
         train: (N, D) features of training images, on `device`.
         train_labels: (N,) their classes.
         test: (M, D) features of all test images, on `device`.
-        protocols: those of the run; only `mlp` and `local` matter here.
+        protocols: what the run measures; only `mlp` and `local` matter here.
         device: where classifiers are trained.
         client_id: the client whose encoder it is; None for an encoder of all clients.
     """

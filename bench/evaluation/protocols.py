@@ -1,4 +1,4 @@
-"""Probes by the words of `evaluation.protocols`: those of fedbench, and of other packages."""
+"""Probes by the words of `evaluation.protocols`: from fedbench and from other packages."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ SHIPPED = (
 
 @cache
 def probes() -> tuple[Probe, ...]:
-    """Return all probes, those of other packages last.
+    """Return all probes, other packages' last.
 
     A plugin that cannot be loaded, or declares a metric whose name is taken, is left out with a
     warning. The name of its entry point is the protocol that asks for it.

@@ -46,8 +46,8 @@ class Needs:
         labels: the labels that the method sees.
         labelled_only: clients train on the images whose label is visible, and on no other.
         min_batch: smallest batch on which the loss is defined; smaller ones are left out.
-        evaluate_on: the encoder that is evaluated: the server's, or that of every client.
-        encoders: parts that k-NN and linear probe judge beside `encoder`, by the prefix of their
+        evaluate_on: the encoder that is evaluated: the server's, or every client's.
+        encoders: parts that k-NN and linear probe judge besides `encoder`, by the prefix of their
             metrics.
         pixels: range of the encoder's input, [-1, 1] or [0, 1]; `encode` gets the former either
             way.
@@ -73,7 +73,7 @@ class Needs:
             weights do, which no rehearsal measures.
         capturable: `loss` and `after_step` make the same operations on tensors of the same shapes
             for every full batch of every client: no branch on values, no counter in Python, no
-            draw but those of `Method.draws`. Lanes then record the step once and replay it.
+            draws but `Method.draws`. Lanes then record the step once and replay it.
     """
 
     views: tuple[str, ...]
@@ -321,7 +321,7 @@ class Method(Strict, ABC):
 
         Returns:
             For "loss" and each name in `Loss.parts` and `Server.log` a number, or a line that says
-            why there is none. What a total holds beside logged terms has a name such as
+            why there is none. What a total holds besides logged terms has a name such as
             "loss - align". Empty, the default: the method does not say, and no run is marked.
         """
         return {}
@@ -333,7 +333,7 @@ class Method(Strict, ABC):
         training mode. It changes nothing.
 
         Args:
-            net: the server's tensors, or those of a client (`Needs.evaluate_on`).
+            net: the server's tensors, or a client's (`Needs.evaluate_on`).
             images: (B, C, H, W), normalised.
         """
         x = images * STD + MEAN if self.needs().pixels == "unit" else images

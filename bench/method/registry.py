@@ -1,7 +1,7 @@
 """The registry of methods and add-ons, filled through the entry-point group `fedbench.methods`.
 
 An entry point names a module; importing it runs its `@register` lines. The methods that ship with
-fedbench are registered in the same way as those of other packages.
+fedbench are registered in the same way as methods of other packages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Entry:
         return issubclass(self.cls, AddOn)
 
     def fits(self, methods: Iterable[str]) -> list[str]:
-        """Return those of some methods that an add-on may wrap, sorted."""
+        """Return which of some methods an add-on may wrap, sorted."""
         return sorted(name for name in methods if self.bases is None or name in self.bases)
 
     @property

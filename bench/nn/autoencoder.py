@@ -34,7 +34,7 @@ def latent_encoder(backbone: Backbone, latent_dim: int | None = None) -> nn.Modu
 def group_normed(backbone: Backbone) -> Backbone:
     """Return the backbone with group norm, whose output for one image ignores its batch.
 
-    Its encoders draw other weights than those of `backbone`: from the global generator.
+    Its encoders draw their weights from the global generator, `backbone` from its own.
 
     Raises:
         ConfigError: if its width cannot be divided into `norm_groups` groups.

@@ -325,7 +325,7 @@ class CCT(nn.Module):
         """Encode images, (B, C, H, W) -> (B, width).
 
         Raises:
-            DataError: for images of another size than that of the positions.
+            DataError: for images of another size than the positions are for.
         """
         if x.shape[2:] != self.image_size:
             learnt, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))
@@ -415,7 +415,7 @@ class ViT(nn.Module):
         """Encode whole images, (B, C, H, W) -> (B, width).
 
         Raises:
-            DataError: for images of another size than that of the positions.
+            DataError: for images of another size than the positions are for.
         """
         if x.shape[2:] != self.image_size:
             made, got = ("x".join(map(str, size)) for size in (self.image_size, x.shape[2:]))

@@ -200,7 +200,7 @@ def classification(logits: tuple[Tensor, ...], labels: Tensor) -> Tensor:
 
 
 def sum_over_classes(loss_of: Callable[[Tensor], Tensor], labels: Tensor, min_size: int) -> Tensor:
-    """Sum a loss over groups: the unlabelled examples, and those of each class by themselves.
+    """Sum a loss over groups: the unlabelled examples, and the examples of each class.
 
     A contrast then sees examples of one class only, which are hard negatives. Groups are summed,
     not averaged; the loss of a group is a mean over its examples.

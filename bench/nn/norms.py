@@ -46,7 +46,7 @@ def views_apart(norms: Iterable[_BatchNorm], num_views: int) -> Iterator[None]:
     """Inside the block, let norms take a batch for so many views, one after another.
 
     Args:
-        norms: those of this module.
+        norms: norms of this module.
         num_views: they have the same number of examples.
     """
     able = [norm for norm in norms if isinstance(norm, _PerView)]

@@ -15,7 +15,7 @@ from fedbench.bench.system.errors import PluginError
 PREFIX = "target_"
 
 TARGET_ENCODER = {"target": PREFIX + "encoder"}
-"""For `Needs.encoders`: evaluates the target beside the encoder that it follows."""
+"""For `Needs.encoders`: evaluates the target as well as the encoder that it follows."""
 
 
 def add_targets(net: nn.ModuleDict, *parts: str) -> None:
@@ -56,7 +56,7 @@ def ema_update(net: nn.ModuleDict, decay: float) -> None:
 
 
 def copy_to_targets(net: nn.ModuleDict) -> None:
-    """Set parameters and buffers of every target to those of its part."""
+    """Set parameters and buffers of every target to its part's."""
     with torch.no_grad():
         for target_part, online_part in _pairs(net):
             for old, new in zip(target_part.buffers(), online_part.buffers(), strict=True):

@@ -100,7 +100,7 @@ def estimate_cost(
     costs = [estimates[key] for key in keys]
     at_a_time = max(1, min(cluster.at_a_time(share) or physical_cores(), len(costs)))
     work = [cost.train_seconds + cost.evaluation_seconds for cost in costs]
-    # The start of this command, that of the trial processes, and those of Ray between them.
+    # This command, the trial processes, and Ray between them start one after the other.
     starting = 2 * start_seconds() + _RAY_SECONDS if costs else 0.0
     disk = sorted((cost.disk_bytes for cost in costs), reverse=True)
 

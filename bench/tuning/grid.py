@@ -313,7 +313,7 @@ def plan(
             where one of the grid's data sets lies, and cells on others are left out.
         config_files: YAML files over the preset, as in `resolve`.
         tuned: per method spec, values found by tuning; specs without an entry stay untuned.
-        environ: environment variables; None = those of the process.
+        environ: environment variables; None = `os.environ`.
         content: gives the name of the content of a data set at a path; None = by a look-up in the
             default cache.
 
@@ -326,7 +326,7 @@ def plan(
     for option, items in (("--methods", methods), ("--seeds", seeds)):
         if items is not None and not items:
             raise ConfigError(
-                f"{option}: is empty; give at least one, or leave it out for those of the grid"
+                f"{option}: is empty; give at least one, or leave it out to use the grid's"
             )
     label = load_preset(preset).preset  # of a file, its name
     axes, grid_methods, grid_seeds = grid.lists(label)
@@ -441,7 +441,7 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
     """Return the ids of the rows that are cells of a grid.
 
     A row names the grid that it was first run for. A cell that `run` or another grid executed is
-    therefore recognised by its configuration: that of a cell under its preset, or one that differs
+    therefore recognised by its configuration: it equals a cell under its preset, or it differs
     from a row of this grid in axes and seed only. The evaluation does not matter unless the grid
     varies it.
 

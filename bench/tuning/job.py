@@ -51,7 +51,7 @@ class Job:
     """One run for a trial process, with everything that the process needs to know.
 
     Attributes:
-        name: that of its folder and lock below the store's `cells/`.
+        name: its folder and lock below the store's `cells/`.
         row_id: identity of the run.
         label: its name for people.
         config: configuration of the run.

@@ -74,7 +74,7 @@ class Sampler:
             each trial, with a seed of its own.
         ranges_only: whether it needs two or more ranges of numbers, and no choice.
         diverged: objective that stands for a diverged trial; None = such a trial is pruned.
-        package: package that it needs beside Optuna; empty = none. The extra has the sampler's
+        package: package that it needs besides Optuna; empty = none. The extra has the sampler's
             name.
     """
 

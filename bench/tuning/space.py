@@ -25,7 +25,7 @@ Scalar = bool | int | float | str
 
 
 class FloatRange(Strict):
-    """All numbers from low to high; a grid search visits those of `grid`."""
+    """All numbers from low to high; a grid search visits only `grid`."""
 
     type: Literal["float"]
     low: StrictFloat
@@ -256,9 +256,9 @@ def _has_constants(name: str) -> bool:
 
 
 def space_file(name: str) -> Path | Traversable | None:
-    """Return the file of a method or add-on: shipped, or `NAME.yaml` beside a plugin."""
-    beside = Path(registry.entries()[name].source).parent / f"{name}.yaml"
-    return installed().get(name) or (beside if beside.is_file() else None)
+    """Return the file of a method or add-on: shipped, or `NAME.yaml` in the folder of a plugin."""
+    own = Path(registry.entries()[name].source).parent / f"{name}.yaml"
+    return installed().get(name) or (own if own.is_file() else None)
 
 
 def read_space(path: Path | Traversable, spec: str) -> SpaceFile:

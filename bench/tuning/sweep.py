@@ -50,14 +50,14 @@ class SweepResult(Shown):
         planned: cells of the grid.
         skipped: cells that were in the store already.
         done: cells that this call or another process executed meanwhile, and that did not fail.
-        diverged: those of `done` that diverged.
+        diverged: cells of `done` that diverged.
         failed: cells that ended with an error, now or (without `retry_failed`) before.
         to_run: cells that were, or with `dry_run` would be, executed.
-        measured: those of `to_run` that are not trained: their weights are those of another run.
+        measured: cells of `to_run` that are not trained but take the weights of another run.
         cells: for each cell `row_id method seed axes scaled status metrics error` and more; the
             status `planned` means that it has not run. `measured_from` is the run whose training
-            it has. `local_steps` are those of a client in a round, over all clients; None for a
-            cell that a real sweep did not have to run.
+            it has. `local_steps` counts the steps of a client in a round, over all clients; None
+            for a cell that a real sweep did not have to run.
         seconds: wall time.
         estimate: cost of `to_run`, with `dry_run` only.
     """

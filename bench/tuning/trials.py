@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _BITS = 2**32
 WATCHED = "knn_acc"
-"""The metric that `watch_labels` measures beside the objective."""
+"""The metric that `watch_labels` measures besides the objective."""
 
 
 @dataclass

@@ -81,19 +81,6 @@ def test_nt_xent_equals_lightlys(temperature: float) -> None:
     torch.testing.assert_close(nt_xent(z1, z2, temperature), reference)
 
 
-@pytest.mark.parametrize("contrast", [nt_xent, info_nce])
-def test_lengths_do_not_matter(contrast: Contrast) -> None:
-    z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
-    scaled = contrast(z1 * torch.arange(1.0, 7.0)[:, None], z2 * 0.01, 0.2)
-    torch.testing.assert_close(scaled, contrast(z1, z2, 0.2))
-
-
-@pytest.mark.parametrize("contrast", [nt_xent, info_nce])
-def test_views_have_the_same_role(contrast: Contrast) -> None:
-    z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
-    torch.testing.assert_close(contrast(z1, z2, 0.2), contrast(z2, z1, 0.2))
-
-
 def test_coinciding_views_leave_a_blind_guess() -> None:
     # All similarities are equal, so the partner is one of 2B - 1 views (NT-Xent), or of B.
     z = torch.ones(5, 3)
@@ -143,13 +130,6 @@ def slow_clip(z: Tensor, longest: float) -> Tensor:
 def test_spectral_contrast_equals_a_double_loop() -> None:
     z1, z2 = draw(6, 4), draw(6, 4, purpose="z2")
     assert spectral_contrast(z1, z2).item() == pytest.approx(slow_spectral(z1, z2), rel=1e-5)
-
-
-def test_spectral_contrast_of_two_pairs_by_hand() -> None:
-    z1 = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    z2 = torch.tensor([[0.6, 0.8], [1.0, 0.0]])
-    # partners' products 0.6 and 0: -2 x 0.3; others 1 and 0.8: (1 + 0.64) / 2.
-    assert spectral_contrast(z1, z2).item() == pytest.approx(-0.6 + 0.82)
 
 
 def test_unit_vectors_that_all_coincide_cost_minus_one() -> None:
