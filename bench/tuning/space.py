@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -49,11 +48,9 @@ class FloatRange(Strict):
         """Return the values to check: if they are valid, so are all others."""
         return self.low, self.high
 
-    def steps(self, num_steps: int | None) -> tuple[Scalar, ...]:
-        """Return the grid of a grid search: `grid`, else that many even steps, else nothing."""
-        if self.grid or num_steps is None:
-            return self.grid
-        return tuple(_even(self.low, self.high, num_steps, self.log))
+    def steps(self) -> tuple[Scalar, ...]:
+        """Return the values of a grid search; empty without a `grid`."""
+        return self.grid
 
 
 class IntRange(Strict):
@@ -84,14 +81,9 @@ class IntRange(Strict):
         """Return the values to check: if they are valid, so are all others."""
         return self.low, self.high
 
-    def steps(self, num_steps: int | None) -> tuple[Scalar, ...]:
-        """Return the grid of a grid search: every number, or about that many spread evenly."""
-        numbers = range(self.low, self.high + 1, self.step)
-        if num_steps is None or num_steps >= len(numbers):
-            return tuple(numbers)
-        targets = _even(self.low, self.high, num_steps, self.log)
-        nearest = {min(numbers, key=lambda number: abs(number - target)) for target in targets}
-        return tuple(sorted(nearest))
+    def steps(self) -> tuple[Scalar, ...]:
+        """Return the values of a grid search: every number."""
+        return tuple(range(self.low, self.high + 1, self.step))
 
 
 class Choice(Strict):
@@ -108,8 +100,8 @@ class Choice(Strict):
         """Return the values to check: if they are valid, so are all others."""
         return self.values
 
-    def steps(self, num_steps: int | None) -> tuple[Scalar, ...]:
-        """Return the grid of a grid search: every value."""
+    def steps(self) -> tuple[Scalar, ...]:
+        """Return the values of a grid search: all of them."""
         return self.values
 
 
@@ -125,15 +117,6 @@ def _check_ends(low: float, high: float, log: bool) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _even(low: float, high: float, num_steps: int, log: bool) -> list[float]:
-    """Return that many values from low to high: even differences, with `log` even ratios."""
-    if num_steps < 2:
-        return [math.sqrt(low * high) if log else (low + high) / 2]
-    inner = [step / (num_steps - 1) for step in range(1, num_steps - 1)]
-    values = [low * (high / low) ** t if log else low + (high - low) * t for t in inner]
-    return [low, *values, high]
 
 
 class SpaceFile(Strict):
@@ -194,24 +177,18 @@ class SearchSpace:
                 settings.append(setting)
         return settings
 
-    def grid(self, num_steps: int | None = None) -> list[dict[str, Scalar]]:
+    def grid(self) -> list[dict[str, Scalar]]:
         """Return all combinations for a grid search; the last dimension changes fastest.
 
-        Args:
-            num_steps: values per range without a `grid`.
-
         Raises:
-            ConfigError: for a range without `grid` when `num_steps` is not given.
+            ConfigError: for a range without `grid`.
         """
-        axes: list[Sequence[Scalar]] = []
-        for key, dimension in self.dimensions.items():
-            values = dimension.steps(num_steps)
-            if not values:
-                raise ConfigError(
-                    f"space {self.spec}: {key} has no grid; add 'grid: [...]' to its dimension"
-                )
-            axes.append(values)
-        return [dict(zip(self.dimensions, row, strict=True)) for row in itertools.product(*axes)]
+        axes = {key: dimension.steps() for key, dimension in self.dimensions.items()}
+        if without := next((key for key, values in axes.items() if not values), None):
+            raise ConfigError(
+                f"space {self.spec}: {without} has no grid; add 'grid: [...]' to its dimension"
+            )
+        return [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
 
 
 def load_space(spec: str, *, file: Path | None = None) -> SearchSpace:
