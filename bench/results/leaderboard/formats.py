@@ -24,33 +24,15 @@ from fedbench.bench.system.text import markdown, single_line
 if TYPE_CHECKING:
     import pandas as pd
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "[": "{[}",  # at the start of a row, LaTeX would take it for an option of the \\ before
-    "]": "{]}",
-    "*": "{*}",  # the same
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "`": r"\textasciigrave{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "·": r"$\cdot$",
-    "−": r"$-$",
-    "–": "--",
-    "μ": r"$\mu$",
-    "α": r"$\alpha$",
-    "ε": r"$\varepsilon$",
-}
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    # At the start of a row, LaTeX would take these for options of the \\ before.
+    | {character: f"{{{character}}}" for character in "[]*"}
+    | {"\\": r"\textbackslash{}", "<": r"\textless{}", ">": r"\textgreater{}"}
+    | {"|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$"}
+    | {"±": r"$\pm$", "·": r"$\cdot$", "μ": r"$\mu$", "α": r"$\alpha$", "ε": r"$\varepsilon$"}
+)
 
 _NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
 
@@ -163,7 +145,9 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
         ]
 
     listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
-    notes = [_footer(comparison), _not_listed(len(comparison.entries) - len(listed))]
+    notes = [_footer(comparison)]
+    if left := len(comparison.entries) - len(listed):
+        notes.append(f"not listed: {left} line{'s' * (left > 1)} of one cell only")
     notes += _left_out(listed, usual)
     rows = [cells(entry) for entry in listed]
     columns = [
@@ -325,16 +309,11 @@ def to_markdown(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str
     """
     parts = []
     for table in tables(board, ids):
-        lines = [
-            f"### {markdown(table.title)}",
-            "",
-            _markdown_row(table.header),
-            _markdown_row(["---"] * len(table.header)),
-            *map(_markdown_row, table.stressed(lambda cell: f"**{cell}**", markdown)),
-        ]
-        if table.footer:
-            lines += ["", markdown(table.footer)]
-        parts.append("\n".join(lines) + "\n")
+        body = table.stressed(lambda cell: f"**{cell}**", markdown)
+        rows = [table.header, ["---"] * len(table.header), *body]
+        text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        footer = f"\n\n{markdown(table.footer)}" if table.footer else ""
+        parts.append(f"### {markdown(table.title)}\n\n{text}{footer}\n")
     return "\n".join(parts)
 
 
@@ -344,20 +323,11 @@ def to_latex(board: Leaderboard, ids: Mapping[str, str] | None = None) -> str:
     for table in tables(board, ids):
         columns = "".join("l" if name in ("method", "notes") else "r" for name in table.header)
         body = table.stressed(lambda cell: rf"\textbf{{{cell}}}", _tex)
+        header, *rows = (" & ".join(row) + r" \\" for row in (map(_tex, table.header), *body))
         caption = ". ".join(filter(None, (_tex(table.title), _tex(table.footer))))
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            " & ".join(map(_tex, table.header)) + r" \\",
-            r"\midrule",
-            *(" & ".join(cells) + r" \\" for cells in body),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
+        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows]
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -406,10 +376,6 @@ def group_table(
     )
 
 
-def _not_listed(count: int) -> str:
-    return f"not listed: {count} line{'s' * (count > 1)} of one cell only" if count else ""
-
-
 def _is_untested(entries: Sequence[Any]) -> bool:
     """Return True if the first line has too few seeds to be tested against, and another has not."""
     return entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
@@ -455,12 +421,8 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in single_line(text))
+    return single_line(text).translate(_LATEX)
 
 
 def _csv(value: Any) -> Any:

@@ -7,15 +7,16 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from fedbench.bench.evaluation.metrics import heading, is_accuracy, main_metrics
-from fedbench.bench.results.chance import NO_MARKS, Marks
+from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.leaderboard.across_cells import CellComparison
 from fedbench.bench.results.leaderboard.comparability import metric_values, unmoved
-from fedbench.bench.results.leaderboard.curves import Curve
+from fedbench.bench.results.leaderboard.curves import load_curves
 from fedbench.bench.results.leaderboard.entries import Group, Spent
 from fedbench.bench.results.leaderboard.formats import across_table, group_table
 from fedbench.bench.results.leaderboard.importance import importances
@@ -27,7 +28,8 @@ from fedbench.bench.results.leaderboard.leaderboard import (
 )
 from fedbench.bench.results.leaderboard.published import paper_cells, paper_ranks
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.leaderboard.studies import StudyView
+from fedbench.bench.results.leaderboard.studies import StudyView, studies
+from fedbench.bench.results.report.partitions import partitions
 from fedbench.bench.results.report.series import (
     cell_ids,
     columns,
@@ -149,60 +151,59 @@ def geometries(store: Store, rows: Sequence[Row]) -> tuple[list[dict[str, Any]],
 
 
 def content(
-    rows: pd.DataFrame,
-    curves: Mapping[str, Curve],
-    studies: Sequence[StudyView],
-    problems: Sequence[str],
+    store: Store,
+    frame: pd.DataFrame,
     *,
-    spent: Mapping[str, Spent] | None = None,
-    marked: Mapping[str, Marks] | None = None,
-    geometry: Sequence[Mapping[str, Any]] = (),
-    partitions: Sequence[Mapping[str, Any]] = (),
-    partitions_not_shown: Sequence[str] = (),
-    spaces: Mapping[str, Mapping[str, Any]] | None = None,
+    spent: Mapping[str, Spent],
+    data_dir: Path | None,
     title: str,
 ) -> dict[str, Any]:
     """Collect everything on the page.
 
     Args:
-        rows: of the store.
-        curves: by row id.
-        studies: of the store.
-        problems: a line for every file that could not be read.
+        store: of the rows; its studies are on the page, and a line for every unreadable file.
+        frame: rows to show, with one name for each revision of data.
         spent: cost of each tuning study, by its id.
-        marked: marks of rows, by row id.
-        geometry: angles between classes and maps of features, one record a run.
-        partitions: labels of clients, one record a partition.
-        partitions_not_shown: a line for every partition whose labels are not known.
-        spaces: search space of each tuning study, by its id.
+        data_dir: data caches that labels of clients are read from; None = the usual folder.
         title: of the page.
     """
-    metrics = _metrics(rows)
+    names = dict(zip(frame.row_id, frame.dataset, strict=True))
+    runs = [
+        row.model_copy(update={"dataset": names[row.row_id]})
+        for row in store.rows()
+        if row.row_id in names
+    ]
+    curves, unreadable = load_curves(store, runs)
+    marked = marks(store, runs)
+    geometry, torn = geometries(store, runs)
+    views = studies(store)
+    by_client, not_known = partitions(runs, data_dir)
+    metrics = _metrics(frame)
     boards = {
-        metric: leaderboard(rows, metric=metric, curves=curves, studies=spent, marks=marked)
+        metric: leaderboard(frame, metric=metric, curves=curves, studies=spent, marks=marked)
         for metric in metrics
     }
     groups = boards[metrics[0]].groups if metrics else ()
-    specs = {*rows.method} | {study.spec for study in studies}
-    names = {entry.label: entry.method for b in boards.values() for entry in b.entries}
+    specs = {*frame.method} | {view.spec for view in views}
+    labels = {entry.label: entry.method for b in boards.values() for entry in b.entries}
     return {
         "title": title,
-        "problems": list(problems),
+        "problems": [*views.problems, *unreadable, *torn],
         "metrics": [{"name": m, "title": heading(m), "percent": is_accuracy(m)} for m in metrics],
-        "styles": styles(names | {name: name for name in specs}),
+        "styles": styles(labels | {name: name for name in specs}),
         "boards": {metric: _board(board) for metric, board in boards.items()},
         "sweeps": {metric: sweeps(board) for metric, board in boards.items()},
         "curves": {
             cell: curves_of(group, curves)
             for cell, group in zip(cell_ids(groups), groups, strict=True)
         },
-        "scatter": {m: scatter(rows, boards[m]) for m in metrics if m != "objective"},
-        "partitions": list(partitions),
-        "partitions_not_shown": list(partitions_not_shown),
-        "geometry": list(geometry),
-        "runs": _runs(rows, marked or {}),
-        "machines": _machines(rows),
-        "studies": [_study(study, (spaces or {}).get(study.study_id, {})) for study in studies],
+        "scatter": {m: scatter(frame, boards[m]) for m in metrics if m != "objective"},
+        "partitions": by_client,
+        "partitions_not_shown": not_known,
+        "geometry": geometry,
+        "runs": _runs(frame, marked),
+        "machines": _machines(frame),
+        "studies": [_study(v, (store.study(v.study_id) or {}).get("space", {})) for v in views],
         "papers": _papers(),
     }
 

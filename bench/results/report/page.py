@@ -69,14 +69,12 @@ def write_report(
         ConfigError: for a file of another ending, or one that cannot be written.
         StoreError: for a store that cannot be read, or one without runs on the data set.
     """
-    from fedbench.bench.results.chance import marks
-    from fedbench.bench.results.leaderboard.curves import load_curves
     from fedbench.bench.results.leaderboard.data_names import named_by_content, on_dataset
     from fedbench.bench.results.leaderboard.leaderboard import why_empty
-    from fedbench.bench.results.leaderboard.studies import studies
-    from fedbench.bench.results.report.content import content, geometries
-    from fedbench.bench.results.report.partitions import partitions
+    from fedbench.bench.results.report.content import content
 
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
     frame = store.frame()
     if row_ids is not None:
         frame = frame[frame.row_id.isin(row_ids)]
@@ -84,48 +82,12 @@ def write_report(
         frame = on_dataset(frame, dataset)
         if frame.empty:
             raise StoreError(why_empty(store.frame(), dataset=dataset, grid=None))
-    frame = named_by_content(frame)
-    names = dict(zip(frame.row_id, frame.dataset, strict=True))
-    rows = [
-        row.model_copy(update={"dataset": names[row.row_id]})
-        for row in store.rows()
-        if row.row_id in names
-    ]
-    curves, unreadable = load_curves(store, rows)
-    marked = marks(store, rows)
-    geometry, torn = geometries(store, rows)
-    views = studies(store)
-    problems = (*views.problems, *unreadable, *torn)
     title = " · ".join(filter(None, ("fedbench", store.root.resolve().name, grid, dataset)))
-    by_client, not_known = partitions(rows, data_dir)
-    shown = content(
-        frame,
-        curves,
-        views,
-        problems,
-        spent=spent,
-        marked=marked,
-        geometry=geometry,
-        partitions=by_client,
-        partitions_not_shown=not_known,
-        spaces={
-            view.study_id: (store.study(view.study_id) or {}).get("space", {}) for view in views
-        },
-        title=title,
-    )
-    write_page(shown, file)
-    return Report(file, len(rows), len(views), file.stat().st_size, problems)
-
-
-def write_page(content: Mapping[str, Any], file: Path) -> None:
-    """Write the page of a content.
-
-    Raises:
-        ConfigError: for a file that does not end in .html, or cannot be written.
-    """
-    if file.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"a report is a web page: give a name that ends in .html (got {file})")
-    atomic_write_text(file, page(content), error=ConfigError)
+    frame = named_by_content(frame)
+    shown = content(store, frame, spent=spent, data_dir=data_dir, title=title)
+    atomic_write_text(file, page(shown), error=ConfigError)
+    size, problems = file.stat().st_size, tuple(shown["problems"])
+    return Report(file, len(frame), len(shown["studies"]), size, problems)
 
 
 def page(content: Mapping[str, Any]) -> str:
