@@ -6,6 +6,7 @@ A command returns None or its exit code.
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -74,7 +75,15 @@ def command(
 
     def register(function: Callable[..., Code]) -> Callable[..., Code]:
         entry = {"epilog": f"Example: {example}", "cls": groups.GroupedCommand, **settings}
-        return of.command(**entry)(grouped(function))
+        call = grouped(function, annotated=True)
+        signature = inspect.signature(call)
+        parameters = [
+            each.replace(annotation=opt.declared(each.annotation))
+            for each in signature.parameters.values()
+        ]
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return of.command(**entry)(call)
 
     return register
 

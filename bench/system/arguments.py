@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from fedbench.bench.system.errors import did_you_mean
+from fedbench.bench.system.errors import UnknownNameError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Option:
+    """A field of a dataclass as an option of the command line, in the `Annotated` of its type.
+
+    Attributes:
+        help: what it is for.
+        flag: its name there; empty = the field's.
+        limits: `min` and `max` of a number.
+        check: refuses a value before anything heavy is imported, and returns it else.
+        complete: names that a shell offers for what has been typed.
+    """
+
+    help: str
+    flag: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Any], Any] | None = None
+    complete: Callable[[str], list[str]] | None = None
+
+
+def one_of(kind: str, known: Collection[str]) -> dict[str, Any]:
+    """Return `check` and `complete` of an option that takes one of some names."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in known:
+            raise UnknownNameError(kind, name, known)
+        return name
+
+    def complete(incomplete: str) -> list[str]:
+        return sorted(name for name in known if name.startswith(incomplete))
+
+    return {"check": check, "complete": complete}
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def grouped(function: Callable[P, R]) -> Callable[..., R]:
+def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..., R]:
     """Take the fields of dataclass parameters as keywords, with or instead of whole objects.
 
     A keyword replaces the field of an object that is given as well. Signature and docstring of the
     result list the fields in place of their group; their texts come from the `Attributes:` of the
     dataclass. All fields need defaults.
+
+    Args:
+        function: takes the dataclasses.
+        annotated: keep what an `Annotated` says, in the signature too.
 
     Raises (when called):
         TypeError: for an unknown keyword; names the nearest known one.
@@ -37,7 +75,7 @@ def grouped(function: Callable[P, R]) -> Callable[..., R]:
     Traceback (most recent call last):
     TypeError: show() has no argument 'devise'; did you mean 'device'? (known: count, device)
     """
-    hints = get_type_hints(function, include_extras=True)
+    hints = get_type_hints(function, include_extras=annotated)
     parameters = inspect.signature(function).parameters
     groups: dict[str, Any] = {name: hints[name] for name in parameters if is_dataclass(hints[name])}
     flat: list[inspect.Parameter] = []
@@ -45,7 +83,7 @@ def grouped(function: Callable[P, R]) -> Callable[..., R]:
         if name not in groups:
             flat.append(parameter.replace(annotation=hints[name]))
             continue
-        types = get_type_hints(groups[name], include_extras=True)
+        types = get_type_hints(groups[name], include_extras=annotated)
         flat += [
             parameter.replace(name=field.name, default=field.default, annotation=types[field.name])
             for field in fields(groups[name])

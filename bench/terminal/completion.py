@@ -7,8 +7,6 @@ from contextlib import suppress
 
 import typer
 
-from fedbench.bench.evaluation.objectives.names import SHIPPED
-from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
 from fedbench.bench.system.errors import ConfigError
 
 
@@ -68,11 +66,6 @@ def datasets(incomplete: str) -> list[str]:
     from fedbench.bench.data.datasets import known_names
 
     return matching((name.removesuffix("PATH") for name in known_names()), incomplete)
-
-
-def objectives(incomplete: str) -> list[str]:
-    """Label-free scores."""
-    return matching([*OF_CLIENTS, *SHIPPED], incomplete)
 
 
 def studies(context: typer.Context, incomplete: str) -> list[str]:

@@ -14,15 +14,13 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, get_type_hints
 
 from typer.core import TyperCommand
 
-from fedbench.bench.evaluation.objectives.names import GATE, SHIPPED, may_exist
-from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
+from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json
 from fedbench.bench.terminal.options import count, option, place, processes
-from fedbench.bench.tuning.rungs import FIDELITIES
-from fedbench.bench.tuning.samplers import SAMPLERS
+from fedbench.bench.tuning.search import Search as OfStudy
 
 _METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE"}
 """By the type of an option whose value has no other name in the help."""
@@ -31,13 +29,6 @@ _config = partial(option, panel="Configuration")
 _output = partial(option, panel="Output")
 _CLUSTER = "Runs at a time"
 _LANES = "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs."
-
-
-def _objective(name: str | None) -> str | None:
-    if name is not None and not may_exist(name):
-        more = f"; each may end in {GATE}"
-        raise UnknownNameError("objective", name, [*OF_CLIENTS, *SHIPPED], more)
-    return name
 
 
 def _trackers(text: str | None) -> str | None:
@@ -240,64 +231,9 @@ class Cluster(Group):
 
 
 @dataclass(frozen=True)
-class Search(Tracked):
-    """How a study searches: the fields of `fedbench.bench.tuning.search.Search`, with their help.
+class Search(OfStudy, Tracked):
+    """How a study searches, and whether it is only planned."""
 
-    An option of `tune` is declared here, and there.
-    """
-
-    trials: Annotated[int, count("Number of trials in the study.")] = 20
-    seeds_per_trial: Annotated[int, count("Runs per trial; its score is their mean.")] = 1
-    sampler: Annotated[
-        str,
-        option(
-            f"Search algorithm: {'; '.join(f'{n} ({s.help})' for n, s in SAMPLERS.items())}.",
-            **opt.one_of("sampler", SAMPLERS),
-        ),
-    ] = "tpe"
-    batch_size: Annotated[
-        int | None,
-        count(
-            "Trials suggested together, part of the study's identity; default: as many as run at a"
-            " time, 4 on CPUs.",
-            "--batch",
-        ),
-    ] = None
-    space_file: Annotated[
-        Path | None, option("Search space to use instead of the method's own.", "--space")
-    ] = None
-    watch_labels: Annotated[
-        bool, option("Record accuracies too; the search never uses them.", "--watch-labels")
-    ] = False
-    stop_hopeless: Annotated[
-        bool,
-        option("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless"),
-    ] = False
-    study_name: Annotated[
-        str | None, option("Name of the study; default: made from its settings.", "--study")
-    ] = None
-    objective: Annotated[
-        str | None,
-        option(
-            "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
-            " learnt nothing. Default: align-unif; with --fidelity halving loss.",
-            complete=names.objectives,
-            check=_objective,
-        ),
-    ] = None
-    fidelity: Annotated[
-        str,
-        option(
-            "Compare trials after fewer rounds and continue the best: none or halving.",
-            **opt.one_of("fidelity", FIDELITIES),
-        ),
-    ] = "none"
-    eta: Annotated[int | None, count("One trial in N goes on after a rung; default: 4.", min=2)] = (
-        None
-    )
-    rungs: Annotated[
-        int | None, count("Rungs of a bracket; default: 3, or as many as rounds allow.", min=2)
-    ] = None
     dry_run: opt.DryRun = False
 
 
@@ -373,7 +309,7 @@ class Filters(Group):
         str | None,
         option(
             "Only runs that ended so: ok, error or diverged.",
-            **opt.one_of("status", ("ok", "error", "diverged")),
+            **one_of("status", ("ok", "error", "diverged")),
         ),
     ] = None
     where: Annotated[

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.evaluation.objectives.names import complete
+from fedbench.bench.system.arguments import Option
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import completion as names
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
@@ -58,18 +60,22 @@ def yaml_name(folder: str) -> Callable[[str | None], str | None]:
     return check
 
 
-def one_of(kind: str, known: Collection[str]) -> dict[str, Any]:
-    """Return the settings of an option that takes one of some names."""
-
-    def check(name: str | None) -> str | None:
-        if name is not None and name not in known:
-            raise UnknownNameError(kind, name, known)
-        return name
-
-    def complete(incomplete: str) -> list[str]:
-        return names.matching(known, incomplete)
-
-    return {"check": check, "complete": complete}
+def declared(annotation: Any) -> Any:
+    """Return the annotation of a parameter, with an `Option` in it described for Typer."""
+    for found in getattr(annotation, "__metadata__", ()):
+        if isinstance(found, Option):
+            flags = [found.flag] if found.flag else []
+            described = option(
+                found.help,
+                *flags,
+                complete=found.complete,
+                check=found.check,
+                **found.limits,
+            )
+            kind = annotation.__origin__
+            # Typer takes no union of two types.
+            return Annotated[Path | None if kind == Path | str | None else kind, described]
+    return annotation
 
 
 # Beyond these a number is a slip of the finger.
@@ -99,7 +105,7 @@ Grid = Annotated[
     option("Name of a grid, or its YAML file.", complete=names.grids, check=yaml_name("grids")),
 ]
 ObjectiveName = Annotated[
-    str | None, argument("Objective; default: all objectives.", "NAME", names.objectives)
+    str | None, argument("Objective; default: all objectives.", "NAME", complete)
 ]
 DatasetName = Annotated[
     str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME", names.datasets)

@@ -1,16 +1,20 @@
-"""How a study searches: the options of `tune` that are its own, in one record."""
+"""How a study searches: the options of `tune` that are its own, each declared here alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from fedbench.bench.evaluation.objectives.names import check_name, complete
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, LOSS
+from fedbench.bench.system.arguments import Option, one_of
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.tuning.rungs import NONE
-from fedbench.bench.tuning.samplers import find_sampler
+from fedbench.bench.tuning.rungs import FIDELITIES, NONE
+from fedbench.bench.tuning.samplers import SAMPLERS, find_sampler
 
 _MAX_RUNS = 100_000
+_MANY = {"min": 1, "max": _MAX_RUNS}
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,66 @@ class Search:
             rounds and trials suffice for.
     """
 
-    trials: int = 20
-    seeds_per_trial: int = 1
-    sampler: str = "tpe"
-    batch_size: int | None = None
-    space_file: Path | str | None = None
-    watch_labels: bool = False
-    stop_hopeless: bool = False
-    study_name: str | None = None
-    objective: str | None = None
-    fidelity: str = NONE
-    eta: int | None = None
-    rungs: int | None = None
+    trials: Annotated[int, Option("Number of trials in the study.", limits=_MANY)] = 20
+    seeds_per_trial: Annotated[
+        int, Option("Runs per trial; its score is their mean.", limits=_MANY)
+    ] = 1
+    sampler: Annotated[
+        str,
+        Option(
+            f"Search algorithm: {'; '.join(f'{n} ({s.help})' for n, s in SAMPLERS.items())}.",
+            **one_of("sampler", SAMPLERS),
+        ),
+    ] = "tpe"
+    batch_size: Annotated[
+        int | None,
+        Option(
+            "Trials suggested together, part of the study's identity; default: as many as run at a"
+            " time, 4 on CPUs.",
+            "--batch",
+            _MANY,
+        ),
+    ] = None
+    space_file: Annotated[
+        Path | str | None, Option("Search space to use instead of the method's own.", "--space")
+    ] = None
+    watch_labels: Annotated[
+        bool, Option("Record accuracies too; the search never uses them.", "--watch-labels")
+    ] = False
+    stop_hopeless: Annotated[
+        bool,
+        Option("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless"),
+    ] = False
+    study_name: Annotated[
+        str | None, Option("Name of the study; default: made from its settings.", "--study")
+    ] = None
+    objective: Annotated[
+        str | None,
+        Option(
+            "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
+            " learnt nothing. Default: align-unif; with --fidelity halving loss.",
+            check=check_name,
+            complete=complete,
+        ),
+    ] = None
+    fidelity: Annotated[
+        str,
+        Option(
+            "Compare trials after fewer rounds and continue the best: none or halving.",
+            **one_of("fidelity", FIDELITIES),
+        ),
+    ] = NONE
+    eta: Annotated[
+        int | None,
+        Option("One trial in N goes on after a rung; default: 4.", limits={**_MANY, "min": 2}),
+    ] = None
+    rungs: Annotated[
+        int | None,
+        Option(
+            "Rungs of a bracket; default: 3, or as many as rounds allow.",
+            limits={**_MANY, "min": 2},
+        ),
+    ] = None
 
     @property
     def scored_by(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from fedbench.bench.evaluation.objectives.of_clients import OF_CLIENTS
+from fedbench.bench.system.errors import UnknownNameError
 
 GROUP = "fedbench.objectives"
 GATE = "+gate"
@@ -29,7 +30,18 @@ SHIPPED = {
 """Name -> module of this package and class, for those that are computed from sums."""
 
 
-def may_exist(name: str) -> bool:
-    """Return False for a name that no objective has; only loading plugins tells theirs."""
-    known = {*OF_CLIENTS, *SHIPPED}
-    return name.removesuffix(GATE) in known or bool(entry_points(group=GROUP))
+def check_name(name: str | None) -> str | None:
+    """Return a name, with `GATE` or without; only loading plugins tells those of their objectives.
+
+    Raises:
+        UnknownNameError: for a name that no objective has.
+    """
+    known = [*OF_CLIENTS, *SHIPPED]
+    if name is not None and name.removesuffix(GATE) not in known and not entry_points(group=GROUP):
+        raise UnknownNameError("objective", name, known, f"; each may end in {GATE}")
+    return name
+
+
+def complete(incomplete: str) -> list[str]:
+    """Return the names that begin so."""
+    return sorted(name for name in (*OF_CLIENTS, *SHIPPED) if name.startswith(incomplete))
