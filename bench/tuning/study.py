@@ -170,7 +170,8 @@ def tune(
     else:
         stored, to_run, file = _run(study, share, tracking, on_progress)
         cost = None
-    best, untrained = best_trial(stored), _untrained(store.study(study.study_id) or {})
+    best = best_trial(stored)
+    untrained = (store.study(study.study_id) or {}).get("untrained", ())
     return StudyResult(
         study_id=study.study_id,
         spec=study.base.config.spec,
@@ -183,8 +184,8 @@ def tune(
             "objective": best["objective"],
             "params": dict(best["params"]),
         },
-        untrained=tuple(_records(untrained)),
-        cautions=() if best is None else cautions(best, list(untrained.values()), study.scoring),
+        untrained=tuple(untrained),
+        cautions=() if best is None else cautions(best, untrained, study.scoring),
         objective=study.scoring.name,
         trials=tuple(stored),
         to_run=to_run,
@@ -353,13 +354,13 @@ def _run(
                 meta = {**study.description(), "finished_at": None}
                 store.write_study(study_id, meta)
 
-            def record(untrained: Mapping[int, Mapping[str, float]]) -> None:
-                store.write_study(study_id, {**meta, "untrained": _records(untrained)})
+            def record(untrained: Sequence[Mapping[str, float]]) -> None:
+                store.write_study(study_id, {**meta, "untrained": [*untrained]})
 
             kind = Trials if study.halving is None else RungTrials
             try:
                 run_jobs(
-                    kind(study, complete, _untrained(meta), record),
+                    kind(study, complete, meta.get("untrained", ()), record),
                     cluster,
                     share,
                     root=cluster.checkpoints or store.root,
@@ -380,13 +381,13 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
         return None
     store, study_id, path = study.store, study.study_id, best_file(study.store, study.study_id)
     earlier = store.study(study_id) or {}
-    untrained = _untrained(earlier)
-    texts = cautions(best, list(untrained.values()), study.scoring)
+    untrained = earlier.get("untrained", [])
+    texts = cautions(best, untrained, study.scoring)
     description = {
         **study.description(),
         "trials": len(trials),
         "best": {key: best[key] for key in ("number", "objective", "params")},
-        "untrained": _records(untrained),
+        "untrained": untrained,
         "cautions": list(texts),
         "finished_at": datetime.now(UTC).isoformat(timespec="microseconds"),
     }
@@ -396,18 +397,6 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
         write_best(path, base.config.spec, base.preset, study_id, best["params"], texts)
         store.write_study(study_id, description)
     return path
-
-
-def _untrained(meta: Mapping[str, Any]) -> dict[int, Mapping[str, float]]:
-    """Return the figures of encoders at random init by seed, from the description of a study."""
-    return {
-        int(record["seed"]): {name: value for name, value in record.items() if name != "seed"}
-        for record in meta.get("untrained", ())
-    }
-
-
-def _records(untrained: Mapping[int, Mapping[str, float]]) -> list[dict[str, float]]:
-    return [{"seed": seed, **untrained[seed]} for seed in sorted(untrained)]
 
 
 def _correlation(trials: Sequence[Mapping[str, Any]]) -> dict[str, float | int | None]:

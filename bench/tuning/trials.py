@@ -60,7 +60,8 @@ class Trials:
     Args:
         plan: the study.
         records: trials that need no further run.
-        untrained: figures of encoders at random init, by seed; missing ones are measured first.
+        untrained: `seed` and figures of each encoder at random init; missing ones are measured
+            first.
         record: stores these figures whenever there are more.
     """
 
@@ -68,8 +69,8 @@ class Trials:
         self,
         plan: StudyPlan,
         records: Sequence[Mapping[str, Any]],
-        untrained: Mapping[int, Mapping[str, float]],
-        record: Callable[[Mapping[int, Mapping[str, float]]], None],
+        untrained: Sequence[Mapping[str, float]],
+        record: Callable[[Sequence[Mapping[str, float]]], None],
     ) -> None:
         import optuna
 
@@ -82,11 +83,11 @@ class Trials:
         self._batch: dict[int, Trial] = {}
         self._suggested: deque[int] = deque()
         self._next = 0
-        self._untrained, self._record = dict(untrained), record
+        self._untrained, self._record = untrained, record
         self._before = {
             plan.random_init_name(seed): seed
             for seed in plan.untrained_seeds
-            if seed not in self._untrained
+            if seed not in {figures["seed"] for figures in untrained}
         }
         self._to_measure = deque(self._before)
         self._records = {record["number"]: record for record in records}
@@ -191,7 +192,8 @@ class Trials:
         if outcome.job.untrained:
             seed = self._before.pop(outcome.job.name)
             if outcome.figures is not None:
-                self._untrained[seed] = outcome.figures
+                known = [*self._untrained, {"seed": seed, **outcome.figures}]
+                self._untrained = sorted(known, key=lambda figures: figures["seed"])
                 self._record(self._untrained)
             else:
                 _log.warning("%s: not measured: %s", outcome.job.label, outcome.error)
@@ -280,7 +282,7 @@ class Trials:
         spread, scores = _means(outcomes, SPREAD), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
-            refusal = plan.scoring.refusal({**scores, **spread}, [*self._untrained.values()])
+            refusal = plan.scoring.refusal({**scores, **spread}, self._untrained)
             if refusal is not None:
                 status, objective, error = "refused", None, f"{refusal}: refused by the gate"
             elif objective is None and not (plan.scoring.ranked and plan.scoring.defined(scores)):

@@ -80,7 +80,9 @@ def study(
         cluster=Cluster(),
     )
     records = [record(number, *entry) for number, entry in (finished or {}).items()]
-    return Trials(plan, records, {seed + n: UNTRAINED for n in range(5)}, lambda figures: None)
+    return Trials(
+        plan, records, [{"seed": seed + n, **UNTRAINED} for n in range(5)], lambda figures: None
+    )
 
 
 def outcome(job: Job, value: float | None) -> Outcome:
