@@ -13,12 +13,11 @@ import hashlib
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from torch.nn import functional as F
 
 from fedbench.bench.system.identity import canonical_json, content_id
 from fedbench.bench.system.regime import products, reproducible
-from fedbench.bench.system.scratch import temporary_place
+from fedbench.bench.system.scratch import unnamed_file
 from fedbench.bench.system.seeding import generator, single_thread
 
 _PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
@@ -166,7 +165,7 @@ def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
         return [], compute()
     libc = ctypes.CDLL(None)
     libc.fflush(None)
-    with _unnamed_file() as log:
+    with unnamed_file() as log:
         stdout = os.dup(1)
         os.dup2(log.fileno(), 1)
         try:
@@ -182,13 +181,6 @@ def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
     if others:
         os.write(1, others)
     return [line.decode() for line in lines if line.startswith(b"onednn_verbose")], result
-
-
-def _unnamed_file() -> IO[bytes]:
-    """Open a file that no folder has; in memory where the system can, which is never full."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("fedbench"), "w+b", buffering=0)
-    return tempfile.TemporaryFile(dir=temporary_place(), buffering=0)
 
 
 def _implementations(lines: list[str]) -> str:

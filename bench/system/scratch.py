@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -63,6 +64,13 @@ def temporary_place() -> Path:
             "no folder for temporary files takes any (TMPDIR, /tmp, /var/tmp); set TMPDIR to one"
             " that is writable and has free space"
         ) from err
+
+
+def unnamed_file() -> IO[bytes]:
+    """Open a file that no folder has; in memory where the system can, which is never full."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("fedbench"), "w+b", buffering=0)
+    return tempfile.TemporaryFile(dir=temporary_place(), buffering=0)  # macOS
 
 
 def sweep_folders(place: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import tempfile
 import traceback
 import warnings
 from collections import deque
@@ -34,6 +33,7 @@ from fedbench.bench.system.errors import (
     rebuild,
 )
 from fedbench.bench.system.regime import reproducible
+from fedbench.bench.system.scratch import unnamed_file
 from fedbench.bench.system.seeding import single_thread
 from fedbench.bench.training import fork_server
 from fedbench.bench.training.client import ClientRunner, Task, Trained
@@ -201,11 +201,8 @@ class WorkerPool:
 
 def _shared_memory(size: int) -> int:
     """Return a file descriptor of anonymous memory, freed with the last process that holds it."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("fedbench")
-    else:  # macOS
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
+    with unnamed_file() as file:
+        fd = os.dup(file.fileno())
     os.ftruncate(fd, size)
     return fd
 
