@@ -163,12 +163,9 @@ def _mark(path: Path) -> tuple[int, int] | None:
 @cache
 def _metadata() -> Mapping[bytes, bytes]:
     """Return the metadata of the file, with a hash of the code that derives columns."""
-    from fedbench.bench.config import partitioners, schema
-    from fedbench.bench.results.store import replicas, row, settings
-
-    modules = (partitioners, schema, replicas, row, settings)
-    sources = [Path(str(module.__file__)).read_bytes() for module in modules]
-    code = hashlib.sha256(b"".join([*sources, Path(__file__).read_bytes()])).hexdigest()
+    store = Path(__file__).parent
+    files = sorted([*store.glob("*.py"), *(store.parents[1] / "config").rglob("*.py")])
+    code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     return {**(ROW_SCHEMA.metadata or {}), _VERSION: code.encode()}
 
 

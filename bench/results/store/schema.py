@@ -7,7 +7,7 @@ fixes the result. Units and meanings travel in the field metadata.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -75,9 +75,7 @@ _SCHEMAS: dict[type[Record], pa.Schema] = {
 }
 
 
-def encode(
-    records: Sequence[Record], model: type[Record], metadata: Mapping[bytes, bytes] | None = None
-) -> bytes:
+def encode(records: Sequence[Record], model: type[Record]) -> bytes:
     """Return Parquet bytes with the model's schema; equal arguments give equal bytes.
 
     A file of one record is read with thousands like it, and then its header is what costs: it has
@@ -86,15 +84,12 @@ def encode(
     Args:
         records: rows of the table.
         model: their class.
-        metadata: added to that of the schema.
     """
     schema = _SCHEMAS[model]
     single = len(records) == 1
     table = pa.Table.from_pylist([dict(r) for r in records], schema=schema)
     if single:
         table = table.cast(_without_descriptions(schema))
-    if metadata:
-        table = table.replace_schema_metadata({**(schema.metadata or {}), **metadata})
     return table_bytes(table, compression="none" if single else "zstd")
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from fedbench.bench.results.leaderboard.published import (
     class_id,
@@ -100,21 +99,6 @@ def test_papers_share_no_class() -> None:
     for cell in paper_cells():
         papers.setdefault(class_id(cell), set()).add(cell.paper)
     assert all(len(names) == 1 for names in papers.values())
-
-
-@pytest.mark.parametrize(
-    ("source", "wanted", "note"),
-    [
-        ("mi_table4", {"printed": "44"}, "without a decimal"),
-        ("pfedae_table4_1", {"printed": "35.802"}, "three decimals"),
-        ("pfedae_table4_1", {"method": "f-BYOL"}, "cross-device column although there are 10"),
-        ("mi_table3", {"printed": "34.4"}, "without an error bar"),
-        ("orchestra_table2", {"method": "Orchestra(G=256,L=16)"}, "printed twice"),
-        ("orchestra_table5", {"printed": "56.59"}, "f-SpecLoss"),
-    ],
-)
-def test_oddities_are_noted(source: str, wanted: dict[str, str], note: str) -> None:
-    assert any(note in cell.note for cell in find(source, **wanted))
 
 
 def test_a_table_can_be_written_again() -> None:

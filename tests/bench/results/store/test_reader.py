@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store import reader
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import encode
+from fedbench.bench.results.store.schema import encode, read_table, table_bytes
 from fedbench.bench.results.store.store import Store
 from tests.bench.results.conftest import rows_in
 
@@ -96,3 +97,24 @@ def test_the_index_of_an_older_store_is_ignored_and_removed(
     assert path is not None
     assert rows_in(path) == rows
     assert not (folder / ".index.parquet").exists()
+
+
+def test_a_frame_has_every_metric_and_is_kept(store: Store, make_row: MakeRow) -> None:
+    metrics = ('{"mlp_acc": 0.25, "sep": 1}', None, '{"linear_acc": 0.1}')
+    rows = [make_row(RunConfig(seed=s), metrics_json=text) for s, text in enumerate(metrics)]
+    for row in rows:
+        store.write_row(row)
+    frame = store.frame()
+    assert frame.row_id.tolist() == [row.row_id for row in rows]
+    assert frame.mlp_acc.dropna().tolist() == [0.25]
+    assert frame.linear_acc.isna().all()  # a column of rows is none of their further metrics
+    assert frame.entry.nunique() == 1
+    kept = store.root / "leaderboard.parquet"
+    assert rows_in(kept) == rows
+    # A table that other code derived is made again.
+    table = read_table(kept.read_bytes())
+    other = {**(table.schema.metadata or {}), b"fedbench.derived_by": b"other"}
+    index = table.schema.names.index("entry")
+    table = table.set_column(index, "entry", pa.array(["x"] * 3))
+    kept.write_bytes(table_bytes(table.replace_schema_metadata(other)))
+    assert Store(store.root).frame().equals(frame)

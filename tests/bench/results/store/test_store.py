@@ -12,24 +12,12 @@ import pytest
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import file_lock
 from tests.bench.results.conftest import rows_in
 
 MakeRow = Callable[..., Row]
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory, make_row: MakeRow) -> Path:
-    """Write 1,000 row files without the flush to disk that takes most of the time."""
-    root = tmp_path_factory.mktemp("many")
-    (root / "rows").mkdir()
-    for seed in range(1000):
-        row = make_row(RunConfig(seed=seed), linear_acc=0.5)
-        (root / "rows" / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
-    return root
 
 
 def test_an_absent_store_is_empty_and_stays_absent(store: Store) -> None:
@@ -170,18 +158,6 @@ def test_refresh_loses_no_row_that_another_process_writes_meanwhile(
     path = store.refresh()
     assert path is not None
     assert rows_in(path) == [first, second]
-
-
-@pytest.mark.extended
-def test_a_thousand_rows_are_read_quickly(many: Path) -> None:
-    store = Store(many)
-    started = time.process_time()
-    assert len(store.rows()) == 1000
-    # 1.3 s on an idle machine: the bound is loose and catches what is worse than linear
-    assert time.process_time() - started < 15.0
-    started = time.process_time()
-    assert len(store.rows()) == 1000
-    assert time.process_time() - started < 5.0
 
 
 @pytest.mark.parametrize(
