@@ -368,7 +368,8 @@ def _published(rows: pd.DataFrame, configs: pd.Series[str], metric: str) -> Iter
     rows = rows.assign(without=(rows.status != "ok") | rows.value.isna())
     picked = rows.sort_values(["at", "without"], kind="stable").drop_duplicates("at")
     picked = picked[["method", "dataset", "benchmark_version", "origin"]]
-    for row in picked.assign(config_json=configs[picked.origin].array).itertuples(index=False):
+    picked = picked.assign(config_json=configs[picked.origin].array)
+    for row in picked.astype(object).itertuples(index=False):
         yield published_number(row, metric)
 
 

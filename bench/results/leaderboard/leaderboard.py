@@ -108,8 +108,8 @@ def leaderboard(
         return Leaderboard(metric, (), reach)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
-    of_class = dict(iter(rows.groupby("class_id")))
-    title_of = titles(keys, {i: {*of_class[i].preset} for i in keys})
+    of_class = dict(iter(rows[["class_id", "preset", "scaled_json"]].groupby("class_id")))
+    title_of = titles(keys, {i: of_class[i].preset.unique().tolist() for i in keys})
     found, usual = labelled(
         entries(
             rows,
