@@ -26,6 +26,7 @@ from fedbench.bench.method import ACTIVATIONS
 from fedbench.bench.results.leaderboard.studies import best_trial, scored_trials
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.code import changed_code
 from fedbench.bench.runs.execute import derived
 from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.runs.run import canonical
@@ -125,9 +126,11 @@ def check_configuration(claim: Claim) -> Iterator[str]:
 
 
 def check_code(claim: Claim) -> Iterator[str]:
-    """The code is a commit, without changes."""
+    """The code is a commit without changes; that of other packages is as installed here."""
     if (claim.row.git_sha or "").endswith("-dirty"):
         yield f"git_sha is {claim.row.git_sha}: built from uncommitted changes"
+    if changed := changed_code(claim.row.config.code, claim.config.code):
+        raise Unchecked(f"the code of {', '.join(changed)} is not what is installed here")
 
 
 def check_data(claim: Claim) -> Iterator[str]:

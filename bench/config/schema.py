@@ -18,9 +18,11 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     JsonValue,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -380,6 +382,16 @@ class RunConfig(Strict):
     server: ServerConfig = ServerConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    code: dict[str, str] = Field(
+        default_factory=dict,
+        description="what other packages bring -> hash of its source; computed, never set",
+    )
+
+    @model_serializer(mode="wrap")
+    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `code` out where all of it ships with fedbench, as rows of before it do."""
+        values: dict[str, Any] = handler(self)
+        return values if self.code else {k: v for k, v in values.items() if k != "code"}
 
     @property
     def cohort_size(self) -> int:
@@ -419,6 +431,8 @@ def row_id(config: RunConfig, data_revision: str) -> str:
     fields = body["evaluation"].items()
     evaluation = {name: v for name, v in fields if name not in later or v != later[name]}
     measured = {**training_settings(body), "evaluation": evaluation, "seed": config.seed}
+    if code := {k: v for k, v in config.code.items() if not k.startswith("datasets:")}:
+        measured["code"] = code  # the revision says what a data set is, whatever read it
     return identity(measured, data_revision)
 
 
@@ -444,7 +458,12 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         config: nested plain values, as `RunConfig.model_dump(mode="json")` or the `config_json` of
             a row has them; one of an older version may lack fields.
     """
-    body = {key: value for key, value in config.items() if key not in ("seed", "evaluation")}
+    body = {
+        key: value for key, value in config.items() if key not in ("seed", "evaluation", "code")
+    }
+    trains = config["spec"].split("+")
+    if code := {name: v for name, v in config.get("code", {}).items() if name in trains}:
+        body["code"] = code
     unread = {"name", *READ_BY_SOURCE, *fields_not_read(body["data"]["partition"])}
     body["data"] = {k: v for k, v in body["data"].items() if k not in unread}
     if body.get("privacy", {}).get("clip") is None:

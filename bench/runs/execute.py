@@ -38,6 +38,7 @@ from fedbench.bench.evaluation.objectives.registry import scored
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
+from fedbench.bench.runs.code import packages
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import numerics
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
@@ -450,6 +451,7 @@ def facts(
         "scaled_json": canonical_json(origin.scaled) if origin.scaled else None,
         "argv": origin.argv,
         **_provenance(),
+        "env_json": canonical_json(_environment() | packages(config.code, config.spec)),
         "hardware": _hardware(),
     }
 
@@ -477,18 +479,23 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
 
 @cache
 def _provenance() -> dict[str, str | None]:
-    """The columns `git_sha package_version env_json`."""
+    """The columns `git_sha package_version`."""
+    return {
+        "git_sha": _git_sha(),
+        "package_version": installed_version(DISTRIBUTION) or "unknown",
+    }
+
+
+@cache
+def _environment() -> dict[str, str]:
+    """Versions of Python, the system and the packages that results depend on."""
     env = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
         if (installed := installed_version(name)) is not None:
             env[name] = installed
     if torch.version.cuda:
         env["cuda"] = torch.version.cuda
-    return {
-        "git_sha": _git_sha(),
-        "package_version": installed_version(DISTRIBUTION) or "unknown",
-        "env_json": canonical_json(env),
-    }
+    return env
 
 
 def _hardware() -> str:

@@ -14,6 +14,7 @@ from fedbench.bench.config.dotted import flatten, unflatten
 from fedbench.bench.config.schema import OrPlugin
 from fedbench.bench.config.yaml_files import dump_yaml
 from fedbench.bench.method import registry
+from fedbench.bench.runs.code import foreign_code
 from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 
 _MOST_NAMES = 40  # that a message lists
@@ -30,7 +31,7 @@ def field_infos(spec: str) -> dict[str, FieldInfo]:
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             inner = info.annotation.model_fields
             infos.update({f"{name}.{field}": part for field, part in inner.items()})
-        elif name not in ("spec", "method"):
+        elif name not in ("spec", "method", "code"):
             infos[name] = info
     for entry in registry.parse_spec(spec):
         prefix = f"method.{entry.name}" if entry.is_addon else "method"
@@ -107,9 +108,9 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
     nested = unflatten(flat)
     try:
         method = registry.dump(registry.create(spec, nested.pop("method", {})))
-        return RunConfig.model_validate(
-            {**nested, "spec": registry.canonical_spec(spec), "method": method}
-        )
+        canonical = registry.canonical_spec(spec)
+        config = RunConfig.model_validate({**nested, "spec": canonical, "method": method})
+        return with_code(config)
     except ValidationError as err:
         raise ConfigError(_must(registry.describe_validation(err, infos))) from err
     except UnknownNameError:
@@ -121,7 +122,17 @@ def build_config(spec: str, flat: Mapping[str, Any]) -> RunConfig:
 def flat_config(config: RunConfig) -> dict[str, Any]:
     """Map every dotted name of a configuration, except `spec`, to its value."""
     values = flatten(config.model_dump(mode="json"), keep=field_infos(config.spec))
-    return {key: value for key, value in values.items() if key != "spec"}
+    return {k: v for k, v in values.items() if k != "spec" and not k.startswith("code")}
+
+
+def with_code(config: RunConfig) -> RunConfig:
+    """Return the configuration with the code of other packages as it is installed now."""
+    evaluation = {
+        "protocols": config.evaluation.protocols,
+        "objectives": config.evaluation.objectives,
+    }
+    code = foreign_code(config.spec, evaluation, config.data.name)
+    return config.model_copy(update={"code": code})
 
 
 def get(config: RunConfig, key: str) -> Any:

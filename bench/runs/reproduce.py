@@ -23,7 +23,9 @@ from fedbench.bench.results.store.replicas import (
 )
 from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.runs.code import changed_code
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
+from fedbench.bench.runs.fields import with_code
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.spread import Spread, spreads, widest
 from fedbench.bench.system.errors import StoreError
@@ -33,6 +35,8 @@ from fedbench.bench.system.scratch import temporary_folder
 Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
 REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
 
+_NAMES = frozenset({"row_id", "config_id", "training_id"})
+"""Columns that name a run by its configuration and its code."""
 _ROUNDED = frozenset(
     {
         *METRICS,
@@ -163,8 +167,8 @@ def reproduce(
             raise StoreError(
                 f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
             )
-        after = other.curve(row.row_id)
-    again = result.row
+        again = result.row
+        after = other.curve(again.row_id)  # of another id if code of other packages has changed
     if "@" not in run_id:
         alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
         row = next(alike, row)
@@ -220,6 +224,9 @@ def judge(
         of_rounds: differences between their curves.
     """
     of_row, of_rounds = differences(row, again), list(of_rounds)
+    changed = changed_code(row.config.code, again.config.code)
+    if changed:  # other code is another run by name
+        of_row = [d for d in of_row if d.name not in _NAMES]
     apart = known_apart(row, again)
     spread = spreads(row, again, rows, num_test) if apart else ()
     reason = _reason(of_row, of_rounds, spread, apart=apart)
@@ -227,6 +234,8 @@ def judge(
     verdict: Verdict
     if not of_row and not of_rounds:
         verdict = "same bits"
+    elif changed:
+        verdict, reason = "different", f"the code of {', '.join(changed)} has changed"
     elif reason:
         verdict = "different"
     elif wide:
@@ -278,7 +287,7 @@ def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> Run
             f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data,"
             f" {config.data.name} is {revision[:8]}; name the right one with --data"
         )
-    return config
+    return with_code(config)
 
 
 def _round_differences(

@@ -30,6 +30,7 @@ from fedbench.bench.runs.execute import (
     execute,
     open_dataset,
 )
+from fedbench.bench.runs.fields import with_code
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
 from fedbench.bench.system.arguments import grouped
@@ -267,7 +268,7 @@ def canonical(config: RunConfig) -> RunConfig:
     """The same configuration without aliases, and with every field of its method written out."""
     method = registry.create(config.spec, config.method)
     spec = registry.canonical_spec(config.spec)
-    return config.model_copy(update={"spec": spec, "method": registry.dump(method)})
+    return with_code(config.model_copy(update={"spec": spec, "method": registry.dump(method)}))
 
 
 def store_run(

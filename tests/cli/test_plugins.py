@@ -71,11 +71,12 @@ def test_a_plugin_that_a_broken_one_imported_is_kept(
     """`eins` imports `zwei` and then fails; the entry point of `zwei` still counts."""
     from importlib.metadata import PathDistribution
 
+    known = dict(registry.entries())  # before the package is on the path
     site = tmp_path / "site"
     install(site, eins="import pack_zwei\n1 / 0", zwei=METHOD.format(name="zwei", cls="Zwei"))
     monkeypatch.syspath_prepend(str(site))
     points = PathDistribution(site / "broken_pack-1.0.dist-info").entry_points
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    monkeypatch.setattr(registry, "_ENTRIES", known)
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     with pytest.warns(PluginWarning, match="'eins'.*ZeroDivisionError"):
         failed = registry._load_plugins.__wrapped__()
@@ -94,3 +95,37 @@ def test_a_built_in_plugin_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     with pytest.raises(PluginError, match=r"'fedbench' of package.*ImportError: torn"):
         registry._load_plugins.__wrapped__()
+
+
+def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None:
+    """An edited loss is another run, an edited comment is not; a repetition names the cause."""
+    scaled = METHOD.format(name="edited", cls="Edited") + (
+        "    def loss(self, *given):\n        found = super().loss(*given)\n"
+        "        return found.plus('more', {scale} * found.total)\n"
+    )
+    env = install(tmp_path / "site", edited=scaled.format(scale=1))
+    values: dict[str, Any] = {"federation.num_rounds": 1, "data.train_subset": 100}
+    values |= {"model.width": 4, "evaluation.protocols": "[knn]"}
+    words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    words += ["--workers", "1", "--store", str(tmp_path / "store"), "--json"]
+
+    def run(code: str) -> Any:
+        (tmp_path / "site" / "pack_edited.py").write_text(code, encoding="utf-8")
+        answer = shell("run", "edited", *words, env=env)
+        assert answer.code == 0, answer.err
+        return answer
+
+    first, again = run(scaled.format(scale=1)), run(scaled.format(scale=1) + "    # why\n")
+    assert again.json["run_id"] == first.json["run_id"]
+    other = run(scaled.format(scale=2))
+    assert other.json["run_id"] != first.json["run_id"]
+    store = ("--store", str(tmp_path / "store"), "--json")
+    shown = shell("show", other.json["run_id"], *store, env=env).json
+    assert "code.edited" in shown["config"]
+    repeated = shell("reproduce", first.json["run_id"], *store, env=env)
+    assert (repeated.code, repeated.json["verdict"]) == (4, "different")
+    assert "edited" in repeated.json["reason"]
+    bundle = shell(
+        "submit", other.json["run_id"], *store, "--out", str(tmp_path / "b.zip"), env=env
+    )
+    assert "broken-pack 1.0" in bundle.json["text"]

@@ -1,0 +1,59 @@
+"""Hashes of the source of other packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedbench.bench.runs.code import changed_code, foreign_code, source_hash
+from fedbench.bench.system.errors import PluginError
+
+LOSS = '"""A loss."""\n\nfrom .helper import SCALE\n\n\ndef loss(x):\n    return SCALE * x\n'
+REWRITTEN = '# why\n"""Another."""\nfrom .helper import SCALE\ndef loss(x): return SCALE*x\n'
+HELPER = "SCALE = 2\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of a new name: a module, one that it imports, and one that nobody does."""
+    folder = tmp_path / f"hashed_{tmp_path.name}"
+    folder.mkdir()
+    for name, text in (("__init__", ""), ("loss", LOSS), ("helper", HELPER), ("alone", HELPER)):
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder
+
+
+def hashed(package: Path) -> str:
+    source_hash.cache_clear()
+    return source_hash(f"{package.name}.loss")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "same"),
+    [
+        ("loss", REWRITTEN, True),
+        ("loss", LOSS.replace("* x", "+ x"), False),
+        ("helper", "SCALE = 3\n", False),
+        ("helper", "SCALE = 2  # two\n", True),
+        ("alone", "SCALE = 3\n", True),  # nobody imports it
+    ],
+)
+def test_code_counts_and_its_text_does_not(
+    package: Path, file: str, text: str, *, same: bool
+) -> None:
+    before = hashed(package)
+    (package / f"{file}.py").write_text(text)
+    assert (hashed(package) == before) == same
+
+
+def test_what_ships_has_none_and_what_has_no_file_is_refused() -> None:
+    evaluation = {"protocols": ["knn"], "objectives": ["rankme"]}
+    assert foreign_code("simclr+uv", evaluation, "cifar10") == {}
+    with pytest.raises(PluginError, match="no_such_module"):
+        source_hash("no_such_module")
+
+
+def test_changes_are_named() -> None:
+    assert changed_code({"a": "1", "b": "1"}, {"b": "2", "c": "1"}) == ["a", "b", "c"]
