@@ -25,6 +25,9 @@ from fedbench.bench.method import (
 )
 from fedbench.bench.nn import Backbone, mlp
 
+_SHARP = 4.0
+"""Value of `t` above which kernels of distant points are lost beside the ones of the diagonal."""
+
 
 @register("aligned")
 class Aligned(Method):
@@ -64,10 +67,11 @@ class Aligned(Method):
 
         Points that are drawn evenly from the sphere, for each view anew, are at a squared distance
         of 2 on average; in many dimensions nearly always, so that the uniformity is -2 t (in d
-        dimensions some 2 t^2 / d more).
+        dimensions some 2 t^2 / d more), or the least that `log_potential` gives.
         """
+        noise = max(-2 * self.t, math.log(torch.finfo(torch.float32).tiny))
         return {
-            "loss": min(0.0, 2 - 2 * self.t * self.uniformity),
+            "loss": min(0.0, 2 + noise * self.uniformity),
             "uniformity": "noise has its least value",
         }
 
@@ -91,11 +95,14 @@ def log_potential(unit: Tensor, t: float) -> Tensor:
         t: > 0.
 
     Returns:
-        Scalar in [-4 t, 0], and at least -87; 0 if all rows coincide.
+        Scalar in [-4 t, 0], and at least log(1.2e-38) = -87.3; 0 if all rows coincide.
     """
     size = len(unit)
     squared = (2 - 2 * unit @ unit.T).clamp(min=0.0)  # (B, B)
     kernel = torch.exp(-t * squared)
-    pairs = (kernel.sum() - kernel.diagonal().sum()) / (size * (size - 1))
-    # Kernels of distant points may be lost in float32 beside the ones of the diagonal.
+    if t > _SHARP:
+        kernel = kernel.masked_fill(torch.eye(size, dtype=torch.bool, device=unit.device), 0.0)
+        pairs = kernel.sum() / (size * (size - 1))
+    else:
+        pairs = (kernel.sum() - kernel.diagonal().sum()) / (size * (size - 1))
     return pairs.clamp(min=max(math.exp(-4 * t), torch.finfo(torch.float32).tiny)).log()

@@ -85,7 +85,7 @@ class MaskedImages(Method):
         return {**keep, "*": Sharing.AVERAGED}
 
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
-        """Return 1 for normalised patches, of mean 0 and variance 1: the error of predicting 0."""
+        """Return 1 for normalised patches: predicting 0 has the error 1 - 1 / P of P values."""
         return {"loss": 1.0 if self.normalised else "the variance of the pixels, which data decide"}
 
     def loss(self, net: Net, batch: Batch, client: Client) -> Loss:

@@ -37,6 +37,7 @@ from fedbench.bench.system.scratch import temporary_folder
 
 LICENCE = "CC0-1.0"
 MANIFEST = "manifest.json"
+_MOST_ROUNDS = 1_000_000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of every entry of a .zip: the first that it can hold."""
 _ID = r"[0-9a-f]{20}"
@@ -262,6 +263,8 @@ def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
         raise StoreError(str(row).replace(repr(str(root / row_name)), row_name))
     try:
         table = read_table(curve, most)
+        if table.num_rows > _MOST_ROUNDS:
+            raise StoreError(f"it has {table.num_rows:,} rounds; at most {_MOST_ROUNDS:,} are read")
         points = to_records(table)
     except StoreError as err:
         raise StoreError(f"{curve_name}: {err}") from err

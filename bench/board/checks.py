@@ -40,7 +40,7 @@ FILES, COPIES = "files", "copies"
 _EXACT = 1e-9
 """Largest error of sums in double precision here."""
 _FIRST, _CLOCK = datetime(2026, 11, 20, tzinfo=UTC), timedelta(days=1)
-"""A day before the first commit of this project, and by which two clocks may differ."""
+"""Before the first lines of this project, and by how much two clocks may differ."""
 
 
 class Unchecked(Exception):  # noqa: N818
@@ -242,6 +242,9 @@ def _round_traffic(point: Mapping[str, Any], sent: Ledger, expected: Expected) -
                 got, due = getattr(flows.get(group, Flow()), name), getattr(one, name) * clients
                 if got != due:
                     yield f"{name} {direction} of {group!r} are {got:,}, its tensors give {due:,}"
+        due = direction == "up" and expected.activations and point["num_steps"]
+        if due and not flows.get(ACTIVATIONS, Flow()).messages:
+            yield f"no {ACTIVATIONS!r} go up, which its method sends in every step"
         for group in flows.keys() - tensors.keys():
             flow, extra = flows[group], expected.needs.extras.get(group)
             remote = group == ACTIVATIONS and expected.activations

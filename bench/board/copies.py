@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fedbench.bench.board.bundle import Entry
 from fedbench.bench.config import training_settings
 from fedbench.bench.evaluation.metrics import is_accuracy
+from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.replicas import differences, known_apart
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -66,7 +67,9 @@ class Copies:
             apart = known_apart(other, row)
             for name, value in _untrained(other).items():
                 comparable = name in mine and (is_accuracy(name) or not apart)
-                if comparable and abs(mine[name] - value) > (_APART if apart else 0):
+                if comparable and rounded(abs(mine[name] - value)) > (
+                    rounded(_APART) if apart else 0
+                ):
                     yield f"{name} is {mine[name]}, but {value} in run {other.row_id}"
                     return
 

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points, packages_distributions, version
+from importlib.metadata import entry_points
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,13 @@ def changed_code(first: Mapping[str, str], second: Mapping[str, str]) -> list[st
 
 def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:
     """Return the versions of the distributions that bring a configuration's methods, by name."""
+    if not code:
+        return {}
     names = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(spec)}
     tops = {names[name].partition(".")[0] for name in code if name in names}
-    found = packages_distributions()
-    return {dist: version(dist) for top in sorted(tops) for dist in found.get(top, ())}
+    points = entry_points(group=registry.GROUP)
+    dists = [point.dist for point in points if point.module.partition(".")[0] in tops]
+    return {dist.name: dist.version for dist in dists if dist is not None}
 
 
 @cache

@@ -22,6 +22,7 @@ from typing import Any
 
 from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.leaderboard.comparability import class_id, class_keys
+from fedbench.bench.results.leaderboard.statistics import rounded
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.settings import entry_id
 
@@ -57,7 +58,7 @@ class Spread:
     @property
     def within(self) -> bool:
         """Return True if the values differ by no more than the limit."""
-        return abs(self.now - self.stored) <= self.limit
+        return rounded(abs(self.now - self.stored)) <= rounded(self.limit)
 
     @property
     def too_wide(self) -> bool:

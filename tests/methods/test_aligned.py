@@ -111,3 +111,9 @@ def test_bytes_each_way() -> None:
     setup = tiny_setup(tiny_config("aligned", model__norm="batch", **wide))
     sent = Ledger.of_client(setup.layout(setup.make_net()))
     assert sent.bytes_up == sent.bytes_down == 53_145_344 - 4 * (2_048 + 1_152)
+
+
+@pytest.mark.parametrize("t", [4.0, 8.0, 12.0, 20.0])
+def test_the_potential_of_points_at_right_angles(t: float) -> None:
+    """Each pair is at a squared distance of 2: the logarithm is -2 t, also in float32."""
+    assert float(log_potential(torch.eye(256), t)) == pytest.approx(-2 * t, abs=1e-2)

@@ -68,6 +68,14 @@ def test_logarithms_have_the_length_of_the_angle_and_touch_the_sphere() -> None:
     assert bool(rows.grad.isfinite().all())
 
 
+def test_the_logarithm_of_a_point_at_itself_and_at_its_antipode_is_finite() -> None:
+    """The products of unit vectors along the axes are exactly 1 and -1."""
+    axes = torch.eye(3)
+    tangents = sphere_log(torch.cat([axes, -axes]), axes)
+    assert bool(tangents.isfinite().all())
+    torch.testing.assert_close(tangents.diagonal().T, torch.zeros(3, 3), atol=2e-3, rtol=0)
+
+
 def test_transport_is_zero_for_a_permutation_and_not_for_a_point() -> None:
     rng = torch.Generator().manual_seed(0)
     samples, points = (F.normalize(torch.randn(n, 5, generator=rng), dim=1) for n in (8, 4))

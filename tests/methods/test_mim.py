@@ -49,7 +49,7 @@ def test_predicting_zero_costs_the_share_of_a_normalised_variance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "ratio", "visible"), [(64, 0.75, 16), (64, 0.5, 32), (16, 0.99, 1), (4, 0.01, 3)]
+    ("number", "ratio", "visible"), [(64, 0.75, 16), (64, 0.5, 32), (16, 0.99, 1), (36, 0.7, 11)]
 )
 def test_number_of_visible_patches(number: int, ratio: float, visible: int) -> None:
     assert visible_patches(number, ratio) == visible

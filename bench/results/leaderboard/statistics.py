@@ -166,8 +166,9 @@ def brown_forsythe_p(samples: Sequence[Sequence[float]]) -> float:
     means = [math.fsum(each) / len(each) for each in distances]
     between = math.fsum(len(e) * (m - total) ** 2 for e, m in zip(distances, means, strict=True))
     within = math.fsum((d - m) ** 2 for e, m in zip(distances, means, strict=True) for d in e)
-    if not within:  # as of [0, 0, 1, 1], whose distances are all alike
-        return float(not between)
+    everything = [value for sample in samples for value in sample]
+    if negligible(math.sqrt(within), everything):  # of [0, 0, 1, 1] all distances are alike
+        return float(negligible(math.sqrt(between), everything))
     return float(fdtrc(k - 1, n - k, (n - k) / (k - 1) * between / within))
 
 

@@ -17,6 +17,7 @@ from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     pearson,
     pearson_interval,
+    rounded,
     spearman,
     spearman_interval,
 )
@@ -119,7 +120,8 @@ def mean_ranks(terms: Mapping[int, Sequence[float]]) -> dict[int, float]:
     Args:
         terms: number of a trial -> its terms, more is better; as many for each.
     """
-    frame = pd.DataFrame.from_dict(dict(terms), orient="index")
+    told = {number: [rounded(value) for value in each] for number, each in terms.items()}
+    frame = pd.DataFrame.from_dict(told, orient="index")
     shares = (frame.rank() - 1) / max(len(frame) - 1, 1)
     means = shares.mean(axis=1).to_dict()
     return {number: float(means[number]) for number in terms}

@@ -11,11 +11,14 @@ from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Record, Row
 from fedbench.bench.results.store.schema import decode
 from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.files import read_limited
 
 R = TypeVar("R", bound=Record)
 Mark = tuple[int, int, int]
 """Size, time of change in nanoseconds, and inode of a file."""
 
+MOST_BYTES = 2**28
+"""Bytes of one record that is read; a pipe or a device in its place is refused."""
 _MANY = 64  # files from which threads pay
 _THREADS = 4
 
@@ -64,7 +67,7 @@ class Reader:
             mark = _mark(path)
             known = self._cache.get(path)
             if known is None or known[0] != mark:
-                known = (mark, parse_record(path, path.read_bytes(), model))
+                known = (mark, parse_record(path, read_limited(path, MOST_BYTES), model))
                 self._cache[path] = known
         except FileNotFoundError:
             return None

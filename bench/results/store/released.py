@@ -31,6 +31,7 @@ CURVE_MEANING = "records of its rounds as a JSON list, as curve.parquet has them
 RELEASE = "fedbench-results.parquet"
 """Name of the file in the folder that `fedbench release` writes."""
 VERSION = "fedbench.release"
+_MOST_TEXT = 2**25
 Points = Sequence[Mapping[str, Any]]
 Fill = Callable[[Path, Sequence[tuple[Row, Points]]], None]
 
@@ -98,6 +99,8 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
 
 def _points(text: str) -> list[dict[str, Any]]:
     """Return the records of a curve; raise ValueError or TypeError for anything else."""
+    if len(text) > _MOST_TEXT:  # each `{}` of it becomes an object
+        raise ValueError(f"{CURVE} has more than {_MOST_TEXT:,} characters")
     points = json.loads(text)
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise ValueError(f"{CURVE} holds no list of rounds")

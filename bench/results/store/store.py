@@ -32,7 +32,13 @@ import pyarrow as pa
 
 from fedbench.bench.results.store.frame import Frame
 from fedbench.bench.results.store.json_columns import check_study
-from fedbench.bench.results.store.reader import Reader, list_folder, read_error, tables_in
+from fedbench.bench.results.store.reader import (
+    MOST_BYTES,
+    Reader,
+    list_folder,
+    read_error,
+    tables_in,
+)
 from fedbench.bench.results.store.released import RELEASE, Points, is_release, unpacked
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row, Trial, from_trial, to_trial
@@ -44,6 +50,7 @@ from fedbench.bench.system.files import (
     atomic_write_text,
     check_writable,
     file_lock,
+    read_limited,
     sweep_temporary,
 )
 
@@ -271,7 +278,7 @@ class Store:
         """
         path = self._study_dir(study_id) / "study.json"
         try:
-            return check_study(parse_json(path.read_bytes()))
+            return check_study(parse_json(read_limited(path, MOST_BYTES)))
         except FileNotFoundError:
             return None
         except OSError as cause:

@@ -55,6 +55,8 @@ def test_equal_variances_against_scipy() -> None:
     # All distances to medians are 1, or 1 and 2: nothing varies within a sample.
     assert brown_forsythe_p([[0, 0, 2, 2], [1, 1, 3, 3]]) == 1
     assert brown_forsythe_p([[0, 0, 2, 2], [0, 0, 4, 4]]) == 0
+    counts = ([41, 41, 44, 44], [57, 57, 60, 60])  # right answers of 298: again all distances alike
+    assert brown_forsythe_p([[count / 298 for count in each] for each in counts]) == 1
 
 
 def test_small_samples_claim_nothing() -> None:
