@@ -108,15 +108,21 @@ def test_ids_of_runs_become_links() -> None:
     assert text == f"{link}, 01234567, x{row.row_id}"
 
 
-@pytest.mark.extended  # a minute and more on two quiet cores
+@pytest.mark.parametrize(
+    "tutorials",
+    [
+        pytest.param("off", marks=pytest.mark.slow),  # half a minute
+        pytest.param("force", marks=pytest.mark.extended),
+    ],
+)
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES),
     reason="the extra dev has it",
 )
-def test_make_site(tmp_path: Path) -> None:
-    """A warning is an error, every tutorial is executed, and pages need no network."""
-    make("site", f"SITE={tmp_path / 'html'}", "ARGS=-D nb_execution_mode=force")
+def test_make_site(tutorials: str, tmp_path: Path) -> None:
+    """A warning is an error, whether or not tutorials are executed; pages need no network."""
+    make("site", f"SITE={tmp_path / 'html'}", f"ARGS=-D nb_execution_mode={tutorials}")
     built = sorted((tmp_path / "html").rglob("*.html"))
     assert len(built) > 25
     for page in built:

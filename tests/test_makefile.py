@@ -1,6 +1,6 @@
 """Targets of the Makefile do what `make help` says, with the environment that runs the tests.
 
-The site is built in test_docs.py, and `make test` is what runs this.
+The site is built in test_docs.py; `make test` is what runs this.
 """
 
 from __future__ import annotations
