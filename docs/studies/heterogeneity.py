@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cells import STORE, linear, minus, ran, spread  # the module beside this one
+import numpy as np
+from cells import PRESET, STORE, linear, minus, ran, spread  # the module beside this one
+from rules import RULES, judge
 
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.terminal.tables import plain_table
 from fedbench.bench.tuning.grid import load_grid
 
@@ -48,6 +52,30 @@ def chosen_rates(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         }
         chosen[method] = {name: max(values, key=values.__getitem__) for name, values in by.items()}
     return chosen
+
+
+def regrets(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the mean loss to the best rate, in points of linear accuracy, of ways to choose one.
+
+    Rates that diverged are not chosen, and count at random with their untrained encoder.
+    """
+    lost: dict[str, list[float]] = {}
+    for method in RATES.methods:
+        trials = {key[1]: row for key, row in ran(rows, RATES, methods=[method]).items()}
+        accuracy = {rate: linear(row) for rate, row in trials.items()}
+        done = {rate: row for rate, row in trials.items() if row.status == "ok"}
+        sep = np.array([json.loads(row.metrics_json)["sep"] for row in done.values()])
+        values = {"loss": np.array([row.final_loss for row in done.values()]), "sep": sep}
+        values["objective"] = np.array([row.objective for row in done.values()])
+        best = max(accuracy.values())
+        for rule in RULES:
+            rate = list(done)[int(np.argmax(judge(rule, values)))]
+            lost.setdefault(rule, []).append(best - accuracy[rate])
+        resolved = resolve(method, preset=str(PRESET), environ={}).config.client.lr
+        near = min(accuracy, key=lambda rate: abs(math.log(rate / resolved)))
+        lost.setdefault("preset", []).append(best - accuracy[near])
+        lost.setdefault("random", []).append(best - float(np.mean([*accuracy.values()])))
+    return {rule: float(np.mean(values)) for rule, values in lost.items()}
 
 
 def outcome(rows: Sequence[Row]) -> list[list[str]]:
@@ -99,6 +127,8 @@ def main() -> None:
     names = ["sep", "objective", "linear"]
     lines = [[method, *(f"{by[name]:g}" for name in names)] for method, by in rates.items()]
     print(plain_table(["method", *names], lines))
+    lost = {rule: f"{value:.2f}" for rule, value in regrets(rows).items()}
+    print(plain_table(["regret", "points"], [*lost.items()]))
     for method, by in rates.items():
         print(
             f"fedbench sweep --grid heterogeneity --preset laptop --methods {method} "

@@ -243,6 +243,8 @@ def _notes(entry: Any) -> list[str]:
         notes.append(f"{entry.num_diverged} diverged")
     if entry.num_failed:
         notes.append(f"{entry.num_failed} failed")
+    if not (entry.n_seeds or entry.num_diverged or entry.num_failed):
+        notes.append(f"{heading(entry.metric)} not measured")
     if entry.collapsed:
         notes.append("collapsed")
     elif entry.contracted:
