@@ -166,7 +166,7 @@ def tune(
     output.show(result, show_tuning.show_study)
     if (result.failed or result.best is None) and not search.dry_run:
         return FAILED
-    if output.suggests and result.config_file is not None:
+    if output.suggests and result.config_file is not None and result.learnt:
         suggest(show_tuning.next_command(result, settings, places, cluster))
     return None
 

@@ -31,7 +31,7 @@ from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials, ended_brackets
-from fedbench.bench.tuning.random_init import cautions, without_training
+from fedbench.bench.tuning.random_init import cautions, noise_limit, without_training
 from fedbench.bench.tuning.ray.executor import cluster_slots, run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
@@ -105,6 +105,14 @@ class StudyResult(Shown):
     def failed(self) -> int:
         """Number of trials that ended with an error; diverged ones do not count."""
         return sum(1 for trial in self.trials if trial["status"] == "error")
+
+    @property
+    def learnt(self) -> bool:
+        """False if the best trial lies within the noise of random init."""
+        if self.best is None or Scoring(self.objective).trained:
+            return self.best is not None
+        limit = noise_limit(Scoring(self.objective).scores(self.untrained))
+        return limit is None or self.best["objective"] > limit
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench tune --json`."""

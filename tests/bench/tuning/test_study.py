@@ -210,6 +210,7 @@ def test_a_search_in_which_nothing_learnt_says_so(
     result = small(tmp_path / "bad", trials=3)
     (text,) = result.cautions
     assert "random init" in text
+    assert not result.learnt  # so that `tune` proposes no sweep with its values
     assert [figures["seed"] for figures in result.untrained] == [0, 1, 2, 3, 4]
     assert result.config_file is not None
     content = yaml.safe_load(result.config_file.read_text())
