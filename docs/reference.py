@@ -38,7 +38,7 @@ def reference() -> str:
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             summary = (info.annotation.__doc__ or "").splitlines()[0]
             parts.append(_section(f"`{name}`", summary, name, info.annotation.model_fields.items()))
-        elif name not in ("spec", "method"):
+        elif name not in ("spec", "method", "code"):  # of these three none is set as a field
             plain[name] = info
     parts.insert(1, _section("Run", "Fields of the whole run.", "", plain.items()))
     parts.append(

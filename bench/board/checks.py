@@ -203,6 +203,9 @@ def check_ledger(claim: Claim) -> Iterator[str]:
         if problem := next(_round_traffic(point, sent, expected), None):
             yield f"round {point['round_index'] + 1}: {problem}"
             return
+    trained = row.status == "ok" and any(point["num_steps"] for point in claim.points)
+    if trained and ACTIVATIONS in expected.needs.extras.keys() - total.flows["up"].keys():
+        yield f"no {ACTIVATIONS!r} went up in any round, which its method sends"
     said = Ledger.from_dict(json.loads(row.traffic_json or "{}"))
     # A run that diverged also sent messages of a round without a record.
     if row.status == "ok" and said.flows != total.flows:
@@ -242,9 +245,6 @@ def _round_traffic(point: Mapping[str, Any], sent: Ledger, expected: Expected) -
                 got, due = getattr(flows.get(group, Flow()), name), getattr(one, name) * clients
                 if got != due:
                     yield f"{name} {direction} of {group!r} are {got:,}, its tensors give {due:,}"
-        due = direction == "up" and expected.activations and point["num_steps"]
-        if due and not flows.get(ACTIVATIONS, Flow()).messages:
-            yield f"no {ACTIVATIONS!r} go up, which its method sends in every step"
         for group in flows.keys() - tensors.keys():
             flow, extra = flows[group], expected.needs.extras.get(group)
             remote = group == ACTIVATIONS and expected.activations
