@@ -48,12 +48,11 @@ class Side:
     def rows(self, rows: Mapping[str, Row]) -> list[Row]:
         """Return the rows of all seeds that have run, in their order."""
         found = []
-        revision = next(iter(rows.values())).dataset_revision
+        revisions = {row.dataset_revision for row in rows.values()}
         for seed in SEEDS:
             resolved = resolve(self.spec, preset=str(PRESET), set=self.set, seed=seed, environ={})
-            row = rows.get(row_id(resolved.config, revision))
-            if row is not None:
-                found.append(row)
+            ids = {row_id(resolved.config, revision) for revision in revisions}
+            found += [rows[name] for name in sorted(ids & rows.keys())]
         return found
 
 
