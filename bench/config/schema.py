@@ -97,9 +97,12 @@ class OrPlugin:
 
 
 PROBE_PLUGINS = OrPlugin("fedbench.probes")
-Protocol = Annotated[
-    Literal["knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune"], PROBE_PLUGINS
-]
+PROTOCOLS = ("knn", "linear", "linear-paper", "mlp", "local", "angles", "finetune")
+"""Probes that ship."""
+if TYPE_CHECKING:
+    Protocol = str
+else:
+    Protocol = Annotated[Literal[PROTOCOLS], PROBE_PLUGINS]
 
 READ_BY_SOURCE = ("label_column", "image_size", "natural_column", "partition_file")
 """Fields of the data that decide what is read, which the data revision is a hash of."""

@@ -13,15 +13,16 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
-from fedbench.bench.config.schema import PROBE_PLUGINS
+from fedbench.bench.config.schema import PROBE_PLUGINS, PROTOCOLS
+from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
 from fedbench.bench.method import registry
 from fedbench.bench.system.errors import PluginError
 
 _OURS = __name__.partition(".")[0]
-_DATASETS = "fedbench.datasets"
 
 
 def foreign_code(spec: str, evaluation: Mapping[str, Any], data_name: str) -> dict[str, str]:
@@ -35,16 +36,16 @@ def foreign_code(spec: str, evaluation: Mapping[str, Any], data_name: str) -> di
         data_name: `data.name`.
 
     Raises:
-        PluginError: for a class whose source cannot be read, as of an interactive session.
+        PluginError: for a module that has neither source nor functions of Python.
     """
     modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(spec)}
-    source = data_name.partition(":")[0]
-    for group, names in (
-        (PROBE_PLUGINS.group, evaluation.get("protocols") or ()),
-        (_DATASETS, [source]),
+    shipped = {name.partition(":")[0] for name in SOURCES}
+    for group, names in (  # looking for entry points takes milliseconds
+        (PROBE_PLUGINS.group, set(evaluation.get("protocols") or ()) - {*PROTOCOLS}),
+        (PLUGINS, {data_name.partition(":")[0]} - shipped),
     ):
         kind = group.rpartition(".")[2]
-        points = {point.name: point.module for point in entry_points(group=group)}
+        points = {p.name: p.module for p in entry_points(group=group)} if names else {}
         modules |= {f"{kind}:{name}": points[name] for name in names if name in points}
     if further := [n for n in evaluation.get("objectives") or () if n not in SHIPPED]:
         from fedbench.bench.evaluation.objectives.registry import objectives
@@ -79,11 +80,14 @@ def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:
 def source_hash(module: str) -> str:
     """Return a hash over a module and the modules of its own package that it imports.
 
-    Comments, docstrings and formatting do not count (`ast.unparse`); whoever imports whom does.
+    Comments, docstrings and formatting do not count (`ast.unparse`). Of an interactive session,
+    which has no file, the bytecode of its functions and classes counts instead.
 
     Raises:
-        PluginError: if a source file cannot be read.
+        PluginError: if it has neither.
     """
+    if _file_of(module) is None:
+        return _session_hash(module)
     left, sources = [module], dict[str, str]()
     while left:
         name = left.pop()
@@ -92,10 +96,37 @@ def source_hash(module: str) -> str:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         left += _imported(tree, name, is_package=path.name == "__init__.py")
         sources[name] = ast.unparse(_without_docstrings(tree))
-    if module not in sources:
-        raise PluginError(f"the source of module {module!r} cannot be read; put it into a file")
     text = "\0".join(f"{name}\0{sources[name]}" for name in sorted(sources))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _session_hash(module: str) -> str:
+    values = vars(sys.modules[module]) if module in sys.modules else {}
+    own = {k: v for k, v in values.items() if getattr(v, "__module__", None) == module}
+    parts = [f"{name}\0{part}" for name in sorted(own) for part in _bytecode(own[name])]
+    if not parts:
+        raise PluginError(f"the source of module {module!r} cannot be read; put it into a file")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _bytecode(value: Any) -> Iterator[str]:
+    """Yield text that differs where functions, or methods of a class, do other things."""
+    if isinstance(value, type):
+        for name, member in sorted(vars(value).items()):
+            yield from (f"{name}\0{part}" for part in _bytecode(member))
+    elif isinstance(value, property):
+        yield from _bytecode(value.fget)
+    elif isinstance(code := getattr(value, "__code__", value), CodeType):
+        yield f"{code.co_code.hex()} {code.co_names}"
+        for constant in code.co_consts:
+            yield from _bytecode(constant) if isinstance(constant, CodeType) else [_text(constant)]
+    elif (inner := getattr(value, "__func__", None)) is not None:  # static or of the class
+        yield from _bytecode(inner)
+
+
+def _text(constant: object) -> str:
+    """Return a constant's text; the elements of a set have no order."""
+    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 def _file_of(name: str) -> Path | None:

@@ -235,7 +235,7 @@ def judge(
     if not of_row and not of_rounds:
         verdict = "same bits"
     elif changed:
-        verdict, reason = "different", f"the code of {', '.join(changed)} has changed"
+        verdict, reason = "different", f"the code of {', '.join(changed)} is not the recorded one"
     elif reason:
         verdict = "different"
     elif wide:

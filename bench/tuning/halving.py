@@ -130,8 +130,7 @@ class RungTrials(Trials):
     def _rank(self, records: dict[int, dict[str, Any]]) -> None:
         """Score the trials of a rung by their ranks in it."""
         one = OF_CLIENTS[self._plan.scoring.name.removesuffix(GATE)]
-        terms = {number: one.terms(record["scores"]) for number, record in records.items()}
-        ranks = mean_ranks({number: each for number, each in terms.items() if each is not None})
+        ranks = mean_ranks(one, {number: record["scores"] for number, record in records.items()})
         for number, record in records.items():
             record["score"] = record["objective"] = ranks.get(number)
 

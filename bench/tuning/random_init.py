@@ -72,15 +72,13 @@ def cautions(
     """
     objectives = scoring.scores(untrained)
     limit, texts = noise_limit(objectives), list[str]()
-    if scoring.trained:  # random init has no loss to compare with
-        pass
-    elif limit is None:
+    if limit is None and not scoring.trained:
         texts.append(
             f"only {len(objectives)} of {NUM_SEEDS} encoders at random init were measured, too few"
             " to tell whether a trial has learnt anything; the same `fedbench tune` command"
             " measures the others"
         )
-    elif best["objective"] <= limit:
+    elif limit is not None and best["objective"] <= limit:
         texts.append(
             f"no trial left the noise of random init: the best objective is"
             f" {best['objective']:.4f}, {len(objectives)} encoders at random init have"

@@ -109,10 +109,8 @@ class StudyResult(Shown):
     @property
     def learnt(self) -> bool:
         """False if the best trial lies within the noise of random init."""
-        if self.best is None or Scoring(self.objective).trained:
-            return self.best is not None
         limit = noise_limit(Scoring(self.objective).scores(self.untrained))
-        return limit is None or self.best["objective"] > limit
+        return self.best is not None and (limit is None or self.best["objective"] > limit)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench tune --json`."""

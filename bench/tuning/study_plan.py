@@ -115,6 +115,7 @@ class StudyPlan:
             "seeds_per_trial": self.search.seeds_per_trial,
             "stop_hopeless": self.search.stop_hopeless,
             "name": self.search.study_name,
+            **({"code": self.base.config.code} if self.base.config.code else {}),
             **({} if objective == DEFAULT else {"objective": objective}),
             **({} if self.halving is None else {"fidelity": self.halving.as_dict()}),
         }

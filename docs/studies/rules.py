@@ -35,5 +35,5 @@ def judge(rule: str, values: Mapping[str, Array]) -> Array:
     parts = [np.where(np.isfinite(values[name]), terms[name], -np.inf) for name in rule.split("+")]
     worst = np.isneginf(np.array(parts)).any(axis=0)
     if rule == "loss+sep":  # a loss has no scale to be added on
-        parts = [rankdata(part) for part in parts]
+        parts = [rankdata(np.round(part * 2.0**30)) for part in parts]  # as boards compare
     return np.where(worst, -np.inf, np.sum(parts, axis=0))

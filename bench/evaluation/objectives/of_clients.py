@@ -85,7 +85,7 @@ OF_CLIENTS = {
 FINDINGS = {
     DEFAULT: "the one score that compares methods; within a method it orders configurations with"
     " tau 0.56, the last loss with 0.65, objective+sep with 0.74 (exploratory; docs/log.md)",
-    "sep": "alone it chooses no better than chance: regret 3.0 points after 24 trials, objective"
-    " 1.1 (docs/log.md)",
+    "sep": "alone it chooses badly: it loses 3.0 points after 24 trials, where align-unif loses 1.1"
+    " (docs/log.md)",
 }
 """What docs/studies/selection.md found about the objectives that users choose."""

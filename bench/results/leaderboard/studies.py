@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedbench.bench.config import DataConfig
 from fedbench.bench.evaluation.objectives.names import GATE
-from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS
+from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, OF_CLIENTS, ClientObjective
 from fedbench.bench.results.leaderboard.entries import Spent
 from fedbench.bench.results.leaderboard.statistics import (
     pearson,
@@ -109,22 +109,27 @@ def with_ranks(trials: Sequence[Mapping[str, Any]], objective: str | None) -> li
     found = OF_CLIENTS.get((objective or DEFAULT).removesuffix(GATE))
     if found is None or not found.ranked:
         return [dict(trial) for trial in trials]
-    terms = {t["number"]: found.terms(t["scores"]) for t in trials if t["status"] == "ok"}
-    ranks = mean_ranks({number: each for number, each in terms.items() if each is not None})
+    ranks = mean_ranks(found, {t["number"]: t["scores"] for t in trials if t["status"] == "ok"})
     return [{**t, "objective": ranks.get(t["number"], t["objective"])} for t in trials]
 
 
-def mean_ranks(terms: Mapping[int, Sequence[float]]) -> dict[int, float]:
+def mean_ranks(
+    objective: ClientObjective, scores: Mapping[int, Mapping[str, float | None]]
+) -> dict[int, float]:
     """Return for each trial the mean over its terms of the share of others that it is better than.
 
+    A trial of which a term is undefined has none, and counts for no other.
+
     Args:
-        terms: number of a trial -> its terms, more is better; as many for each.
+        objective: the terms.
+        scores: number of a trial -> its metrics.
     """
-    told = {number: [rounded(value) for value in each] for number, each in terms.items()}
+    terms = {number: objective.terms(each) for number, each in scores.items()}
+    told = {number: [*map(rounded, each)] for number, each in terms.items() if each is not None}
     frame = pd.DataFrame.from_dict(told, orient="index")
     shares = (frame.rank() - 1) / max(len(frame) - 1, 1)
     means = shares.mean(axis=1).to_dict()
-    return {number: float(means[number]) for number in terms}
+    return {number: float(means[number]) for number in told}
 
 
 def scored_trials(store: Store, study_id: str) -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -53,6 +55,22 @@ def test_what_ships_has_none_and_what_has_no_file_is_refused() -> None:
     assert foreign_code("simclr+uv", evaluation, "cifar10") == {}
     with pytest.raises(PluginError, match="no_such_module"):
         source_hash("no_such_module")
+
+
+def test_a_class_of_a_session_is_known_by_its_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session has no file; what its functions do counts, their comments do not."""
+
+    def hashed_session(code: str) -> str:
+        module = ModuleType("a_session")
+        exec(code, vars(module))
+        monkeypatch.setitem(sys.modules, "a_session", module)
+        source_hash.cache_clear()
+        return source_hash("a_session")
+
+    text = "class Mine:\n    @property\n    def scale(self): return {} in {{1, 2}}\n"
+    first = hashed_session(text.format(1))
+    assert hashed_session(text.format(1) + "# why\n") == first
+    assert hashed_session(text.format(3)) != first
 
 
 def test_changes_are_named() -> None:
