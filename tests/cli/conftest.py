@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -86,7 +87,7 @@ def shell() -> Callable[..., Answer]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Store with the run `finished`; its path has a blank and a letter beyond ASCII."""
+    """Store with the run `finished`, only read; its path has a blank and a letter beyond ASCII."""
     return tmp_path_factory.mktemp("my störe")
 
 
@@ -96,3 +97,10 @@ def finished(store: Path, shell: Callable[..., Answer]) -> Answer:
     tiny = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
     place = ("--workers", "1", "--device", "cpu", "--store", store)
     return shell("run", "simclr", *tiny, *place, "--json", cwd=store.parent)
+
+
+@pytest.fixture
+def copy(finished: Answer, store: Path, tmp_path: Path) -> Path:
+    """Copy of the store with one finished run, to write to."""
+    assert finished.code == 0, finished.err
+    return Path(shutil.copytree(store, tmp_path / "my cöpy"))

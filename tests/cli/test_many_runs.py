@@ -19,21 +19,19 @@ Call = Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_sweep_runs_what_is_missing_and_then_nothing(
-    call: Call, shell: Call, store: Path, finished: Any
-) -> None:
+def test_sweep_runs_what_is_missing_and_then_nothing(call: Call, shell: Call, copy: Path) -> None:
     words = ("sweep", "--grid", "heterogeneity", "--methods", "simclr", "--seeds", "0")
-    first = shell(*words, *TINY, "--store", store, "--device", "cpu")
+    first = shell(*words, *TINY, "--store", copy, "--device", "cpu")
     assert first.code == 0, first.err
     # The demo's grid has three concentrations; `run` has done the one of the preset, 0.1.
     assert "3 cells: 1 in the store already, 2 done, 0 failed" in first.out
     assert "3/3 · simclr alpha=" in first.err
     assert "next: fedbench leaderboard --grid heterogeneity --store '" in first.err
-    again = call(*words, *TINY, "--store", store, "--json").json
+    again = call(*words, *TINY, "--store", copy, "--json").json
     counts = {key: again[key] for key in ("planned", "skipped", "done", "failed")}
     assert counts == {"planned": 3, "skipped": 3, "done": 0, "failed": 0}
     assert {cell["status"] for cell in again["cells"]} == {"ok"}
-    ranking = call("leaderboard", "--grid", "heterogeneity", "--store", store, "--json").json
+    ranking = call("leaderboard", "--grid", "heterogeneity", "--store", copy, "--json").json
     assert sorted(row["alpha"] for row in ranking["rows"]) == [0.1, 1.0, 100.0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,6 @@ from fedbench.bench.results.store.schema import encode
 from fedbench.bench.results.store.store import Store
 
 Call = Callable[..., Any]
-
-
-@pytest.fixture
-def copy(finished: Any, store: Path, tmp_path: Path) -> Path:
-    """Copy of the store with one finished run."""
-    assert finished.code == 0, finished.err
-    target = tmp_path / "my cöpy"
-    shutil.copytree(store, target)
-    for row in (target / "rows").glob("*.parquet"):
-        if row.stem != finished.json["run_id"]:  # other tests share the store
-            row.unlink()
-    return target
 
 
 def put(store: Path, row: Row) -> None:

@@ -45,9 +45,9 @@ def test_run_again_reads_the_store(call: Call, store: Path, finished: Any) -> No
     assert "next: fedbench leaderboard --store '" in again.err
 
 
-def test_quiet_run_says_nothing_on_stderr(call: Call, store: Path, finished: Any) -> None:
+def test_quiet_run_says_nothing_on_stderr(call: Call, tmp_path: Path) -> None:
     steady = ("--set", "model.norm=group")  # without statistics that one round does not fill
-    answer = call("run", "simclr", *QUICK, *steady, "--store", store, "-q", "--seed", 1)
+    answer = call("run", "simclr", *QUICK, *steady, "--store", tmp_path, "-q", "--seed", 1)
     assert (answer.code, answer.err) == (0, "")
     assert "seed 1 · ok" in answer.out
 
