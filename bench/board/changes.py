@@ -36,17 +36,19 @@ class Change:
 def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
     """Return every line whose rank differs, class by class, in the order of the new ranks.
 
-    Classes that are new have no earlier ranks and are left out.
+    Lines of a class that is new have no earlier rank.
     """
     before, after = (list(rows) for rows in (old, new))
     boards = [leaderboard(frame_of(rows), published=False).groups for rows in (before, after)]
-    now = {group.class_id: group for group in boards[1]}
+    was, now = ({group.class_id: group for group in groups} for groups in boards)
     found = []
-    for group in boards[0]:
-        later = now.get(group.class_id)
-        lines = {_key(line): line for line in group.entries}
-        current = {} if later is None else {_key(line): line for line in later.entries}
-        title = group.title if later is None else later.title
+    for class_id in dict.fromkeys((*was, *now)):
+        earlier, later = was.get(class_id), now.get(class_id)
+        lines, current = (
+            {} if group is None else {_key(line): line for line in group.entries}
+            for group in (earlier, later)
+        )
+        title = (later or was[class_id]).title
         for key in dict.fromkeys((*current, *lines)):
             first, second = lines.get(key), current.get(key)
             line = second or first

@@ -99,7 +99,13 @@ class Description:
             (name, Counter(str(getattr(row, name)) for row in self.rows))
             for name in ("method", "dataset", "preset", "benchmark_version", "status", "platform")
         ]
+        hub = {  # what the Hugging Face Hub reads of a card
+            "license": LICENCE.lower(),
+            "pretty_name": self.title,
+            "configs": [{"config_name": self.records, "data_files": self.file}],
+        }
         return _CARD.format(
+            hub=dump_yaml(hub),
             title=markdown(self.title),
             version=self.version,
             summary=markdown(self._summary()),
@@ -192,6 +198,9 @@ class Description:
 
 
 _CARD = """\
+---
+{hub}---
+
 # {title}, {version}
 
 {summary}

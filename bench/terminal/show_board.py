@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from fedbench.bench.terminal.console import emit
@@ -47,6 +48,16 @@ def show_release(result: Released) -> None:
             if change.board == board
         ]
         show_records(rows, ("before", "after", "method", "variant", "cause"), title=board)
+    folder = shlex.quote(str(result.folder))
+    lines = [
+        "To publish it on the Hugging Face Hub, under your name there:",
+        "",
+        "  hf auth login",
+        f"  hf upload NAME/{result.folder.resolve().name} {folder} . --repo-type dataset",
+        "",
+        'A DOI: "Generate DOI" in the settings of the data set there, or a new upload to Zenodo.',
+    ]
+    emit("\n".join(["", *lines]))
 
 
 def show_bundle(result: BundleVerification) -> None:

@@ -248,7 +248,11 @@ def test_ranks_that_change_have_a_cause(honest: tuple[Entry, ...]) -> None:
     assert (first.method, first.cause) == ("byol", "2 rows added")
     assert (second.method, second.cause) == ("simclr", "others: byol")
     newer = [row.model_copy(update={"benchmark_version": "99"}) for row in a + b]
-    assert {x.cause for x in changes(a + b, newer)} == {"benchmark version 99 in place of 5"}
+    assert {x.cause for x in changes(a + b, newer)} == {
+        "benchmark version 99 in place of 5",
+        "new, 3 rows",  # of the boards of that version
+    }
+    assert [(x.before, x.after) for x in changes([], a + b)] == [(None, 1), (None, 2)]
     assert {x.cause for x in changes(a + b, [])} == {"all rows of this board were removed"}
 
 
