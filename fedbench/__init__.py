@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fedbench.bench.tuning.study import StudyResult, tune
     from fedbench.bench.tuning.sweep import SweepResult, sweep
 
-__version__ = "0.1.0"
+__version__ = "0.5.0"
 
 if not Path(__file__).with_name("bench").is_dir():
     raise ImportError(

@@ -13,11 +13,21 @@ from pathlib import Path
 import pytest
 from packaging.metadata import Metadata
 
+import fedbench
+from fedbench.bench.config import BENCHMARK_VERSION
+
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("bench", "methods", "search_spaces", "leaderboards")
 SUFFIXES = (".py", ".yaml", ".parquet")
 OWN_RESULTS = [f"leaderboards/{name}" for name in ("results", "selection", "tables")]
 """For readers of the repository, and not in the wheel."""
+
+_VERSIONED = {
+    "pyproject.toml": r'(?m)^version = "(.*?)"',
+    "CITATION.cff": r"(?m)^version: (.*)",
+    "docs/cluster.md": r"fedbench_ssl-(.*?)-py3",
+    "docs/cluster/rayjob.yaml": r"fedbench:(\d.*)",
+}
 
 
 def tracked() -> list[Path]:
@@ -80,6 +90,15 @@ def test_wheel_holds_the_tree_and_installs_without_dependencies(tmp_path: Path) 
     }
     assert installed == expected()
     assert (environment / "bin" / "fedbench").exists()
+
+
+def test_the_minor_version_is_the_benchmark_version() -> None:
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in _VERSIONED}
+    found = {re.search(pattern, texts[name]) for name, pattern in _VERSIONED.items()}
+    assert {match and match[1] for match in found} == {fedbench.__version__}
+    assert fedbench.__version__.split(".")[:2] == ["0", BENCHMARK_VERSION]
+    listed = re.findall(r"^\| (\d+) \|", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert listed == [str(version + 1) for version in range(int(BENCHMARK_VERSION))]
 
 
 def test_the_long_description_stands_alone() -> None:
