@@ -124,23 +124,26 @@ def run(
     settings: groups.Settings,
     places: groups.Places,
     output: groups.Output,
-) -> None:
+) -> Code:
     """Train one method, then evaluate its encoder."""
     common = {**settings.values(), **places.values()}
     if dry_run:
         plan = fedbench.plan_run(spec, workers=execution.workers, **common)
         output.show(plan, show_runs.show_plan)
-        return
+        return None
     if execution.lanes is None:
         fork_server.start_early(execution.workers, places.device)
     with RunProgress(f"run {spec}", **output.verbosity) as progress:
         result = fedbench.run(spec, on_progress=progress, **execution.values(), **common)
-    if result.stored_before:
+    if result.stored_before and result.repeated is None:
         note(f"run {result.run_id} was in the store already; nothing was executed")
+    show_runs.note_outdated(result.outdated, again=execution.again)
     warn(*show_runs.warnings(result.row))
     output.show(result, show_runs.show_result)
     if output.suggests:
         suggest("fedbench leaderboard", places.store)
+    repeated = result.repeated
+    return DIFFERENT if repeated is not None and repeated.verdict == "different" else None
 
 
 @command("fedbench tune simclr+uv --trials 24 --seeds-per-trial 2")
@@ -163,7 +166,11 @@ def tune(
             **places.values(),
             **cluster.values(),
         )
+    again = search.again and not search.dry_run
+    show_runs.note_outdated(result.outdated, again=again)
     output.show(result, show_tuning.show_study)
+    if result.repeated:
+        return DIFFERENT
     if (result.failed or result.best is None) and not search.dry_run:
         return FAILED
     if output.suggests and result.config_file is not None and result.learnt:
@@ -192,9 +199,12 @@ def sweep(
             **places.values(),
             **cluster.values(),
         )
+    show_runs.note_outdated(result.outdated, again=cells.again and not cells.dry_run)
     output.show(result, partial(show_tuning.show_sweep, ids=ids))
     if result.failed and not cells.dry_run:
         return FAILED
+    if any(each.verdict == "different" for each in result.repeated):
+        return DIFFERENT
     if output.suggests and not cells.dry_run:
         suggest(f"fedbench leaderboard --grid {shlex.quote(grid)}", places.store)
     return None

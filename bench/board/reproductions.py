@@ -24,7 +24,7 @@ from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import platform_of, replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import REPRODUCTIONS, SUBMISSIONS, Store
-from fedbench.bench.runs.reproduce import REPRODUCED, Reproduction, Verdict, judge
+from fedbench.bench.runs.compare import REPRODUCED, Reproduction, Verdict, judge
 from fedbench.bench.runs.run import canonical
 from fedbench.bench.runs.spread import widest
 from fedbench.bench.system.checksums import json_with_checksum, parse_json

@@ -17,8 +17,9 @@ from fedbench.bench.board.reproductions import record_reproduction
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.store import SUBMISSIONS, Store, open_store
 from fedbench.bench.runs.arguments import as_path
+from fedbench.bench.runs.compare import REPRODUCED, Reproduction
 from fedbench.bench.runs.execute import OnRound
-from fedbench.bench.runs.reproduce import REPRODUCED, Reproduction, reproduce
+from fedbench.bench.runs.reproduce import reproduce
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.files import atomic_write_bytes
 

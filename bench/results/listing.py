@@ -57,7 +57,8 @@ class Listing(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         shown = [
-            row.model_dump(mode="json", include=_SHOWN) | {"at_chance": list(mark.at_chance)}
+            row.model_dump(mode="json", include=_SHOWN)
+            | {"at_chance": list(mark.at_chance), "code": row.code}
             for row, mark in zip(self.rows, self.marks, strict=True)
         ]
         return {"total": self.total, "runs": shown}

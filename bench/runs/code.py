@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import CodeType
@@ -66,14 +66,19 @@ def changed_code(first: Mapping[str, str], second: Mapping[str, str]) -> list[st
 
 
 def packages(code: Mapping[str, str], spec: str) -> dict[str, str]:
-    """Return the versions of the distributions that bring a configuration's methods, by name."""
-    if not code:
-        return {}
-    names = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(spec)}
-    tops = {names[name].partition(".")[0] for name in code if name in names}
-    points = entry_points(group=registry.GROUP)
-    dists = [point.dist for point in points if point.module.partition(".")[0] in tops]
-    return {dist.name: dist.version for dist in dists if dist is not None}
+    """Return the versions of the distributions that bring a configuration's code, by name."""
+    points = list[EntryPoint]()
+    for name in code:
+        kind, colon, entry = name.rpartition(":")
+        if colon:
+            points += entry_points(group=f"{_OURS}.{kind}", name=entry)
+        else:
+            module = next(e.cls.__module__ for e in registry.parse_spec(spec) if e.name == name)
+            top = module.partition(".")[0]
+            methods = entry_points(group=registry.GROUP)
+            points += [p for p in methods if p.module.partition(".")[0] == top]
+    dists = [point.dist for point in points if point.dist is not None]
+    return {dist.name: dist.version for dist in dists}
 
 
 @cache

@@ -12,6 +12,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.chance import NO_MARKS, marks
 from fedbench.bench.results.store.row import METRICS, Row, per_gigabyte
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.compare import Reproduction
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.steps import LocalSteps
@@ -54,6 +55,9 @@ class RunResult(Shown):
         at_chance: terms of the loss that ended at chance (`bench.results.chance`).
         stored_before: whether the store had it already, so that nothing was executed.
         measured_from: the run whose weights were evaluated; None if this run was trained.
+        repeated: comparison with a repetition, with `again`; None if nothing was repeated.
+        outdated: ids of runs of the same settings by code of packages that is not installed any
+            more; with `again` they are deleted.
         row: the whole row of the store.
     """
 
@@ -73,6 +77,8 @@ class RunResult(Shown):
     stored_before: bool
     measured_from: str | None
     row: Row = field(repr=False)
+    repeated: Reproduction | None = field(default=None, repr=False)
+    outdated: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, row: Row, store: Store, *, stored_before: bool) -> RunResult:
@@ -134,7 +140,8 @@ class RunResult(Shown):
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench run --json`: every field but the row."""
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "row"}
-        return plain | {"config": self.config.model_dump(mode="json")}
+        again = None if self.repeated is None else self.repeated.as_dict()
+        return plain | {"config": self.config.model_dump(mode="json"), "repeated": again}
 
 
 @dataclass(frozen=True)

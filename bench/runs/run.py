@@ -21,6 +21,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import remeasure
 from fedbench.bench.runs.arguments import Places, Settings
+from fedbench.bench.runs.compare import compare, same_platform
 from fedbench.bench.runs.execute import (
     OnResume,
     OnRound,
@@ -31,6 +32,7 @@ from fedbench.bench.runs.execute import (
     open_dataset,
 )
 from fedbench.bench.runs.fields import with_code
+from fedbench.bench.runs.outdated import drop_outdated, outdated
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
 from fedbench.bench.system.arguments import grouped
@@ -38,6 +40,7 @@ from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
 from fedbench.bench.system.regime import check_precision
+from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import History, RoundRecord
@@ -81,6 +84,7 @@ def run(
     checkpoint_seconds: float | None = None,
     track: Sequence[str] = (),
     reuse: bool = True,
+    again: bool = False,
     origin: Origin | None = None,
     on_start: OnStart | None = None,
     on_resume: OnResume | None = None,
@@ -105,6 +109,8 @@ def run(
             to 1,000, and 10 s in longer runs.
         track: viewers that get every round and the row: `tensorboard`, `wandb`.
         reuse: take the weights of a run with the same training; False = always train.
+        again: repeat a run that the store has, and compare it; then delete the runs that differ
+            from it only in code of other packages which is not installed any more (`outdated`).
         origin: preset, study and grid to record; None = as the configuration was resolved.
         on_start: called before a run is executed, with its configuration and each worker's device.
         on_resume: called with the rounds done and all rounds, if an earlier attempt is continued.
@@ -151,7 +157,24 @@ def run(
             on_round(record, total)
 
     row = store.finished(run_id)
-    stored_before = row is not None
+    stored_before, repeated = row is not None, None
+    if row is not None and again:
+        with temporary_folder() as folder:
+            here = replace(places, store=folder)
+            call = run(
+                config,
+                **vars(here),
+                workers=workers,
+                lanes=lanes,
+                reuse=False,
+                origin=recorded,
+                on_start=on_start,
+                on_resume=on_resume,
+                on_round=on_round,
+                on_client=on_client,
+            )
+            row = same_platform(store, row, call.row)
+            repeated = compare(store, row, here.open_store(), call.row, places.data_dir)
     if row is None:
         store.check_writable()
         with store.lock(run_id) as locked:
@@ -186,7 +209,9 @@ def run(
     else:
         store.refresh()
     tracking(run_id)
-    return RunResult.of(row, store, stored_before=stored_before)
+    result = RunResult.of(row, store, stored_before=stored_before)
+    others = drop_outdated(store, [row]) if again else outdated(store, [row])
+    return replace(result, repeated=repeated, outdated=others)
 
 
 def _check_steps(config: RunConfig, dataset: Dataset) -> None:

@@ -170,6 +170,7 @@ class Tracked(Group):
 class Execution(Tracked):
     """How one run is executed."""
 
+    again: opt.Again = False
     workers: opt.Workers = None
     lanes: Annotated[int | None, option(_LANES, min=1, max=256)] = None
     checkpoint_seconds: Annotated[
@@ -234,6 +235,7 @@ class Cluster(Group):
 class Search(OfStudy, Tracked):
     """How a study searches, and whether it is only planned."""
 
+    again: opt.Again = False
     dry_run: opt.DryRun = False
 
 
@@ -260,6 +262,7 @@ class Cells(Tracked):
     retry_failed: Annotated[bool, option("Repeat runs that failed before.", "--retry-failed")] = (
         False
     )
+    again: opt.Again = False
     dry_run: opt.DryRun = False
 
     def values(self) -> dict[str, Any]:

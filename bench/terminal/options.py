@@ -138,6 +138,13 @@ Workers = Annotated[
 DryRun = Annotated[
     bool, option("Only show what would be done and what it costs.", "--dry-run", "-n")
 ]
+Again = Annotated[
+    bool,
+    option(
+        "Repeat what the store has and compare it; replace what code that is gone has made.",
+        "--again",
+    ),
+]
 Strict = Annotated[
     bool, option("Exit with code 5 if a file of the store cannot be read.", "--strict")
 ]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.formats import Ranking, TextTable
     from fedbench.bench.results.report.page import Report
     from fedbench.bench.results.store.merge import Merged
+    from fedbench.bench.runs.compare import Reproduction
     from fedbench.bench.runs.figures import Figures
-    from fedbench.bench.runs.reproduce import Reproduction
     from fedbench.bench.runs.verify import Verification
 
 _DIFFERENCES, _WIDTH = 20, 60  # differences shown, and characters of each value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.evaluation.shrinkage import shrinkage
 from fedbench.bench.terminal.console import emit, note, takes_unicode, warn
+from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import count, text
 
@@ -26,7 +27,8 @@ _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon
 _COST = ("bytes_up", "bytes_down", "wall_seconds")
 _LISTED = (
     *("id", "method", "preset", "dataset", "partition", "alpha", "num_clients", "num_rounds"),
-    *("seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "finished_at"),
+    *("seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "code"),
+    "finished_at",
 )
 _PROVENANCE = (
     *("row_id", "finished_at", "wall_seconds", "package_version", "git_sha", "benchmark_version"),
@@ -63,6 +65,16 @@ def show_result(result: RunResult) -> None:
     stored = {"stored_in": result.paths["run"] or result.paths["store"]}
     names = ("at_chance", *_COST, *_PRIVACY, "run_id", "measured_from", "stored_in")
     show_record("", {**record["cost"], **record["privacy"], **record, **stored}, names)
+    if result.repeated is not None:
+        show_reproduction(result.repeated)
+
+
+def note_outdated(run_ids: Sequence[str], *, again: bool) -> None:
+    """Say which runs of the same settings other code made, and whether they were replaced."""
+    if run_ids:
+        runs, they = count(len(run_ids), "run"), "it" if len(run_ids) == 1 else "them"
+        what = f"{runs} of the same settings, of code that is not installed any more"
+        note(f"replaced {what}" if again else f"the store has {what}; --again replaces {they}")
 
 
 def warnings(row: Row) -> list[str]:
@@ -111,7 +123,7 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
 def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
     records = [
-        {"id": short, "at_chance": marks.at_chance, **dict(row)}
+        {"id": short, "at_chance": marks.at_chance, "code": row.code, **dict(row)}
         for row, short, marks in zip(listing.rows, listing.short_ids, listing.marks, strict=True)
     ]
     if not records:

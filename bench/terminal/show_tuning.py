@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.evaluation.metrics import main_metrics
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, FINDINGS
 from fedbench.bench.terminal.console import emit, note
+from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import count, duration, parameters, size, text
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
+    from fedbench.bench.results.store.replicas import Difference
     from fedbench.bench.terminal.groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.dashboard import Journal
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fedbench.bench.tuning.sweep import SweepResult
 
 _TRIALS = 20  # of more trials, only the best are listed
+_DIFFERENCES = 10  # of more differences, the first are listed
 _RUNS = 100  # of more runs of a sweep, only failed and diverged ones are listed
 _NEXT_GRID = "heterogeneity"  # suggested for a sweep after a study
 _COST = (
@@ -58,9 +61,21 @@ def show_study(result: StudyResult) -> None:
             "caution": result.cautions,
             "failed": failed if result.kept_errors else "",
             "against k-NN": result.correlation,
+            "repeated": _repeated(result.repeated),
             "file": result.config_file,
         },
     )
+
+
+def _repeated(differences: Sequence[Difference] | None) -> list[str]:
+    """Say that a repetition gave the same bits, or list where it did not; empty without one."""
+    if differences is None:
+        return []
+    if not differences:
+        return ["every bit of the stored trials is the same"]
+    more = len(differences) - _DIFFERENCES
+    shown = [str(each) for each in differences[:_DIFFERENCES]]
+    return [*shown, f"and {more} more; --json lists all" if more > 0 else ""]
 
 
 def show_stored_study(view: StudyView) -> None:
@@ -204,6 +219,8 @@ def show_sweep(result: SweepResult, *, ids: bool = False) -> None:
     _show_cells(result.cells, ids=ids)
     done = f"{result.done} done" + (f" ({result.diverged} diverged)" if result.diverged else "")
     emit(f"{head}, {done}, {result.failed} failed, {duration(result.seconds)}")
+    for each in result.repeated:
+        show_reproduction(each)
 
 
 def plan_record(result: SweepResult) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.statistics import pearson, spearman
 from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.store.replicas import Difference
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Settings, as_path
 from fedbench.bench.runs.execute import open_dataset
@@ -26,6 +28,7 @@ from fedbench.bench.runs.resolve import Resolved, resolve, user_keys
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.notebooks import Shown
+from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.cost import Cost, estimate_cost
@@ -43,6 +46,11 @@ from fedbench.bench.tuning.trials import WATCHED, Trials
 
 BATCH_SIZE = 4
 """Least number of trials per batch, and the number on CPUs, however many processors there are."""
+_RESULTS = (
+    *("status", "seeds", "params", "objective", "watched"),
+    *("seed_objectives", "bytes", "spread", "scores"),
+)
+"""Entries of a trial that a repetition gives again, to the last bit."""
 _LEAST_BATCHES = 4
 _ROUNDS = "federation.num_rounds"
 
@@ -69,6 +77,10 @@ class StudyResult(Shown):
             trial is run to its end.
         kept_errors: trials that failed and are not run again, since later ones were suggested
             after them.
+        repeated: values in which trials differ from their repetition, with `again`; empty = every
+            bit is the same, None = nothing was repeated.
+        outdated: studies that differ from this one only in code of packages that is not installed
+            any more, and whose values no stored run has; with `again` they are deleted.
         seconds: wall time of this call.
         estimate: cost of `to_run`, with `dry_run` only.
     """
@@ -87,6 +99,8 @@ class StudyResult(Shown):
     objective: str = DEFAULT
     fidelity: Mapping[str, Any] | None = None
     kept_errors: tuple[int, ...] = ()
+    repeated: tuple[Difference, ...] | None = None
+    outdated: tuple[str, ...] = ()
     seconds: float = 0.0
     estimate: Cost | None = None
 
@@ -126,6 +140,7 @@ def tune(
     search: Search,
     places: Places,
     cluster: Cluster,
+    again: bool = False,
     track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
@@ -144,6 +159,8 @@ def tune(
         search: the search.
         places: store, data and device.
         cluster: runs at a time, and their shares.
+        again: repeat the trials that the store has, and compare them; then delete the studies that
+            differ from this one only in code of packages which is not installed any more.
         track: viewers that get every round and row of the trials: `tensorboard`, `wandb`.
         on_progress: called with every event (`fedbench.bench.tuning.events`).
         dry_run: count and estimate only.
@@ -161,8 +178,9 @@ def tune(
     if search.batch_size is None:
         study = _with_stored_batch(study) or _with_batch_of(study, share, may_ask=not dry_run)
     brackets = [] if study.halving is None else study.halving.brackets(study.total)
+    stored, complete = study.trials()
+    repeated, outdated = None, study.outdated()
     if dry_run:
-        stored, complete = study.trials()
         to_run, file = study.missing(complete), None
         base = study.base.config
         runs = [base] * to_run * search.seeds_per_trial  # their seeds do not change the cost
@@ -174,8 +192,13 @@ def tune(
         keep = study.halving is not None
         cost = estimate_cost(runs, cluster, share, places, keep_cells=keep)
     else:
+        before = stored
         stored, to_run, file = _run(study, share, tracking, on_progress)
         cost = None
+        if again and before:
+            repeated = _repeated(study, before, share, on_progress)
+        for study_id in outdated if again else ():
+            store.drop_study(study_id)
     best = best_trial(stored)
     untrained = (store.study(study.study_id) or {}).get("untrained", ())
     return StudyResult(
@@ -198,6 +221,8 @@ def tune(
         config_file=file,
         correlation=_correlation(stored) if search.watch_labels else None,
         kept_errors=study.failed(stored)[1],
+        repeated=repeated,
+        outdated=outdated,
         fidelity=None if study.halving is None else study.halving.as_dict(),
         seconds=time.monotonic() - began,
         estimate=cost,
@@ -378,6 +403,26 @@ def _run(
         stored, _ = study.trials()
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)
+
+
+def _repeated(
+    study: StudyPlan,
+    before: Sequence[Mapping[str, Any]],
+    share: Share,
+    on_progress: OnProgress | None,
+) -> tuple[Difference, ...]:
+    """Run a study again in a temporary store; return in what the trials of before differ."""
+    with temporary_folder() as folder:
+        other = Store(folder)
+        trials, _, _ = _run(replace(study, store=other), share, Tracking((), other), on_progress)
+    now = {trial["number"]: trial for trial in trials}
+    return tuple(
+        Difference(f"trial {trial['number']} {name}", trial[name], again[name])
+        for trial in before
+        if (again := now.get(trial["number"])) is not None
+        for name in _RESULTS
+        if name in trial and name in again and trial[name] != again[name]
+    )
 
 
 def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,27 @@ class StudyPlan:
             **({} if objective == DEFAULT else {"objective": objective}),
             **({} if self.halving is None else {"fidelity": self.halving.as_dict()}),
         }
+
+    def outdated(self) -> tuple[str, ...]:
+        """Return the stored studies that differ from this one in the code of packages only.
+
+        Those whose values a stored run has are left out.
+        """
+        if not self.base.config.code:
+            return ()
+        mine = json.loads(canonical_json(self._identity()))
+        names = {*mine, "objective", "fidelity"} - {"code"}
+        alike = []
+        for study_id in self.store.studies():
+            meta = self.store.study(study_id) or {}
+            if (
+                study_id != self.study_id
+                and meta.get("code")
+                and all(meta.get(name) == mine.get(name) for name in names)
+            ):
+                alike.append(study_id)
+        used = {row.study_id for row in self.store.rows()} if alike else set()
+        return tuple(study_id for study_id in alike if study_id not in used)
 
     def description(self) -> dict[str, Any]:
         """Return the content of `study.json`, as far as it is known from the start."""

@@ -19,17 +19,19 @@ from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
+from fedbench.bench.runs.compare import Reproduction, compare, same_platform
 from fedbench.bench.runs.execute import Origin, open_dataset
+from fedbench.bench.runs.outdated import drop_outdated, outdated
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
 from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
 from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.notebooks import Shown
-from fedbench.bench.system.scratch import sweep_folders
+from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
 from fedbench.bench.tuning.best import AUTO, find_tuned
-from fedbench.bench.tuning.cluster import Cluster, estimate_device
+from fedbench.bench.tuning.cluster import Cluster, Share, estimate_device
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Cell, Grid, load_grid, plan, presets_for
@@ -58,6 +60,9 @@ class SweepResult(Shown):
             status `planned` means that it has not run. `measured_from` is the run whose training
             it has. `local_steps` counts the steps of a client in a round, over all clients; None
             for a cell that a real sweep did not have to run.
+        repeated: comparisons of stored cells with their repetitions, with `again`.
+        outdated: ids of runs of the same settings by code of packages that is not installed any
+            more; with `again` they are deleted.
         seconds: wall time.
         estimate: cost of `to_run`, with `dry_run` only.
     """
@@ -72,6 +77,8 @@ class SweepResult(Shown):
     to_run: int
     measured: int
     cells: tuple[Mapping[str, Any], ...] = field(repr=False)
+    repeated: tuple[Reproduction, ...] = field(default=(), repr=False)
+    outdated: tuple[str, ...] = ()
     seconds: float = 0.0
     estimate: Cost | None = None
 
@@ -93,7 +100,8 @@ class SweepResult(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the output of `fedbench sweep --json`."""
-        return asdict(self)
+        comparisons = [each.as_dict() for each in self.repeated]
+        return asdict(replace(self, repeated=())) | {"repeated": comparisons}
 
 
 @grouped
@@ -107,6 +115,7 @@ def sweep(
     retry_failed: bool = False,
     places: Places,
     cluster: Cluster,
+    again: bool = False,
     track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     dry_run: bool = False,
@@ -124,6 +133,9 @@ def sweep(
         tuned: `auto` = the latest finished study of each method on the same data set and preset;
             or ids of studies or files that `tune` wrote, each for its method.
         retry_failed: run cells again whose row has the status `error`.
+        again: do that; also repeat the other cells that the store has, and compare them; then
+            delete the runs that differ from a cell only in code of other packages which is not
+            installed any more.
         places: store, data and device.
         cluster: cells at a time, and their shares.
         track: viewers that get every round and every row: `tensorboard`, `wandb`.
@@ -153,9 +165,11 @@ def sweep(
     for cell in cells:
         named.setdefault(row_id(cell.config, datasets(cell.config).revision), cell)
     stored = {row.row_id: row for row in reversed(store.rows())}  # the first of replicas
-    settled = {"ok", "diverged"} if retry_failed else {"ok", "diverged", "error"}
+    settled = {"ok", "diverged"} if retry_failed or again else {"ok", "diverged", "error"}
     argv = command_line()
-    jobs = [
+
+    done_before = [i for i in named if i in stored and stored[i].status in settled]
+    all_jobs = [
         Job(
             name=identity,
             row_id=identity,
@@ -177,8 +191,9 @@ def sweep(
             lanes=cluster.lanes,
         )
         for identity, cell in named.items()
-        if identity not in stored or stored[identity].status not in settled
     ]
+    jobs = [job for job in all_jobs if job.row_id not in done_before]
+    repeats = [job for job in all_jobs if again and job.row_id in done_before]
     to_run = {job.row_id for job in jobs}
     steps = {
         identity: local_steps(cell.config, partition_of(datasets(cell.config), cell.config))
@@ -193,6 +208,7 @@ def sweep(
     cost = None
     if dry_run:
         configs = [without_training(j.config) if measured[j.row_id] else j.config for j in jobs]
+        configs += [job.config for job in repeats]
         cost = estimate_cost(configs, cluster, share, places)
     if cluster.checkpoints is not None and not dry_run:
         _forget_moved(Store(cluster.checkpoints), named.keys() - {job.row_id for job in jobs})
@@ -214,6 +230,10 @@ def sweep(
         sweep_folders(short_folder())  # left by killed commands
         refresh_quietly(store)
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
+    repeated: tuple[Reproduction, ...] = ()
+    if repeats and not dry_run:
+        repeated = _repeated(repeats, store, cluster, share, places, on_progress)
+    current = [rows[i] for i in named if i in rows]
     ran = {job.row_id for job in jobs}
     statuses = [outcome.status for outcome in source.outcomes]
     old_failures = sum(rows[i].status == "error" for i in named if i not in ran)
@@ -225,15 +245,44 @@ def sweep(
         done=len(statuses) - statuses.count("error"),
         diverged=sum(1 for o in source.outcomes if o.row and o.row.status == "diverged"),
         failed=statuses.count("error") + old_failures,
-        to_run=len(jobs),
+        to_run=len(jobs) + len(repeats),
         measured=sum(i is not None for i in measured.values()),
         cells=tuple(
             _record(i, cell, rows.get(i), i in ran, measured.get(i), steps.get(i))
             for i, cell in named.items()
         ),
+        repeated=repeated,
+        outdated=(drop_outdated if again and not dry_run else outdated)(store, current),
         seconds=time.monotonic() - began,
         estimate=cost,
     )
+
+
+def _repeated(
+    jobs: Sequence[Job],
+    store: Store,
+    cluster: Cluster,
+    share: Share,
+    places: Places,
+    on_progress: OnProgress | None,
+) -> tuple[Reproduction, ...]:
+    """Run stored cells again in a temporary store, and compare each with its row."""
+    with temporary_folder() as folder:
+        other = Store(folder)
+        source = _Rows([replace(job, store=other.root) for job in jobs], other, already=0)
+        run_jobs(
+            source,
+            cluster,
+            share,
+            root=cluster.checkpoints or other.root,
+            on_progress=on_progress,
+            tracking=Tracking((), other),
+        )
+        rows = {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
+        return tuple(
+            compare(store, same_platform(store, store.find(i), row), other, row, places.cache)
+            for i, row in rows.items()
+        )
 
 
 Datasets = Callable[[RunConfig], Dataset]

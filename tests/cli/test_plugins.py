@@ -120,6 +120,7 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
     first, again = run(scaled.format(scale=1)), run(scaled.format(scale=1) + "    # why\n")
     assert again.json["run_id"] == first.json["run_id"]
     other = run(scaled.format(scale=2))
+    assert (first.json["outdated"], other.json["outdated"]) == ([], [first.json["run_id"]])
     assert other.json["run_id"] != first.json["run_id"]
     store = ("--store", str(tmp_path / "store"), "--json")
     shown = shell("show", other.json["run_id"], *store, env=env).json
@@ -129,3 +130,8 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
     assert "edited" in repeated.json["reason"]
     row = Store(tmp_path / "store").find(other.json["run_id"])
     assert json.loads(row.env_json or "{}")["broken-pack"] == "1.0"
+    repeated = shell("run", "edited", *words, "--again", env=env)
+    assert (repeated.code, repeated.json["repeated"]["verdict"]) == (0, "same bits")
+    assert repeated.json["outdated"] == [first.json["run_id"]]  # its code is not there any more
+    assert [row.row_id for row in Store(tmp_path / "store").rows()] == [other.json["run_id"]]
+    assert not (tmp_path / "store" / "cells" / first.json["run_id"]).exists()

@@ -204,6 +204,11 @@ class Row(Record):
         return asked and moved is not None and moved < UNMOVED
 
     @property
+    def code(self) -> dict[str, str]:
+        """Hash of the source of whatever other packages brought to the run, by its name."""
+        return dict(json.loads(self.config_json).get("code", {}))
+
+    @property
     def config(self) -> RunConfig:
         """The configuration of the run.
 

@@ -23,6 +23,7 @@ import logging
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -52,6 +53,7 @@ from fedbench.bench.system.files import (
     file_lock,
     read_limited,
     sweep_temporary,
+    write_error,
 )
 
 if TYPE_CHECKING:
@@ -120,6 +122,20 @@ class Store:
             StoreError: when the store cannot be written.
         """
         self._write(self._row_path(replica_key(row)), encode([row], Row))
+
+    def drop(self, row_id: str) -> None:
+        """Delete a run: its row, its replicas, and their curves and checkpoints.
+
+        Raises:
+            StoreError: when the store cannot be written.
+        """
+        self.check_writable()
+        for path in self._paths_of(row_id):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as cause:
+                raise write_error(path, cause) from cause
+            shutil.rmtree(self.cell_dir(path.stem), ignore_errors=True)
 
     def rows(self) -> list[Row]:
         """All readable rows, sorted by task, method and seed; see `problems` for the others.
@@ -288,6 +304,20 @@ class Store:
                 f"{str(path)!r} is torn or altered: {cause}; delete it, the same `fedbench tune`"
                 " command writes it again from the study's trials"
             ) from cause
+
+    def drop_study(self, study_id: str) -> None:
+        """Delete a study with its trials.
+
+        Raises:
+            StoreError: when the store cannot be written.
+        """
+        self.check_writable()
+        for folder in (self._study_dir(study_id), self.cell_dir(study_id)):
+            try:
+                if folder.exists():
+                    shutil.rmtree(folder)
+            except OSError as cause:
+                raise write_error(folder, cause) from cause
 
     def studies(self) -> list[str]:
         """Ids of all studies, sorted."""

@@ -17,7 +17,8 @@ from fedbench.bench.board.verify import BundleVerification, chosen, verify_bundl
 from fedbench.bench.results.store.merge import merge
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.reproduce import Reproduction, reproduce
+from fedbench.bench.runs.compare import Reproduction
+from fedbench.bench.runs.reproduce import reproduce
 from fedbench.bench.runs.run import run
 from fedbench.bench.runs.verify import verify
 from fedbench.bench.system.checksums import json_with_checksum, parse_json

@@ -9,8 +9,8 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.runs.compare import _reason, judge
 from fedbench.bench.runs.execute import Origin, facts
-from fedbench.bench.runs.reproduce import _reason, judge
 from fedbench.bench.runs.spread import Spread, spreads
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -100,6 +100,35 @@ def test_a_second_call_runs_nothing_and_more_trials_extend(
     assert table(more) == table(small(tmp_path / "b", trials=9))
 
 
+def test_again_compares_the_stored_trials_with_their_repetition(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    in_one_process(fake=scored(by_lr))
+    first = small(tmp_path, trials=5, again=True)
+    assert first.repeated is None  # the store had none
+    same = in_one_process(fake=scored(by_lr))
+    again = small(tmp_path, trials=6, again=True)
+    assert (again.repeated, again.to_run, len(same.ran)) == ((), 1, 7)
+    in_one_process(fake=scored(lambda job: by_lr(job) * (1 + 1e-9)))
+    other = small(tmp_path, trials=6, again=True)
+    assert {each.name for each in other.repeated} >= {"trial 0 objective", "trial 5 objective"}
+    assert table(small(tmp_path, trials=6)) == table(again)
+
+
+def test_again_deletes_a_study_of_code_that_is_gone(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = {"simclr": "old"}
+    monkeypatch.setattr("fedbench.bench.runs.fields.foreign_code", lambda *_: dict(hashes))
+    in_one_process(fake=scored(by_lr))
+    old, seeded = small(tmp_path, trials=4), small(tmp_path, trials=4, seed=1)
+    hashes["simclr"] = "new"
+    new = small(tmp_path, trials=4)
+    assert new.outdated == (old.study_id,)
+    assert small(tmp_path, trials=4, again=True).outdated == (old.study_id,)
+    assert Store(tmp_path).studies() == sorted({new.study_id, seeded.study_id})
+
+
 def test_what_makes_another_study(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(fake=scored(by_lr))
     settings: list[dict[str, Any]] = [

@@ -71,6 +71,50 @@ def counts(result: Any) -> tuple[int, ...]:
     return result.planned, result.skipped, result.done, result.diverged, result.failed
 
 
+def test_again_repeats_what_is_stored_and_runs_the_rest(
+    tmp_path: Path, in_one_process: Use
+) -> None:
+    executor = in_one_process(width=1)
+    small(tmp_path, methods=["simclr"])
+    before, ran = rows(tmp_path), len(executor.ran)
+    again = small(tmp_path, again=True)
+    assert counts(again) == (4, 2, 2, 0, 0)
+    assert [(each.row_id, each.verdict) for each in again.repeated] == [
+        (cell["row_id"], "same bits") for cell in again.cells if cell["stored_before"]
+    ]
+    assert len(executor.ran) == ran + 4
+    assert all(row in rows(tmp_path) for row in before)
+    planned = small(tmp_path, again=True, dry_run=True)
+    assert (planned.to_run, planned.skipped, planned.repeated) == (4, 4, ())
+
+
+def test_again_deletes_rows_of_code_that_is_gone_and_no_others(
+    tmp_path: Path, in_one_process: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method's class is said to be of another package, whose code changes."""
+    hashes = {"simclr": "old"}
+
+    def code(spec: str, *_: Any) -> dict[str, str]:
+        return {name: value for name, value in hashes.items() if name == spec}
+
+    monkeypatch.setattr("fedbench.bench.runs.fields.foreign_code", code)
+    in_one_process(width=1)
+    small(tmp_path)
+    store = Store(tmp_path)
+    old = [row.row_id for row in store.rows() if row.code]
+    hashes["simclr"] = "new"
+    first = small(tmp_path)
+    assert ([*first.outdated], len(store.rows())) == (sorted(old), 6)
+    shared = tmp_path / "submissions" / "one.json"
+    shared.parent.mkdir()
+    shared.write_text(json_with_checksum({"rows": [old[0]]}))
+    again = small(tmp_path, methods=["simclr"], again=True)
+    assert again.outdated == (old[1],)  # others have the first one
+    kept = {row.row_id: row.code for row in store.rows()}
+    assert len(kept) == 5
+    assert old[0] in kept
+
+
 def test_every_cell_runs_once_whatever_the_order(tmp_path: Path, in_one_process: Use) -> None:
     in_one_process(width=1)
     first = small(tmp_path / "a")

@@ -18,7 +18,7 @@ from fedbench.bench.results.store.replicas import (
 )
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.reproduce import _round_differences
+from fedbench.bench.runs.compare import _round_differences
 from fedbench.bench.system.errors import StoreError
 from tests.bench.results.conftest import rows_in
 
