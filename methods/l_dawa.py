@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.bench.method import AddOn, Needs, register
+from fedbench.bench.method import AddOn, Needs, RunConfig, register
 
 _STATISTICS = ("running_mean", "running_var")
 
@@ -40,6 +40,17 @@ class LDAWA(AddOn):
         "plain", description="what happens to the running statistics of batch norm"
     )
     floor: float = Field(-1.0, ge=-1, le=1, description="smallest factor; -1 in the source")
+
+    def without_effect(self, config: RunConfig) -> str:
+        """Say so if all rounds are those of the warm-up."""
+        rounds = config.federation.num_rounds
+        if rounds > self.warmup_rounds:
+            return super().without_effect(config)
+        return (
+            f"l-dawa: its first {self.warmup_rounds} rounds average plainly"
+            f" (method.l-dawa.warmup_rounds), and the run has {rounds}; the result is that of the"
+            " method without it"
+        )
 
     def needs(self) -> Needs:
         """Ask for the factors of `weigh`."""

@@ -326,6 +326,13 @@ class Method(Strict, ABC):
         """
         return {}
 
+    def without_effect(self, config: RunConfig) -> str:
+        """Return why the method is the same as another under a configuration; empty if it is not.
+
+        `fedbench run` and `sweep` say it before they begin. Empty, the default.
+        """
+        return ""
+
     def encode(self, net: Net, images: Tensor) -> Tensor:
         """Return features (B, D) for k-NN and the linear probe.
 
@@ -472,6 +479,10 @@ class AddOn(Method):
     def chance(self, config: RunConfig) -> Mapping[str, float | str]:
         """Return the base's values; an add-on with terms of its own calls `with_terms`."""
         return self.base.chance(config)
+
+    def without_effect(self, config: RunConfig) -> str:
+        """Return what the base says; an add-on that may do nothing says why first."""
+        return self.base.without_effect(config)
 
     def with_terms(self, config: RunConfig, **terms: float | str) -> Mapping[str, float | str]:
         """Return the base's values with the add-on's terms taken out of the total, and theirs."""

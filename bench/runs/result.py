@@ -157,6 +157,7 @@ class RunPlan:
         workers: processes that would train clients.
         device: device of the server.
         local_steps: of a client in a round, over all clients.
+        without_effect: a line for each setting that changes nothing.
         estimate: cost, from measured parts of the run.
         config: the configuration.
         store: the store's folder.
@@ -169,6 +170,7 @@ class RunPlan:
     workers: int
     device: str
     local_steps: LocalSteps
+    without_effect: tuple[str, ...]
     estimate: Estimate
     config: RunConfig = field(repr=False)
     store: Path
@@ -186,6 +188,7 @@ class RunPlan:
             "workers": self.workers,
             "device": self.device,
             "local_steps": self.local_steps.as_dict(),
+            "without_effect": list(self.without_effect),
             "estimate": asdict(self.estimate),
             "paths": {"store": str(self.store)},
         }

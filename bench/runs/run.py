@@ -45,7 +45,7 @@ from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.history import History, RoundRecord
 from fedbench.bench.training.personal import PersonalStore
-from fedbench.bench.training.steps import local_steps, partition_of
+from fedbench.bench.training.steps import local_steps, partition_of, without_effect
 from fedbench.bench.training.trainer import OnClient
 
 _log = logging.getLogger(__name__)
@@ -218,8 +218,9 @@ def _check_steps(config: RunConfig, dataset: Dataset) -> None:
     """Refuse a run in which nobody trains, and warn of clients that never do."""
     steps = local_steps(config, partition_of(dataset, config))
     steps.check()
-    if steps.idle:
-        _log.warning("%s", steps.idle)
+    for line in (steps.idle, *without_effect(config, dataset)):
+        if line:
+            _log.warning("%s", line)
 
 
 @grouped
@@ -260,6 +261,7 @@ def plan_run(
         workers=len(devices),
         device=devices[0],
         local_steps=steps,
+        without_effect=without_effect(config, dataset),
         estimate=Estimator(places.cache, places.device, workers)(estimated),
         config=config,
         store=store.root,

@@ -65,8 +65,14 @@ def run_command(command: Callable[[], Any], *, debug: bool = False, continues: b
         if limit is not None:
             _show(f"error: {limit}", debug)
             return limit.exit_code
-        message = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = "" if debug else "; --debug shows the traceback"
+        if "fedbench.bench.method.registry" in sys.modules:  # else no plugin has run
+            from fedbench.bench.method.blame import error_of_plugin
+
+            if (foreign := error_of_plugin(error)) is not None:
+                _show(f"error: {foreign}{remedy}", debug)
+                return foreign.exit_code
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         _show(f"error: {message}\nthis is a bug{remedy}", debug)
         return BUG
     finally:

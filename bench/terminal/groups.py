@@ -18,7 +18,7 @@ from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import options as opt
-from fedbench.bench.terminal.console import emit_json
+from fedbench.bench.terminal.console import emit_json, warn
 from fedbench.bench.terminal.options import count, option, place, processes
 from fedbench.bench.tuning.search import Search as OfStudy
 
@@ -128,6 +128,13 @@ class Settings(Sources):
         int | None,
         _config("Seed of all random draws; for tune, of the search and of each trial's first run."),
     ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return keyword arguments for a function of `fedbench`."""
+        values = super().values()
+        if self.seed is not None and "seed" in values["set"]:
+            warn(f"--set seed={values['set']['seed']} has no effect beside --seed {self.seed}")
+        return values
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def show_plan(plan: RunPlan) -> None:
             f" {plan.config.cohort_size} clients each",
             "local_epochs": plan.config.client.local_epochs,
             "local_steps": [text("steps", record["local_steps"]), plan.local_steps.idle],
+            "without effect": record["without_effect"],
             **{name: record[name] for name in ("device", "status", "run_id", "measured_from")},
             **record["estimate"],
             "store": plan.store,

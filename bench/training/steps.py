@@ -110,6 +110,38 @@ def local_steps(config: RunConfig, partition: Partition) -> LocalSteps:
     )
 
 
+def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
+    """Return a line for each setting that changes nothing in a run, or leaves nothing to train.
+
+    Args:
+        config: the configuration.
+        dataset: its data set.
+    """
+    method = registry.create(config.spec, config.method)
+    rounds, epochs, batch = (
+        config.federation.num_rounds,
+        config.client.local_epochs,
+        config.client.batch_size,
+    )
+    if not (rounds and epochs):
+        name = "client.local_epochs" if rounds else "federation.num_rounds"
+        return (f"{name}=0: nothing is trained, and every metric is of the encoder at random init",)
+    lines = [method.without_effect(config)]
+    largest = int(_images(config, method, partition_of(dataset, config)).max())
+    if batch > largest and config.client.keep_last_batch:
+        lines.append(
+            f"client.batch_size={batch}: no client has more than {largest} images; each trains on"
+            " one batch of them all"
+        )
+    alpha, in_class = config.data.alpha_read, int(np.bincount(dataset.train_labels).max())
+    if alpha is not None and alpha > in_class**2:
+        lines.append(
+            f"data.alpha={alpha:g}: clients' shares of a class differ from even ones by less"
+            " than an image, as with any larger value"
+        )
+    return tuple(filter(None, lines))
+
+
 def steps_per_epoch(config: RunConfig, partition: Partition) -> npt.NDArray[np.int64]:
     """Return the local steps of each client in an epoch over its images, (K,); see `LocalSteps`."""
     method = registry.create(config.spec, config.method)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.system.errors import (
     FedbenchError,
     PluginWarning,
@@ -250,9 +251,8 @@ def _serve(
         except FedbenchError as err:
             answer = ("error", *described(err), traceback.format_exc())
         except Exception as err:
-            message = (
-                f"client {task.client_id}, round {task.round_index}: {type(err).__name__}: {err}"
-            )
+            text = str(error_of_plugin(err) or f"{type(err).__name__}: {err}")
+            message = f"client {task.client_id}, round {task.round_index}: {text}"
             answer = ("error", *described(FedbenchError(message)), traceback.format_exc())
         try:
             pipe.send(answer)

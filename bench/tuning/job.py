@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from fedbench.bench.config import RunConfig, config_id
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import reopen
+from fedbench.bench.method.blame import error_of_plugin
 from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -366,6 +367,7 @@ def is_gpu_fault(err: BaseException) -> bool:
 
 def one_line(err: BaseException) -> str:
     """Return the message of an error in one line, with its type unless it is ours."""
+    err = error_of_plugin(err) or err
     text = " ".join(str(err).split())
     return text if isinstance(err, FedbenchError) else f"{type(err).__name__}: {text}".rstrip(": ")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
-from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
+from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
 from fedbench.bench.tuning.best import AUTO, find_tuned
 from fedbench.bench.tuning.cluster import Cluster, Share, estimate_device
 from fedbench.bench.tuning.cost import Cost, estimate_cost
@@ -201,6 +201,10 @@ def sweep(
         if dry_run or identity in to_run
     }
     _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs], warn=not dry_run)
+    configs = [named[identity].config for identity in steps]
+    lines = [line for config in configs for line in without_effect(config, datasets(config))]
+    for line, times in Counter(lines).items():
+        _log.warning("in %d of %d cells, %s", times, len(configs), line)
     jobs = _with_earlier(jobs, stored.values())
     kind = estimate_device(share)
     measured = {job.row_id: _measured_from(store, job, stored, kind) for job in jobs}

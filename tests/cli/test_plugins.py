@@ -135,3 +135,20 @@ def test_a_run_knows_the_code_of_its_method(shell: Call, tmp_path: Path) -> None
     assert repeated.json["outdated"] == [first.json["run_id"]]  # its code is not there any more
     assert [row.row_id for row in Store(tmp_path / "store").rows()] == [other.json["run_id"]]
     assert not (tmp_path / "store" / "cells" / first.json["run_id"]).exists()
+
+
+def test_an_error_in_a_hook_is_the_plugins_and_has_its_place(shell: Call, tmp_path: Path) -> None:
+    hook = "    def loss(self, *given):\n        return None * 2\n"
+    short = "    def loss(self, net):\n        pass\n"
+    env = install(
+        tmp_path / "site",
+        wrong=METHOD.format(name="wrong", cls="Wrong") + hook,
+        short=METHOD.format(name="short", cls="Short") + short,
+    )
+    words = ("--set", "data.train_subset=100", "--workers", "1", "--store", tmp_path / "store")
+    for name, place in (("wrong", "pack_wrong.py:9 in loss"), ("short", "pack_short.py:8 in loss")):
+        answer = shell("run", name, *words, env=env)
+        assert answer.code == PluginError.exit_code
+        assert place in answer.err
+        assert "TypeError" in answer.err
+        assert "this is a bug" not in answer.err

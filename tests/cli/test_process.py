@@ -131,7 +131,7 @@ def test_full_disk_behind_stdout_is_exit_code_5() -> None:
 def test_terminated_run_says_so_and_continues(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fedbench", "run", "supervised", "--store", str(tmp_path)]
     words += ["--set", "federation.num_rounds=1000", "--set", "data.train_subset=200"]
-    words += ["--set", "client.batch_size=64", "--workers", "1", "--device", "cpu"]
+    words += ["--set", "client.batch_size=32", "--workers", "1", "--device", "cpu"]
     first_rounds: list[int] = []
     for _ in range(2):
         with subprocess.Popen(

@@ -21,7 +21,7 @@ from fedbench.bench.system.seeding import generator
 from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training import steps as module
 from fedbench.bench.training.client import ClientRunner, Task
-from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of
+from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
 from fedbench.bench.tuning.grid import Cell, grid_names, load_grid, plan
 from tests.specs import extended
 
@@ -134,6 +134,36 @@ def test_a_partition_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     planned("supervised", "cross-silo", data__alpha=1.0)
     planned("supervised", "cross-silo", data__num_clients=20)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "named"),
+    [
+        ("simclr+l-dawa", {"federation__num_rounds": 4}, []),
+        ("simclr+l-dawa", {"federation__num_rounds": 3}, ["l-dawa"]),
+        ("simclr+l-dawa+uv", {"federation__num_rounds": 3}, ["l-dawa"]),
+        ("simclr", {"federation__num_rounds": 0}, ["federation.num_rounds"]),
+        ("simclr", {"client__local_epochs": 0}, ["client.local_epochs"]),
+        # 200 digits, 4 clients: 50 each
+        ("simclr", {"client__batch_size": 50, "client__keep_last_batch": True}, []),
+        (
+            "simclr",
+            {"client__batch_size": 51, "client__keep_last_batch": True},
+            ["client.batch_size"],
+        ),
+        # 20 images of a class: beyond 400 times that no share moves by an image
+        ("simclr", {"data__partition": "dirichlet", "data__alpha": 100.0}, []),
+        ("simclr", {"data__partition": "dirichlet", "data__alpha": 1e9}, ["data.alpha"]),
+        ("simclr", {"data__alpha": 1e9}, []),  # iid does not read it
+    ],
+)
+def test_settings_that_do_nothing_are_named(
+    spec: str, given: dict[str, Any], named: list[str]
+) -> None:
+    small = {"data__partition": "iid", "client__batch_size": 10, "federation__num_rounds": 4}
+    config = tiny_config(spec, **{"data__num_clients": 4, **small, **given})
+    lines = without_effect(config, labelled("digits", 200))
+    assert [line.partition(":")[0].partition("=")[0] for line in lines] == named
 
 
 def trains_nobody(cells: list[Cell]) -> list[str]:
