@@ -43,8 +43,8 @@ def show_plan(plan: RunPlan) -> None:
     show_record(
         f"{plan.config.spec} · preset {plan.preset} · seed {plan.config.seed}",
         {
-            "data": f"{data.name}, {data.num_clients} clients, {data.partition},"
-            f" alpha {data.alpha:g}",
+            "data": f"{data.name}, {data.num_clients} clients, {data.partition}"
+            + ("" if data.alpha_read is None else f", alpha {data.alpha:g}"),
             "rounds": f"{count(plan.config.federation.num_rounds, 'round', comma=False)} with"
             f" {plan.config.cohort_size} clients each",
             "local_epochs": plan.config.client.local_epochs,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import RunConfig, row_id, training_id
+from fedbench.bench.config.partitioners import fields_not_read
 from fedbench.bench.data.datasets import Contents, Dataset
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.results.store.row import FINAL_METRICS, Row
@@ -412,8 +413,14 @@ class _Rows:
         self.outcomes.append(replace(outcome, row=row, history=None))
 
 
+def _axes(cell: Cell) -> dict[str, Any]:
+    """Return the values of a cell's axes, without those that its partition does not read."""
+    unread = {f"data.{name}" for name in fields_not_read(cell.config.data.partition)}
+    return {key: value for key, value in cell.axes.items() if key not in unread}
+
+
 def _label(cell: Cell) -> str:
-    shown = {**cell.axes}
+    shown = _axes(cell)
     if "data.name" in shown:
         shown["data.name"] = cell.config.data.public_name
     axes = [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items()]
@@ -466,7 +473,7 @@ def _record(
         "row_id": identity,
         "method": cell.config.spec,
         "seed": cell.config.seed,
-        "axes": dict(cell.axes),
+        "axes": _axes(cell),
         "scaled": [scaled.text for scaled in cell.scaled],
         "local_steps": None if steps is None else steps.as_dict(),
         "status": row.status if row is not None else "planned",

@@ -62,10 +62,10 @@ COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class CellComparison:
-    """All methods over the cells along one axis, or over all cells.
+    """All methods over the cells along one axis, or over all cells of a data set.
 
     Attributes:
-        axis: the column that varies, or None: all cells.
+        axis: the column that varies, or None: all cells of the data set.
         metric: what was compared.
         title: settings that the cells share, as far as they tell them from others.
         values: of the axis; for all cells their titles.
@@ -123,7 +123,7 @@ def cliques(ranks: Sequence[float], difference: float) -> tuple[tuple[int, int],
 
 
 def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison, ...]:
-    """Compare methods along each axis on which groups differ, and over all groups.
+    """Compare methods along each axis on which groups differ, and over all groups of each data set.
 
     Nothing is compared where no entry has results in two of the groups.
     """
@@ -132,9 +132,15 @@ def compare_cells(groups: Sequence[Group], metric: str) -> tuple[CellComparison,
         for axis, followers in AXES.items()
         for family in _all_families(_one_of_each(groups), axis, followers)
     ]
-    one_axis = len(comparisons) == 1 and len(comparisons[0].values) == len(groups)
-    if len(groups) > 1 and not one_axis:
-        comparisons.append(_compare([group.title for group in groups], groups, metric, None))
+    of_data: dict[str, list[Group]] = {}
+    for group in groups:
+        of_data.setdefault(str(group.keys["dataset"]), []).append(group)
+    for cells in of_data.values():
+        ids = {group.class_id for group in cells}
+        axes = [c for c in comparisons if ids.issuperset(c.class_ids)]
+        one_axis = len(axes) == 1 and len(axes[0].values) == len(cells)
+        if len(cells) > 1 and not one_axis:
+            comparisons.append(_compare([group.title for group in cells], cells, metric, None))
     return tuple(c for c in comparisons if any(c.num_cells(e) > 1 for e in c.entries))
 
 
@@ -279,8 +285,8 @@ def _order(entry: Mapping[str, Any]) -> tuple[bool, float, float, str, str]:
 
 def _shared_title(cells: Sequence[Group], axis: str | None) -> str:
     """Return the parts of the titles that all cells have, without those of the axis."""
-    if axis is None:
-        return "all cells"
     parts = [cell.title.split(" · ") for cell in cells]
+    if axis is None:
+        return f"all cells · {parts[0][0]}"
     shared = [p for p in parts[0] if all(p in other for other in parts[1:])]
     return " · ".join([f"over {axis}", *shared])

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.store.row import UNMOVED, Row
 from fedbench.bench.results.store.settings import (
     CLIENTS,
     COLUMN_OF,
     evaluation_of,
     measured_by,
+    settings_of,
     task_of,
 )
+from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.system.identity import canonical_json, content_id
 
 if TYPE_CHECKING:
@@ -188,8 +195,34 @@ def order(keys: Mapping[str, Any]) -> list[tuple[bool, str, Any]]:
     return [part(value) for value in keys.values()]
 
 
+def unlike_preset(rows: pd.DataFrame, keys: Mapping[str, Any]) -> set[str]:
+    """Return the keys of a class whose values its runs' presets do not give.
+
+    Of a preset that is not installed, or that this version does not take, nothing is known.
+
+    Args:
+        rows: of the class.
+        keys: of the class.
+    """
+    fields = {column: name for name, column in COLUMN_OF.items()}
+    unlike: set[str] = set()
+    once = rows.drop_duplicates("preset")
+    for name, method, config in zip(once.preset, once.method, once.config_json, strict=True):
+        with suppress(UnknownNameError, ValidationError):
+            given = settings_of(config) | {"data.name": keys["dataset"]}
+            preset = read_preset(name).settings(method, given)
+            unlike |= {
+                key
+                for key, value in keys.items()
+                if (field := fields.get(key, key)) in preset and preset[field] != value
+            }
+    return unlike
+
+
 def titles(
-    classes: Mapping[str, Mapping[str, Any]], presets: Mapping[str, Collection[str]]
+    classes: Mapping[str, Mapping[str, Any]],
+    presets: Mapping[str, Collection[str]],
+    unlike: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return titles of classes: data, presets, alpha, and the settings in which classes differ.
 
@@ -199,6 +232,7 @@ def titles(
     Args:
         classes: the keys of each class, by its id.
         presets: the presets that the runs of each class started from.
+        unlike: the keys of each class that its title names in any case.
 
     >>> titles({"a": {"dataset": "hub:cifar10", "alpha": 0.1, "num_clients": 8}}, {"a": ["demo"]})
     {'a': 'cifar10 (hub) · preset demo · alpha 0.1'}
@@ -215,12 +249,13 @@ def titles(
 
     def title(class_id: str, settings: Collection[str]) -> str:
         keys = classes[class_id]
-        alpha = keys.get("alpha")
+        alpha, changed = keys.get("alpha"), unlike.get(class_id, ())
+        named = {name for name in (*settings, *changed) if name in keys} - _ALWAYS
         parts = [
-            *_data_parts(keys, everything=subsets),
+            *_data_parts(keys, everything=subsets or "data.train_subset" in changed),
             f"preset {', '.join(sorted(presets[class_id]))}",
             f"{keys.get('partition')} partition" if alpha is None else f"alpha {as_text(alpha)}",
-            *(_in_words(name, keys[name]) for name in settings if name in keys),
+            *(_in_words(name, keys[name]) for name in keys if name in named),
         ]
         return " · ".join(dict.fromkeys(parts))
 

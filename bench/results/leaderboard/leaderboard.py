@@ -17,6 +17,7 @@ from fedbench.bench.results.leaderboard.comparability import (
     classes,
     order,
     titles,
+    unlike_preset,
     unscaled_keys,
 )
 from fedbench.bench.results.leaderboard.curves import Curve
@@ -108,8 +109,9 @@ def leaderboard(
         return Leaderboard(metric, (), reach)
     ids, keys = classes(rows, metric)
     rows = rows.assign(class_id=ids)
-    of_class = dict(iter(rows[["class_id", "preset", "scaled_json"]].groupby("class_id")))
-    title_of = titles(keys, {i: of_class[i].preset.unique().tolist() for i in keys})
+    of_class = dict(iter(rows.groupby("class_id")))
+    presets = {i: of_class[i].preset.unique().tolist() for i in keys}
+    title_of = titles(keys, presets, {i: unlike_preset(of_class[i], keys[i]) for i in keys})
     found, usual = labelled(
         entries(
             rows,

@@ -29,7 +29,7 @@ def build_row(config: RunConfig | None = None, **fields: Any) -> Row:
         "config_id": config_id(config, revision),
         "benchmark_version": "1",
         "status": "ok",
-        "preset": "demo",
+        "preset": "mine",
         "dataset": config.data.name,
         "dataset_revision": revision,
         "partition": config.data.partition,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.config.presets import Preset
 from fedbench.bench.config.yaml_files import parse_yaml
 from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import RoundPlan, registry
 from fedbench.bench.runs.fields import flat_config, known_keys
 from fedbench.bench.runs.presets import (
-    Preset,
     check_preset,
     load_preset,
     preset_names,

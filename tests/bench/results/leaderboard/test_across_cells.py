@@ -296,3 +296,30 @@ def test_rounds_and_bytes_to_an_accuracy(make_row: MakeRow, store: Store) -> Non
     Path(store.cell_dir(row.row_id) / "curve.parquet").write_bytes(b"torn")
     _, problems = load_curves(store, store.rows())
     assert "curve.parquet" in problems[0]
+
+
+def test_all_cells_are_those_of_one_data_set(make_row: MakeRow) -> None:
+    """Two data sets with two alphas and two cohorts each: no column has values of both."""
+    rows = [
+        make_row(
+            RunConfig(
+                spec=spec,
+                data=DataConfig(name=name, alpha=alpha),
+                federation=FederationConfig(participation=share),
+            ),
+            dataset_revision=name,
+            linear_acc=0.5 * alpha + 0.1 * share,
+        )
+        for spec in ("a", "b")
+        for name in ("cifar10", "digits")
+        for alpha in (0.1, 1.0)
+        for share in (0.5, 1.0)
+    ]
+    board = rank(rows)
+    data = {group.class_id: group.keys["dataset"] for group in board.groups}
+    whole = [comparison for comparison in board.across() if comparison.axis is None]
+    assert [{data[i] for i in comparison.class_ids} for comparison in whole] == [
+        {"cifar10"},
+        {"digits"},
+    ]
+    assert [len(comparison.class_ids) for comparison in whole] == [4, 4]

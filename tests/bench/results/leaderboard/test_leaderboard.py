@@ -16,6 +16,8 @@ from fedbench.bench.config import (
     RunConfig,
     ServerConfig,
 )
+from fedbench.bench.config.dotted import unflatten
+from fedbench.bench.config.presets import read_preset
 from fedbench.bench.results.leaderboard.formats import plain_cells, tables
 from fedbench.bench.results.report.series import sweeps
 from fedbench.bench.results.store.row import Row
@@ -54,8 +56,8 @@ def only(lines: tuple[Any, ...], method: str) -> Any:
 def test_ranks_within_each_alpha(rows: list[Row]) -> None:
     board = rank(rows)
     assert [group.title for group in board.groups] == [
-        "digits · preset demo · alpha 0.1",
-        "digits · preset demo · alpha 1",
+        "digits · preset mine · alpha 0.1",
+        "digits · preset mine · alpha 1",
     ]
     for group in board.groups:
         ranked = [(entry.rank, entry.method) for entry in group.entries]
@@ -161,16 +163,28 @@ def test_titles_are_words(make_row: MakeRow) -> None:
     part = DataConfig(name="hub:some/folder/cifar10", train_subset=10_000)
     iid = DataConfig(partition="iid")
     made = [
-        make_row(RunConfig(data=part), preset="laptop", dataset_revision="a" * 16),
+        make_row(RunConfig(data=part), preset="other", dataset_revision="a" * 16),
         make_row(RunConfig(data=iid), alpha=None, dataset_revision="b" * 16),
     ]
     assert [group.title for group in rank(made).groups] == [
-        "digits · all images · preset demo · iid partition",
-        "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1 · dirichlet-balanced partition",
+        "digits · all images · preset mine · iid partition",
+        "cifar10 (hub) · 10,000 images · preset other · alpha 0.1 · dirichlet-balanced partition",
     ]
     assert [group.title for group in rank(made[:1]).groups] == [
-        "cifar10 (hub) · 10,000 images · preset laptop · alpha 0.1"
+        "cifar10 (hub) · 10,000 images · preset other · alpha 0.1"
     ]
+
+
+def test_a_title_names_what_differs_from_the_preset(make_row: MakeRow) -> None:
+    """Of a single class, too; the method's preset counts, with its rules and what it extends."""
+    demo = RunConfig.model_validate(unflatten(read_preset("demo").settings("simclr", {})))
+    assert [group.title for group in rank([make_row(demo, preset="demo")]).groups] == [
+        "digits · preset demo · alpha 0.1"
+    ]
+    one_round = demo.federation.model_copy(update={"num_rounds": 1})
+    short = demo.model_copy(update={"federation": one_round})
+    (group,) = rank([make_row(short, preset="demo")]).groups
+    assert group.title == "digits · preset demo · alpha 0.1 · 1 round"
 
 
 def test_hyperparameters_tell_lines_of_one_method_apart(make_row: MakeRow) -> None:

@@ -1,0 +1,163 @@
+"""Presets as their files have them: values with their origins, and rules. Nothing is checked here.
+
+A preset's values can be looked up without the methods, and so without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from fedbench.bench.config.dotted import flatten
+from fedbench.bench.config.schema import RunConfig, Strict
+from fedbench.bench.config.yaml_files import load_named
+
+FOLDER = "presets"
+_DATA = "data.name"
+Condition = dict[str, JsonValue]
+
+
+class Value(Strict):
+    """One value and its origin: a paper, its released code, or our decision."""
+
+    value: JsonValue
+    origin: Literal["paper", "code", "ours"] = Field(alias="from")
+    note: str = ""
+
+
+class Rule(Strict):
+    """Values that hold only when all conditions do.
+
+    A condition names a dotted field, `method` (the spec without add-ons) or `addon` (any add-on of
+    the spec) and one allowed value or a list of them. `data.name` stands for the content of the
+    data set, wherever it lies.
+    """
+
+    when: Condition = Field(min_length=1)
+    values: dict[str, Value]
+
+    def allowed(self, condition: str) -> list[JsonValue]:
+        """Return the values that a condition allows; none if the rule does not have it."""
+        value = self.when.get(condition, [])
+        return value if isinstance(value, list) else [value]
+
+    def fits(self, spec: str) -> bool:
+        """Return True for a canonical spec that meets the conditions `method` and `addon`."""
+        method, *given = spec.split("+")
+        methods, addons = self.allowed("method"), self.allowed("addon")
+        return (not methods or method in methods) and (not addons or bool({*addons} & {*given}))
+
+
+class Equality(Strict):
+    """What a board's methods have alike under a preset, so that it compares nothing but methods.
+
+    Their crops cover one range, and they train on as many images in as many client steps. Tests
+    hold every registered method to it.
+
+    Attributes:
+        crops: share of an image that a random crop covers, lowest and highest.
+        other_crops: method -> which crops it has instead, and why.
+        other_budget: method -> why it has other steps or images.
+    """
+
+    crops: tuple[float, float]
+    other_crops: dict[str, str] = Field(default_factory=dict)
+    other_budget: dict[str, str] = Field(default_factory=dict)
+
+
+class Preset(Strict):
+    """A preset file.
+
+    Attributes:
+        preset: its name.
+        description: one line for listings.
+        source: paper or code of the setting.
+        extends: another preset; its values hold where this one has none, its rules come first.
+        equal: what all methods have alike; None = the papers' settings, which differ by method.
+        values: dotted name -> value.
+        rules: values under conditions.
+    """
+
+    preset: str
+    description: str
+    source: str
+    extends: str | None = None
+    equal: Equality | None = None
+    values: dict[str, Value]
+    rules: tuple[Rule, ...] = ()
+
+    def over(self, base: Preset) -> Preset:
+        """Return the preset with the values and rules of the one that it extends."""
+        values, rules = {**base.values, **self.values}, (*base.rules, *self.rules)
+        return self.model_copy(update={"values": values, "rules": rules})
+
+    def settings(self, spec: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the plain values of a configuration with nothing set, by dotted name.
+
+        Args:
+            spec: method spec.
+            given: a configuration that came of the preset, which the rules' conditions see.
+        """
+        values = self.values_for(spec, given)
+        return {**_defaults(), **{key: entry.value for key, entry in values.items()}}
+
+    def values_for(
+        self, spec: str, user: Mapping[str, Any], content: Callable[[str], str] = str
+    ) -> dict[str, Value]:
+        """Return the preset's values for a spec.
+
+        Rules are tried in order. Their conditions see the user's values, else what the preset
+        and earlier rules give, else defaults.
+
+        Args:
+            spec: method spec.
+            user: values by dotted name.
+            content: gives the name of the content of a data set at a path; called only for a rule
+                that depends on it and whose other conditions hold.
+        """
+        values = dict(self.values)
+        for rule in self.rules:
+            preset = {key: entry.value for key, entry in values.items()}
+            current = {**_defaults(), **preset, **user}
+            keys = sorted(rule.when, key=_DATA.__eq__)  # what has to be looked up comes last
+            if all(_holds(key, rule.allowed(key), spec, current, content) for key in keys):
+                values.update(rule.values)
+        return values
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return flatten(RunConfig.model_validate({}).model_dump(mode="json"))
+
+
+def _holds(
+    key: str,
+    allowed: list[JsonValue],
+    spec: str,
+    current: Mapping[str, Any],
+    content: Callable[[str], str],
+) -> bool:
+    method, *addons = spec.split("+")
+    if key == "method":
+        return method in allowed
+    if key == "addon":
+        return bool(set(addons) & set(allowed))
+    value = current.get(key)
+    if key == _DATA and isinstance(value, str) and ":" in value:
+        value = content(value)
+    return value in allowed
+
+
+@cache
+def read_preset(name: str) -> Preset:
+    """Return an installed preset, with the values of the one that it extends.
+
+    Raises:
+        UnknownNameError: for an unknown name.
+        ValidationError: for a file of another form.
+    """
+    preset = Preset.model_validate(load_named(FOLDER, name))
+    return preset if preset.extends is None else preset.over(read_preset(preset.extends))
