@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.data.sources.base import SOURCES, Entry, Request
 from fedbench.bench.data.sources.decode import Progress
 from fedbench.bench.system.errors import DataError
 
+_LONGEST = 300  # characters of an error
 TIMEOUT = 30.0  # seconds without an answer from a download server
 
 
@@ -101,9 +102,13 @@ class TorchvisionSet:
         except broken as err:
             if not self.request.download:
                 raise self._missing() from err
+            # Of several lines the first may only be a heading: "Error downloading FILE:".
+            why = " ".join(str(err).split())[:_LONGEST] or type(err).__name__
+            of_class = hasattr(getattr(datasets, self.class_name), "raw_folder")  # MNIST's layout
+            folder = self.raw / self.class_name / "raw" if of_class else self.raw
             raise DataError(
-                f"{self.key} could not be downloaded or read ({first_line(err)}); without a network"
-                f" put torchvision's files for {self.class_name} into {self.raw} by hand, or use a"
+                f"{self.key} could not be downloaded or read ({why}); without a network put"
+                f" torchvision's files for {self.class_name} into {folder} by hand, or use a"
                 " Hugging Face Parquet folder: hub:PATH"
             ) from err
         finally:

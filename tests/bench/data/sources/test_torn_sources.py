@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.data.datasets import load_dataset, prepare
 from fedbench.bench.system.errors import DataError
 
 
@@ -239,3 +239,19 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     (tmp_path / odd).mkdir()
     message = refused(f"folder:{tmp_path / odd}", tmp_path / "data")
     assert r"caf\xe9': the path is not UTF-8" in message
+
+
+def test_a_download_that_fails_says_why_and_where_files_belong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchvision's error has the file in its first line, and the reason only below it."""
+    from torchvision import datasets
+
+    def fail(self: object, *_: object, **__: object) -> None:
+        raise RuntimeError("Error downloading a.gz:\nTried https://x.test, got:\nbad checksum\n")
+
+    monkeypatch.setattr(datasets.FashionMNIST, "__init__", fail)
+    with pytest.raises(DataError) as caught:
+        prepare("fashion-mnist", tmp_path)
+    assert "bad checksum" in str(caught.value)
+    assert str(Path("raw", "FashionMNIST", "raw")) in str(caught.value)
