@@ -230,7 +230,7 @@ def runs(*, filters: groups.Filters, store: opt.StoreDir = None, output: groups.
 
 @command("fedbench show 01234567")
 def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: groups.Output) -> None:
-    """Show one stored run: results, curves, configuration, traffic, provenance."""
+    """Show one stored run: results, curves, configuration, cost."""
     output.show(fedbench.describe(run_id, store), show_runs.show_description)
 
 
@@ -301,7 +301,7 @@ def dashboard(
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """Write tuning studies as a journal of Optuna, which optuna-dashboard shows."""
+    """Write tuning studies for optuna-dashboard to show."""
     from fedbench.bench.tuning.dashboard import write_journal
 
     journal = write_journal(fedbench.open_store(store), study)
@@ -383,7 +383,10 @@ def merge(
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> Code:
-    """Merge other stores; other bits from another platform are kept beside, else refused."""
+    """Merge other stores into one, and refuse results that differ.
+
+    Other bits from another platform are kept beside.
+    """
     merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
     output.show(merged, partial(show_results.show_merged, dry_run=dry_run))
@@ -406,7 +409,7 @@ def submit(
     folders: groups.Folders,
     output: groups.Output,
 ) -> None:
-    """Pack runs into a bundle for others, and show how to propose it to a board."""
+    """Pack runs into a bundle, to propose them to a board."""
     result = fedbench.submit(
         run_ids or (), every=all_, file=out, by=by, orcid=orcid, **folders.values()
     )
@@ -422,7 +425,10 @@ def release(
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
-    """Write all runs of the store as one Parquet file, with data card and checksums."""
+    """Write all runs of the store as one Parquet file.
+
+    A data card and checksums lie beside it.
+    """
     result = fedbench.release(folder, store, version=version, **content.values())
     output.show(result, show_board.show_release)
 
@@ -442,7 +448,10 @@ def verify(
     places: groups.Places,
     output: groups.Output,
 ) -> Code:
-    """Check every file of the store, or a bundle of others' rows: files, ids, ledger, copies."""
+    """Check every file of the store, or a bundle of others.
+
+    In a bundle: files, ids, traffic, copies of other runs.
+    """
     opt.check_verify(bundle, by=by, **checks.values())
     result: Any
     if bundle is not None:
@@ -501,7 +510,7 @@ def explain(
     *,
     output: groups.Output,
 ) -> None:
-    """Explain one value: meaning, range, and what every preset makes of it."""
+    """Explain one value: meaning, range, value in each preset."""
     output.show(fedbench.explain(key, spec), show_lists.show_explanations)
 
 
@@ -526,7 +535,7 @@ def _add_list(kind: str, summary: str) -> None:
 
 @command("fedbench methods simclr+uv")
 def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
-    """List methods and add-ons, or show one with its hyperparameters."""
+    """List methods and add-ons, or show one and its fields."""
     if spec is None:
         _show_list("methods", output)
     else:
@@ -541,7 +550,10 @@ _add_list("spaces", "List search spaces: the hyperparameters that can be tuned."
 
 @command("fedbench objectives lidar")
 def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None:
-    """List the scores that need no label, or show one; bytes are a client's at 128 dimensions."""
+    """List the scores that need no label, or show one.
+
+    Bytes are what a client uploads at 128 dimensions.
+    """
     records = show_lists.records("objectives")
     if name is None:
         emit_json(records) if output.json else show_lists.show_list("objectives", records)

@@ -16,14 +16,17 @@ class Shown(ABC):
         """Return headings, and lines of plain values."""
 
     def _repr_html_(self) -> str:
-        header, lines = self.table()
-        cells = "".join(f"<th>{_text(name)}</th>" for name in header)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_text(value)}</td>" for value in line) + "</tr>"
-            for line in lines
-        )
-        caption = f"<caption>{_text(self)}</caption>"
-        return f"<table>{caption}<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(self, *self.table())
+
+
+def html_table(caption: Any, header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """Return a table of plain values as HTML."""
+    cells = "".join(f"<th>{_text(name)}</th>" for name in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_text(value)}</td>" for value in line) + "</tr>" for line in lines
+    )
+    above = f"<caption>{_text(caption)}</caption><thead><tr>{cells}</tr></thead>"
+    return f"<table>{above}<tbody>{body}</tbody></table>"
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -73,3 +74,33 @@ def visible_json(value: Any, **options: Any) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")
+
+
+_NUMBER = re.compile(r"[-+≥]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMG]?B|s|min|h|d)| [±\[(].*)*|-|")
+"""A cell of a column that is aligned to the right and never wrapped."""
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
+    """Format a table as text, with two spaces between columns.
+
+    >>> print(plain_table(["name", "size"], [["a", "10"], ["bc", "2"]], title="things"))
+    things
+    name  size
+    a       10
+    bc       2
+    """
+    right = number_columns(header, rows)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [title] if title else []
+    for row in (header, *rows):
+        cells = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def number_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """For each column, whether it holds numbers."""
+    return [all(map(_NUMBER.fullmatch, column)) for column in zip(*rows or [header], strict=True)]

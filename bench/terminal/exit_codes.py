@@ -17,6 +17,8 @@ from fedbench.bench.terminal.console import note, setup_streams
 BUG, FAILED, DIFFERENT, UNREADABLE = 1, 4, 4, 5
 INTERRUPTED, TERMINATED = 130, 143
 _SIGNALLED = 128
+_MOST_KEYS = 3
+"""Keys that a message about an unknown option names."""
 
 
 def in_utf8_mode() -> None:
@@ -103,9 +105,24 @@ def _usage(error: Any) -> str:
     """Return Typer's message about wrong use, in the words of other errors."""
     message = " ".join(str(error.format_message()).split())
     message = message.replace("Value error, ", "").replace("Input should be", "must be")
-    text = f"error: {message[:1].lower()}{message[1:]}"
     context = getattr(error, "ctx", None)
+    if keys := _keys_called(getattr(error, "option_name", ""), context):
+        options = " or ".join(f"--set {key}=VALUE" for key in keys)
+        message = f"no such option: {error.option_name}; it is a value: {options}"
+    text = f"error: {message[:1].lower()}{message[1:]}"
     return text if context is None else f"{text}\nsee {context.command_path} --help"
+
+
+def _keys_called(option: str, context: Any) -> list[str]:
+    """Return the keys that an unknown option of a command with `--set` means: lr, client.lr."""
+    if not option or all("--set" not in each.opts for each in context.command.params):
+        return []
+    from fedbench.bench.tuning.explain import fields_by_key
+
+    word, known = option.lstrip("-").replace("-", "_"), fields_by_key()
+    last = {key: key.rpartition(".")[2] for key in known}
+    alike = [key for key in known if word in (key, last[key], last[key].removeprefix("num_"))]
+    return sorted(alike, key=lambda key: (key.startswith("method."), key.count(".")))[:_MOST_KEYS]
 
 
 def _code(value: Any, default: int) -> int:

@@ -197,9 +197,7 @@ class Cluster(Group):
     concurrency: Annotated[
         int | None,
         count(
-            "Number of runs at a time; default: as many as fit. For processes within a run see"
-            " --cpus-per-trial.",
-            *("--concurrency", "--workers"),
+            "Number of runs at a time; default: as many as fit. --workers: processes within a run.",
             panel=_CLUSTER,
         ),
     ] = None
@@ -209,7 +207,11 @@ class Cluster(Group):
     ] = None
     cpus_per_trial: Annotated[
         int,
-        processes("Processes that train the clients of one run, one core each.", panel=_CLUSTER),
+        processes(
+            "Processes that train the clients of one run, one core each.",
+            *("--workers", "--cpus-per-trial"),
+            panel=_CLUSTER,
+        ),
     ] = 1
     lanes: Annotated[int | None, option(_LANES, panel=_CLUSTER, min=1, max=256)] = None
     address: Annotated[

@@ -7,17 +7,14 @@ wrapping, one line for each row.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbench.bench.system.text import single_line
+from fedbench.bench.system.text import number_columns, plain_table, single_line
 from fedbench.bench.terminal.console import emit, emit_wrapped, is_terminal, rich_console, write
 from fedbench.bench.terminal.units import text
 
-_NUMBER = re.compile(r"[-+≥]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMG]?B|s|min|h|d)| [±\[(].*)*|-|")
-"""A cell of a column that is aligned to the right and never wrapped."""
 _DROPPED_FIRST = (
     "setting",
     *("% / GB", "per GB", "minutes", "MB down", "MB up", "local %"),
@@ -135,7 +132,7 @@ def show_table(
         header_style="bold cyan" if style else "",
         box=box.ROUNDED,
     )
-    right = _numbers(header, rows)
+    right = number_columns(header, rows)
     for name, number in zip(header, right, strict=True):
         table.add_column(
             name, justify="right" if number else "left", overflow="fold", no_wrap=number
@@ -151,35 +148,9 @@ def show_table(
         emit_wrapped(f"no room for {', '.join(dropped)}: widen the terminal, or use --json")
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
-    """Format a table as text, with two spaces between columns.
-
-    >>> print(plain_table(["name", "size"], [["a", "10"], ["bc", "2"]], title="things"))
-    things
-    name  size
-    a       10
-    bc       2
-    """
-    right = _numbers(header, rows)
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [title] if title else []
-    for row in (header, *rows):
-        cells = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, right, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _numbers(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """For each column, whether it holds numbers."""
-    return [all(map(_NUMBER.fullmatch, column)) for column in zip(*rows or [header], strict=True)]
-
-
 def _needed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Width of a drawn table whose columns of words wrap, since no number is cut."""
-    columns = zip(_numbers(header, rows), zip(header, *rows, strict=True), strict=True)
+    columns = zip(number_columns(header, rows), zip(header, *rows, strict=True), strict=True)
     widths = [(number, max(map(len, column))) for number, column in columns]
     return 1 + sum(3 + (size if number else min(size, _LEAST)) for number, size in widths)
 

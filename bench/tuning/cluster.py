@@ -37,7 +37,7 @@ class Share:
 
     def excess_option(self, best: Mapping[str, float]) -> str:
         """Return the option that asks for more than a node offers at best."""
-        return "--gpus-per-trial" if self.gpus > best.get("GPU", 0) else "--cpus-per-trial"
+        return "--gpus-per-trial" if self.gpus > best.get("GPU", 0) else "--workers"
 
     def __str__(self) -> str:
         return listed({name: n for name, n in self.resources.items() if n or name == "CPU"})
@@ -106,7 +106,7 @@ class Cluster:
         if device == "cuda" and gpus == 0:
             raise ConfigError("--device cuda: needs --gpus-per-trial above 0")
         if self.cpus_per_trial < 1:
-            raise ConfigError(f"--cpus-per-trial: must be at least 1 (got {self.cpus_per_trial})")
+            raise ConfigError(f"--workers: must be at least 1 (got {self.cpus_per_trial})")
         if not 0 <= gpus <= 1:
             raise ConfigError(
                 "--gpus-per-trial: must be between 0 and 1, since a run uses one GPU"

@@ -11,7 +11,7 @@ from cells import STORE, ran  # the module beside this one
 
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
-from fedbench.bench.terminal.tables import plain_table
+from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
 
 SEEDS = range(5)

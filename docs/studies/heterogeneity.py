@@ -21,7 +21,7 @@ from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p, t_interval
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.resolve import resolve
-from fedbench.bench.terminal.tables import plain_table
+from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
 
 FOLDER = Path(__file__).resolve().parent

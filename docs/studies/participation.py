@@ -14,7 +14,7 @@ from cells import STORE, linear, minus, ran, spread  # the module beside this on
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.terminal.tables import plain_table
+from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
 
 SEEDS = (0, 1, 2)

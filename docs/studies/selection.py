@@ -28,7 +28,7 @@ from fedbench.bench.results.leaderboard.comparability import metric_value
 from fedbench.bench.results.leaderboard.statistics import holm
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.terminal.tables import plain_table
+from fedbench.bench.system.text import plain_table
 from fedbench.bench.tuning.grid import load_grid
 
 FOLDER = Path(__file__).resolve().parent

@@ -43,6 +43,11 @@ class NpzArrays(PathSource):
 
     def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
         """Write the four arrays; returns the class names."""
+        if not zipfile.is_zipfile(self.path):  # of other files NumPy says how to unpickle them
+            raise DataError(
+                f"npz:{self.path} is no .npz file, which is a zip of arrays; unpack a compressed"
+                " one first, such as a .gz with gunzip"
+            )
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
                 return self._write(arrays, writer, progress)

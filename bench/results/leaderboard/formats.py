@@ -19,7 +19,8 @@ from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
 from fedbench.bench.results.leaderboard.power import Standing
-from fedbench.bench.system.text import markdown, single_line
+from fedbench.bench.system.notebooks import html_table
+from fedbench.bench.system.text import markdown, plain_table, single_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +63,13 @@ UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with 
 UNEVEN_CURVES = (
     "area and rounds are at the evaluations that most curves have; empty where a curve lacks some"
 )
+
+_MOST_COLUMNS = 12
+_DROPPED_FIRST = (
+    *("% / GB", "per GB", "minutes", "MB down", "area %", "local %", "MB up", "ties"),
+    *("objective", "k-NN %", "published"),
+)
+"""Columns that a notebook leaves out until twelve remain, in this order."""
 
 _EMPTY = ("rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds")
 """Columns of machine formats without any entry."""
@@ -435,7 +443,7 @@ def _csv(value: Any) -> Any:
     return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ranking:
     """A leaderboard, and the files of the store that could not be read.
 
@@ -468,6 +476,22 @@ class Ranking:
         """Return one line per configuration, numbers unrounded."""
         return to_frame(self.board)
 
+    def __repr__(self) -> str:
+        shown = [(plain_table(t.header, t.rows, title=t.title), t.footer) for t in self._tables()]
+        return "\n\n".join("\n".join(filter(None, each)) for each in shown) or self.nothing
+
     def _repr_html_(self) -> str:
-        """Display of a notebook."""
-        return str(self.to_frame().to_html())
+        """Tables for a notebook, without their least columns beyond twelve."""
+        parts = []
+        for table in self._tables():
+            names = list(table.header)
+            for name in _DROPPED_FIRST:
+                if len(names) > _MOST_COLUMNS and name in names:
+                    names.remove(name)
+            places = [table.header.index(name) for name in names[:_MOST_COLUMNS]]
+            lines = [[row[place] for place in places] for row in table.rows]
+            parts.append(html_table(table.title, [table.header[place] for place in places], lines))
+        return "".join(parts) or html_table(self.nothing, (), ())
+
+    def _tables(self) -> list[TextTable]:
+        return tables(self.board) if self.board.groups else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import logging
@@ -503,3 +504,10 @@ def test_resizing_is_antialiased_and_keeps_the_centre(tmp_path: Path) -> None:
     assert (digits.image_shape, digits.name) == ((1, 4, 4), "raw:digits")
     same = load_dataset("digits", tmp_path / "data", reading=Reading(image_size=8))
     assert same.name == "digits"
+
+
+def test_a_compressed_npz_is_to_be_unpacked(tmp_path: Path) -> None:
+    packed = tmp_path / "set.npz.gz"
+    packed.write_bytes(gzip.compress(b"PK"))
+    with pytest.raises(DataError, match="gunzip"):
+        load_dataset(f"npz:{packed}", tmp_path / "cache")

@@ -257,9 +257,9 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         Cluster(gpus_per_trial=0).share("cuda")
     with pytest.raises(ConfigError, match="--gpus-per-trial"):
         Cluster(gpus_per_trial=2).share("auto")
-    with pytest.raises(ResourceError, match=r"7 CPU.*--cpus-per-trial"):
+    with pytest.raises(ResourceError, match=r"7 CPU.*--workers"):
         Cluster(cpus_per_trial=7).share("cpu")
-    with pytest.raises(ConfigError, match="--cpus-per-trial"):
+    with pytest.raises(ConfigError, match="--workers"):
         Cluster(cpus_per_trial=0).share("cpu")
     with pytest.raises(ConfigError, match="--concurrency"):
         Cluster(concurrency=0).at_a_time(Share())
