@@ -79,8 +79,12 @@ def _keys(row: Row) -> tuple[str, str]:
     config = json.loads(row.config_json)
     data = training_settings(config)["data"]
     client = {name: v for name, v in config["client"].items() if name not in _TRAINING}
-    kept = [config[name] for name in ("model", "method", "evaluation", "spec")]
-    start = [row.dataset_revision, row.seed, data, client, kept]
+    method = config["method"]
+    if not config.get("code"):
+        # Weights, temperatures and rates act on training alone; sizes and names on the start too.
+        method = {name: v for name, v in method.items() if not isinstance(v, float)}
+    kept = [config[name] for name in ("model", "evaluation", "spec")]
+    start = [row.dataset_revision, row.seed, data, client, method, kept]
     return row.row_id, json.dumps(start, sort_keys=True)
 
 

@@ -191,7 +191,12 @@ def show_reproduction(result: Reproduction) -> None:
 
 def limit_of(result: Reproduction) -> str:
     """State the largest difference that is within the spread of seeds; empty without a spread."""
-    return "" if result.limit is None else f", {result.limit * 100:.1f} points at most"
+    if result.limit is not None:
+        return f", {result.limit * 100:.1f} points at most"
+    parts = [
+        f"{part.metric} {part.limit:.3g}" for part in result.spread
+    ]  # no accuracy was measured
+    return f", {' and '.join(parts)} at most" if parts else ""
 
 
 def _short(value: object) -> str:

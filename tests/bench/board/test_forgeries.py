@@ -235,6 +235,11 @@ FORGERIES: Mapping[str, tuple[Forge, str, str]] = {
         "copies",
         "untrained_knn_acc",
     ),
+    "a lower start than the board has, at another temperature": (
+        lambda _, b: with_row(with_config(b, method__temperature=0.25), untrained_knn_acc=0.1),
+        "copies",
+        "untrained_knn_acc",
+    ),
     "a lower start than the board has, from another platform": (
         lambda _, b: with_row(elsewhere(with_config(b, client__lr=0.123)), untrained_knn_acc=0.1),
         "copies",
