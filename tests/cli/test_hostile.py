@@ -34,6 +34,7 @@ Call = Callable[..., Any]
         (("tune", "simclr", "--gpus-per-trial", "nan"), "invalid value for '--gpus-per-trial'"),
         (("tune", "simclr", "--gpus-per-trial", "1e400"), "invalid value for '--gpus-per-trial'"),
         (("run", "simclr", "--seed", "99999999999"), "seed: must be less than 2147483648"),
+        (("run", "simclr", "--dry-run", "--set", "model.width=99999999999"), "model.width"),
         (("figures", "abcd", "--images", "99999999999"), "less than or equal to 100000"),
         (("leaderboard", "--reach", "nan"), "--reach must be a fraction in [0, 1]"),
     ],

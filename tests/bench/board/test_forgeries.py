@@ -351,6 +351,13 @@ def dictionary(folder: Path, row_id: str) -> None:
     write_manifest(folder, None)
 
 
+def false_footer(end: bytes, kept: int, folder: Path, row_id: str) -> None:
+    """Claim a footer of another length, or cut off the true one."""
+    path = folder / files_of(row_id)[0]
+    path.write_bytes(path.read_bytes()[:-kept] + end)
+    write_manifest(folder, None)
+
+
 def pipe(folder: Path, row_id: str) -> None:
     path = folder / files_of(row_id)[1]
     path.unlink()
@@ -369,6 +376,10 @@ def device(folder: Path, row_id: str) -> None:
         (bomb, "curve.parquet"),
         (bomb_of_nulls, "rows/"),
         (dictionary, "curve.parquet"),
+        (partial(false_footer, b"\xff\xff\xff\x7fPAR1", 8), "rows/"),  # 2 GiB
+        (partial(false_footer, b"\xff\xff\xff\xffPAR1", 8), "rows/"),  # -1
+        (partial(false_footer, b"\x00\x00\x00\x00PAR1", 8), "rows/"),
+        (partial(false_footer, b"", 4000), "rows/"),
         (pipe, "curve.parquet"),
         (device, "rows/"),
         (accuracy_above_one, "linear_acc"),
