@@ -99,14 +99,14 @@ function axis() {
           height: Math.max(280, Math.min(440, width * 0.45)),
           x: { domain: [-0.5, xs.length - 0.5], ticks: xs.map((_, i) => i), tickFormat: (i) => `${xs[i] ?? ""}`, label: axisName, labelAnchor: "center" }, y: GRID(),
           marks: [
-            Plot.ruleX(xs.slice(1).map((_, i) => i + 0.5), { stroke: "var(--line)" }),
+            Plot.rect(xs.map((_, i) => i), { x1: (i) => i - 0.36, x2: (i) => i + 0.36, fill: "var(--line)", fillOpacity: 0.45 }),
             Plot.lineY(points, { x: "at", y: "mean", z: "name", stroke: ink, strokeOpacity: 0.45, strokeWidth: 1.2 }),
             Plot.ruleX(known(points, "low"), { x: "at", y1: "low", y2: "high", stroke: ink, strokeWidth: 2 }),
             dots(points, "at", "mean"),
             tips(points, "at", "mean", (p) => `${p.name}, ${axisName} ${p.x}\n${measure().title} ${spread(p)}\n${p.n} seeds`),
           ],
         },
-        caption: `${sweep.title}. Means over seeds; methods stand side by side at each value. ${INTERVALS}`,
+        caption: `${sweep.title}. Means over seeds; each shaded strip is one value of the axis, and methods stand side by side in it so that they can be told apart. ${INTERVALS}`,
         header: ["method", sweep.axis, measure().title, "low", "high", "seeds"],
         rows: points.map((p) => [p.name, [`${p.x}`, p.x], exact(p.mean), exact(p.low), exact(p.high), [`${p.n}`, p.n]]),
       };
