@@ -21,6 +21,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import remeasure
 from fedbench.bench.runs.arguments import Places, Settings
+from fedbench.bench.runs.code import drop_outdated, outdated
 from fedbench.bench.runs.compare import compare, same_platform
 from fedbench.bench.runs.execute import (
     OnResume,
@@ -32,7 +33,6 @@ from fedbench.bench.runs.execute import (
     open_dataset,
 )
 from fedbench.bench.runs.fields import with_code
-from fedbench.bench.runs.outdated import drop_outdated, outdated
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.runs.result import RunPlan, RunResult
 from fedbench.bench.system.arguments import grouped

@@ -20,9 +20,9 @@ from fedbench.bench.results.store.row import FINAL_METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
+from fedbench.bench.runs.code import drop_outdated, outdated
 from fedbench.bench.runs.compare import Reproduction, compare, same_platform
 from fedbench.bench.runs.execute import Origin, open_dataset
-from fedbench.bench.runs.outdated import drop_outdated, outdated
 from fedbench.bench.runs.presets import load_preset
 from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
 from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
