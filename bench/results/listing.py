@@ -17,7 +17,7 @@ from fedbench.bench.system.notebooks import Shown
 
 _LEAST = 8
 _SHOWN = {
-    *("row_id", "method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed"),
+    *("method", "preset", "dataset", "alpha", "num_clients", "num_rounds", "seed"),
     *("status", "error", "objective", "knn_acc", "linear_acc", "untrained_linear_acc", "grid"),
     *("study_id", "started_at", "finished_at", "platform"),
 }
@@ -57,7 +57,8 @@ class Listing(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         shown = [
-            row.model_dump(mode="json", include=_SHOWN)
+            {"run_id": row.row_id}
+            | row.model_dump(mode="json", include=_SHOWN)
             | {"at_chance": list(mark.at_chance), "code": row.code}
             for row, mark in zip(self.rows, self.marks, strict=True)
         ]

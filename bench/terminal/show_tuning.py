@@ -284,11 +284,11 @@ def _show_cells(cells: Sequence[Mapping[str, Any]], *, ids: bool) -> None:
     """Print runs, one per line; if there are many, only failed and diverged ones."""
     from fedbench.bench.results.listing import short_ids
 
-    short = short_ids([cell["row_id"] for cell in cells]) if ids else {}
+    short = short_ids([cell["run_id"] for cell in cells]) if ids else {}
     if len(cells) > _RUNS:
         cells = [cell for cell in cells if cell["status"] not in ("ok", "planned")]
     records = [
-        {**cell, **cell["axes"], **cell["metrics"], "id": short.get(cell["row_id"])}
+        {**cell, **cell["axes"], **cell["metrics"], "id": short.get(cell["run_id"])}
         for cell in cells
     ]
     axes = _distinct(key for cell in cells for key in cell["axes"])

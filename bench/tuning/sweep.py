@@ -57,7 +57,7 @@ class SweepResult(Shown):
         failed: cells that ended with an error, now or (without `retry_failed`) before.
         to_run: cells that were, or with `dry_run` would be, executed.
         measured: cells of `to_run` that are not trained but take the weights of another run.
-        cells: for each cell `row_id method seed axes scaled status metrics error` and more; the
+        cells: for each cell `run_id method seed axes scaled status metrics error` and more; the
             status `planned` means that it has not run. `measured_from` is the run whose training
             it has. `local_steps` counts the steps of a client in a round, over all clients; None
             for a cell that a real sweep did not have to run.
@@ -93,7 +93,7 @@ class SweepResult(Shown):
         """Return the cells."""
         header = ("id", "method", "seed", "axes", "status", "linear_acc", "knn_acc", "objective")
         lines = [
-            [cell["row_id"][:8], cell["method"], cell["seed"], cell["axes"], cell["status"]]
+            [cell["run_id"][:8], cell["method"], cell["seed"], cell["axes"], cell["status"]]
             + [cell["metrics"].get(name) for name in header[5:]]
             for cell in self.cells
         ]
@@ -470,7 +470,7 @@ def _record(
         metrics = {name: getattr(row, name) for name in FINAL_METRICS}
         metrics |= json.loads(row.metrics_json or "{}")
     return {
-        "row_id": identity,
+        "run_id": identity,
         "method": cell.config.spec,
         "seed": cell.config.seed,
         "axes": _axes(cell),

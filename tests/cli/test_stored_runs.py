@@ -36,7 +36,7 @@ def test_all_runs_newest_first(call: Call) -> None:
 
 def test_filters_agree_with_the_rows(call: Call) -> None:
     words = ("--method", "spectral", "--where", "data.partition=rotation", "--where", "seed=2")
-    ids = {run["row_id"] for run in listed(call, *words)["runs"]}
+    ids = {run["run_id"] for run in listed(call, *words)["runs"]}
     expected = {
         row.row_id
         for row in ROWS

@@ -41,7 +41,7 @@ def test_a_study_and_a_sweep() -> None:
     assert "<td>client.lr=0.1</td>" in study._repr_html_()
     assert "&lt;torn&gt;" in study._repr_html_()
     cell = {
-        "row_id": "0123456789", "method": "simclr", "seed": 1, "axes": {"data.alpha": 0.1},
+        "run_id": "0123456789", "method": "simclr", "seed": 1, "axes": {"data.alpha": 0.1},
         "status": "ok", "metrics": {"linear_acc": 0.5},
     }  # fmt: skip
     sweep = SweepResult("g", "demo", 1, 0, 1, 0, 0, 1, 0, (cell,))

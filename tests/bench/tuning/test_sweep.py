@@ -80,7 +80,7 @@ def test_again_repeats_what_is_stored_and_runs_the_rest(
     again = small(tmp_path, again=True)
     assert counts(again) == (4, 2, 2, 0, 0)
     assert [(each.row_id, each.verdict) for each in again.repeated] == [
-        (cell["row_id"], "same bits") for cell in again.cells if cell["stored_before"]
+        (cell["run_id"], "same bits") for cell in again.cells if cell["stored_before"]
     ]
     assert len(executor.ran) == ran + 4
     assert all(row in rows(tmp_path) for row in before)
@@ -154,7 +154,7 @@ def test_folders_of_stored_cells_that_a_killed_process_left_elsewhere_are_delete
     store, elsewhere = tmp_path / "s", Store(tmp_path / "fast")
     places: dict[str, Any] = {"methods": ["supervised"], "checkpoint_dir": elsewhere.root}
     first = small(store, **places)
-    stored, running = (cell["row_id"] for cell in first.cells)
+    stored, running = (cell["run_id"] for cell in first.cells)
     (store / "rows" / f"{running}.parquet").unlink()
     for identity in (stored, running):
         elsewhere.cell_dir(identity).mkdir(parents=True, exist_ok=True)
@@ -387,7 +387,7 @@ def test_cells_that_are_trained_already_are_measured(tmp_path: Path, in_one_proc
     in_one_process()
     first = small(tmp_path / "a")
     planned = small(tmp_path / "a", set=FURTHER, dry_run=True)
-    sources = [cell["row_id"] for cell in first.cells]
+    sources = [cell["run_id"] for cell in first.cells]
     assert (planned.to_run, planned.measured) == (4, 4)
     assert [cell["measured_from"] for cell in planned.cells] == sources
     trained = small(tmp_path / "none", set=FURTHER, dry_run=True)
@@ -397,7 +397,7 @@ def test_cells_that_are_trained_already_are_measured(tmp_path: Path, in_one_proc
     assert further.measured == 4
     assert [cell["measured_from"] for cell in further.cells] == sources
     small(tmp_path / "b", set=FURTHER)
-    ids = {cell["row_id"] for cell in further.cells}
+    ids = {cell["run_id"] for cell in further.cells}
 
     def results(store: Path) -> list[dict[str, Any]]:
         plain = [{**row, "measured_from": None} for row in rows(store)]

@@ -54,7 +54,7 @@ def test_a_sweep_shows_rounds_as_they_end(
     result = fedbench.sweep(grid, store=tmp_path, **CALL)
     shown = []
     for cell in result.cells:
-        name = cell["row_id"][:4]
+        name = cell["run_id"][:4]
         shown.append([f"begin {name}", "round 1", "round 2", "round 3", f"ok {name} 3"])
     assert calls in (shown[0] + shown[1], shown[1] + shown[0])
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
