@@ -16,6 +16,7 @@ import results_pages
 import fedbench
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Entry
+from fedbench.bench.runs.export import shipped_encoders
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "leaderboards" / "results"
@@ -59,6 +60,9 @@ def _section(entry: Entry) -> str:
         names = ", ".join(f"`{name}`" for name in fields)
         parts.append(f"[Hyperparameters](../configuration.md#{anchor}): {names}.")
     parts.append(f"Code: [{file}](../../{file}).")
+    if encoders := [name for name in shipped_encoders() if name.startswith(f"{entry.name}@")]:
+        names = ", ".join(f'`fedbench.load_encoder("{name}")`' for name in encoders)
+        parts.append(f"[Encoders](../../leaderboards/encoders/README.md): {names}.")
     return "\n\n".join(parts)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from fedbench.bench.nn.backbones import make_backbone
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.system import tensor_files
-from fedbench.bench.system.errors import ConfigError, DataError, StoreError
+from fedbench.bench.system.errors import ConfigError, DataError, StoreError, UnknownNameError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text
 
 FORMAT = "fedbench-encoder-1"
+_SUFFIX = ".safetensors"
+_SHIPPED = re.compile(r"[\w+-]+@[\w-]+")
 _PREPROCESSING = {
     "normalised": "pixels / 255, then (x - 0.5) / 0.5",
     "unit": "pixels / 255",
@@ -61,7 +65,7 @@ def export_encoder(
         ConfigError: if `file` has another ending.
     """
     file = Path(file)
-    if file.suffix != ".safetensors":
+    if file.suffix != _SUFFIX:
         raise ConfigError(f"cannot export to {file.name!r}: the name must end in .safetensors")
     run = load_run(open_store(store), run_id, data_dir)
     row, setup, net = run.row, run.setup, run.binding.net
@@ -74,6 +78,7 @@ def export_encoder(
     pixels = setup.method.needs().pixels
     with torch.no_grad():
         feature_dim = net["encoder"](torch.zeros(1, *setup.spec.image_shape)).shape[1]
+    dumped = config.model_dump(mode="json")
     card = {
         "format": FORMAT,
         "run_id": row.row_id,
@@ -83,7 +88,7 @@ def export_encoder(
         "pixels": pixels,
         "preprocessing": _PREPROCESSING[pixels],
         "class_names": list(setup.dataset.class_names),
-        "config": config.model_dump(mode="json"),
+        "config": {**dumped, "data": {**dumped["data"], "name": config.data.public_name}},
         "metrics": {k: getattr(row, k) for k in ("objective", "knn_acc", "linear_acc")},
     }
     data = tensor_files.encode({"card": card}, tensors)
@@ -115,13 +120,27 @@ class Encoder(nn.Module):
         return self.backbone(x)  # type: ignore[no-any-return]
 
 
+def shipped_encoders() -> dict[str, Path]:
+    """Return the encoders that come with fedbench: METHOD@PRESET -> file; README.md lists them."""
+    folder = Path(str(resources.files("fedbench.leaderboards"))) / "encoders"
+    return {path.stem: path for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+
+
 def load_encoder(file: Path | str) -> Encoder:
     """Read an exported encoder, in eval mode on the CPU; needs no store and no data set.
 
+    Args:
+        file: a path, or the name of an encoder that comes with fedbench: `simclr@laptop`.
+
     Raises:
         DataError: if the file is missing or not an exported encoder.
+        UnknownNameError: if no encoder of this name comes with fedbench.
     """
-    path = Path(file)
+    path, name = Path(file), str(file)
+    if _SHIPPED.fullmatch(name) and not path.exists():
+        if name not in (shipped := shipped_encoders()):
+            raise UnknownNameError("encoder", name, shipped)
+        path = shipped[name]
     try:
         values, tensors = tensor_files.read(path)
         card = values["card"]

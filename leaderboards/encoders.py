@@ -1,0 +1,87 @@
+"""Export the encoder of each method's median seed into leaderboards/encoders, with a list of them.
+
+Usage: `python leaderboards/encoders.py STORE PRESET`; STORE has the weights of runs whose rows are
+in leaderboards/results, as `fedbench sweep` leaves them. Of each method the configuration with the
+most seeds at the smallest alpha is taken, and of its seeds that with the median linear accuracy.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+import fedbench
+
+FOLDER = Path(__file__).with_name("encoders")
+COLUMNS = ("method", "alpha", "config_id", "row_id", "linear_acc")
+HEAD = """\
+# Encoders
+
+`fedbench.load_encoder("simclr@laptop")` reads one of these, which
+`python leaderboards/encoders.py STORE PRESET` wrote. Each is of the run in [results](../results/)
+that its line names: the seed with the median linear accuracy of its method under this preset.
+
+```python
+import torch
+
+import fedbench
+
+encoder = fedbench.load_encoder("simclr@laptop")
+images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)  # (B, C, H, W), 0 to 255
+features = encoder(images)  # (B, encoder.card["feature_dim"])
+```
+
+| name | run | data | alpha | seed | linear % | k-NN % | kB |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def chosen(store: Path, preset: str) -> dict[str, str]:
+    """Return the run of each method, by method spec."""
+    known = {row.row_id for row in fedbench.open_store(FOLDER.with_name("results")).rows()}
+    rows = [
+        {name: getattr(row, name) for name in COLUMNS}
+        for row in fedbench.open_store(store).rows()
+        if row.preset == preset and row.status == "ok" and row.row_id in known and row.seed < 100
+    ]
+    found = {}
+    for method, own in pd.DataFrame(rows).groupby("method"):
+        own["seeds"] = own.groupby("config_id")["row_id"].transform("size")
+        best = own.sort_values(["seeds", "alpha"], ascending=[False, True])
+        seeds = own[own["config_id"] == best["config_id"].iloc[0]].sort_values("linear_acc")
+        found[str(method)] = str(seeds["row_id"].iloc[(len(seeds) - 1) // 2])
+    return found
+
+
+def table() -> str:
+    """Return the lines of the list, from the cards."""
+    lines = []
+    for file in sorted(FOLDER.glob("*.json")):
+        card = json.loads(file.read_text(encoding="utf-8"))
+        config, metrics = card["config"], card["metrics"]
+        cells = [
+            f"`{file.stem}`",
+            card["run_id"],
+            config["data"]["name"].removeprefix("hub:"),
+            f"{config['data']['alpha']:g}",
+            str(config["seed"]),
+            f"{100 * metrics['linear_acc']:.1f}",
+            f"{100 * metrics['knn_acc']:.1f}",
+            f"{file.with_suffix('.safetensors').stat().st_size / 1000:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def main(store: Path, preset: str) -> None:
+    """Write encoders, cards and list."""
+    for method, run in chosen(store, preset).items():
+        fedbench.export_encoder(run, FOLDER / f"{method}@{preset}.safetensors", store=store)
+    (FOLDER / "README.md").write_text(table(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,83 @@
+"""The encoders that come with fedbench, and the list of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import fedbench
+from fedbench.bench.config import RunConfig
+from fedbench.bench.evaluation.knn import knn_accuracy
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.runs.export import shipped_encoders
+from fedbench.bench.system.errors import UnknownNameError
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = os.environ.get("FEDBENCH_CIFAR10", "")
+NAMES = sorted(shipped_encoders())
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("encoders", ROOT / "leaderboards" / "encoders.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_list_is_that_of_the_cards(script: ModuleType) -> None:
+    assert (script.FOLDER / "README.md").read_text(encoding="utf-8") == script.table()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_encoder_is_that_of_its_row(name: str) -> None:
+    encoder = fedbench.load_encoder(name)
+    row = fedbench.open_store(ROOT / "leaderboards" / "results").find(encoder.card["run_id"])
+    assert name == f"{row.method}@{row.preset}"
+    assert encoder.card["metrics"] == {
+        "objective": row.objective,
+        "knn_acc": row.knn_acc,
+        "linear_acc": row.linear_acc,
+    }
+    features = encoder(torch.zeros(2, *encoder.card["image_shape"], dtype=torch.uint8))
+    assert features.shape == (2, encoder.card["feature_dim"])
+    assert shipped_encoders()[name].stat().st_size < 1_000_000
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=NAMES[0]):
+        fedbench.load_encoder(f"{NAMES[0]}s")
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not SOURCE, reason="FEDBENCH_CIFAR10 names a source of it, such as hub:DIR")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_encoder_has_the_accuracy_of_its_card(name: str) -> None:
+    encoder = fedbench.load_encoder(name)
+    config = RunConfig.model_validate(encoder.card["config"])
+    config = config.model_copy(update={"data": config.data.model_copy(update={"name": SOURCE})})
+    dataset = open_dataset(config, None)
+    train, test = (
+        torch.cat(
+            [encoder(torch.from_numpy(np.array(part))) for part in np.array_split(images, 50)]
+        )
+        for images in (dataset.train_images, dataset.test_images)
+    )
+    accuracy = knn_accuracy(
+        train,
+        dataset.train_labels,
+        test,
+        dataset.test_labels,
+        num_classes=dataset.num_classes,
+        neighbours=config.evaluation.knn_neighbours,
+        temperature=config.evaluation.knn_temperature,
+    )
+    assert abs(accuracy - encoder.card["metrics"]["knn_acc"]) < 0.001  # another numeric platform
