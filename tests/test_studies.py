@@ -194,6 +194,8 @@ def test_regret_and_tau_by_hand(study: Any) -> None:
     assert module.regret(accuracy, accuracy, 24) == 0
 
 
+@pytest.mark.extended  # a minute, and the study has ended
+@pytest.mark.slow
 def test_selection_ranks_a_perfect_score_first(
     study: Any, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
