@@ -131,11 +131,13 @@ class Store:
         """
         self.check_writable()
         for path in self._paths_of(row_id):
+            folder = self.cell_dir(path.stem)
             try:
                 path.unlink(missing_ok=True)
+                if folder.exists():
+                    shutil.rmtree(folder)
             except OSError as cause:
                 raise write_error(path, cause) from cause
-            shutil.rmtree(self.cell_dir(path.stem), ignore_errors=True)
 
     def rows(self) -> list[Row]:
         """All readable rows, sorted by task, method and seed; see `problems` for the others.
