@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -589,6 +589,31 @@ def prepare(
     with DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = fedbench.prepare_data(name, set=values, data_dir=data_dir, on_progress=progress)
     show_lists.show_values(prepared, output.json)
+
+
+@command("fedbench new method my-method")
+def new(
+    kind: Annotated[
+        Literal["method", "objective", "backbone"], argument("What the package brings.", "KIND")
+    ],
+    name: Annotated[str, argument("Its name, such as my-method.", "NAME")],
+    *,
+    out: Annotated[
+        Path | None, option("Folder to make; default: NAME, here.", metavar="DIR")
+    ] = None,
+    output: groups.Output,
+) -> None:
+    """Write a package that works, with its test, to start from."""
+    from fedbench.bench.terminal.scaffold import write_package
+
+    written = write_package(kind, name, out)
+    if output.json:
+        emit_json([str(path) for path in written])
+        return
+    for path in written:
+        emit(str(path))
+    if output.suggests:
+        suggest(f"pip install -e {shlex.quote(str(out or name))}")
 
 
 @command("fedbench doctor --address auto")

@@ -1,19 +1,21 @@
-"""Contract tests of method plugins, and tiny runs for tests.
+"""Contract tests of plugins, and tiny runs for tests.
 
-The whole test module of a plugin (pytest collects the inherited tests; nothing else is needed):
+The whole test module of a method (pytest collects the inherited tests; nothing else is needed):
 
     from fedbench.bench.testing import MethodContract
 
     class TestMyMethod(MethodContract):
         spec = "my-method"
 
-fedbench runs the same class over its whole registry. Each test trains a tiny network on a handful
+`BackboneContract` and `ObjectiveContract` with their `name` are those of encoders and objectives.
+fedbench runs the same classes over its whole registry. Each test trains a tiny network on a handful
 of handwritten digits for a few rounds on one thread; all of them together take seconds.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.bench.config import RunConfig
+from fedbench.bench.config import ModelConfig, RunConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
+from fedbench.bench.evaluation.objectives.accumulator import Accumulator
+from fedbench.bench.evaluation.objectives.base import Projections
+from fedbench.bench.evaluation.objectives.registry import objectives
 from fedbench.bench.method import (
     Client,
     Labels,
@@ -42,6 +47,7 @@ from fedbench.bench.method import (
     registry,
 )
 from fedbench.bench.method.sharing import SENT_DOWN
+from fedbench.bench.nn.backbones import Backbone, make_backbone
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.fields import build_config, field_infos
@@ -317,6 +323,98 @@ class MethodContract:
         """Label fractions that the method distinguishes, as fields of a configuration."""
         optional = registry.create(self.spec, {}).needs().labels is Labels.OPTIONAL
         return [{}, {"data__label_fraction": 0.0}] if optional else [{}]
+
+
+class BackboneContract:
+    """Tests that every encoder must pass.
+
+    Attributes:
+        name: the value of `model.backbone`.
+    """
+
+    name: str = ""
+
+    def test_it_encodes_images_of_several_sizes(self) -> None:
+        """Features are (B, dim) and finite; the loss reaches each parameter."""
+        for channels, side in ((1, 8), (3, 32)):
+            for norm in ("group", "batch"):
+                backbone = self._backbone(channels, side, norm=norm)
+                encoder = backbone.make()
+                images = torch.randn(4, channels, side, side, generator=generator(0, "images"))
+                features = encoder(images)
+                assert features.shape == (4, backbone.dim)
+                features.square().sum().backward()
+                for name, parameter in encoder.named_parameters():
+                    assert parameter.grad is not None, name
+                    assert bool(parameter.grad.isfinite().all()), name
+
+    def test_norms_are_those_of_the_configuration(self) -> None:
+        """With group norm no image changes another one's features, and nothing is counted."""
+        encoder = self._backbone(3, 32, norm="group").make()
+        images = torch.randn(4, 3, 32, 32, generator=generator(0, "images"))
+        before = {name: value.clone() for name, value in encoder.state_dict().items()}
+        torch.testing.assert_close(encoder(images)[:2], encoder(images[:2]), atol=1e-4, rtol=1e-3)
+        for name, value in encoder.state_dict().items():
+            assert torch.equal(value, before[name]), f"a pass changes {name!r}"
+
+    def test_weights_follow_from_the_seed(self) -> None:
+        """Two encoders of one seed have the same bits, those of two seeds have not."""
+        backbone = self._backbone(3, 32)
+        weights = [
+            torch.cat([p.flatten() for p in replace(backbone, seed=seed).make().parameters()])
+            for seed in (0, 0, 1)
+        ]
+        assert torch.equal(weights[0], weights[1])
+        assert not torch.equal(weights[0], weights[2])
+
+    def test_a_run_ends_the_same_in_lanes(self, tmp_path: Path) -> None:
+        """SimCLR trains it, with the same bits one client after another and in two lanes."""
+        given = {"model__backbone": self.name, "model__width": None}
+        setup = tiny_setup(tiny_config("simclr", **given))
+        alone, lanes = (train(setup, tmp_path / str(n), rounds=1, lanes=n) for n in (None, 2))
+        assert_same_run(alone, lanes)
+
+    def _backbone(self, channels: int, side: int, *, norm: str = "group") -> Backbone:
+        config = ModelConfig.model_validate({"backbone": self.name, "norm": norm})
+        return make_backbone(config, channels, (side, side))
+
+
+class ObjectiveContract:
+    """Tests that every objective must pass.
+
+    Attributes:
+        name: of the objective, as in `evaluation.objectives`.
+    """
+
+    name: str = ""
+
+    def test_it_is_a_number_of_the_pooled_images(self) -> None:
+        """The value is finite, and the same however images are shared among clients."""
+        objective = objectives()[self.name]
+        clean, view = (torch.randn(96, 16, generator=generator(0, n)) for n in ("clean", "view"))
+        values = []
+        for sizes in ((96,), (10, 1, 85)):
+            sums = Accumulator([objective], len(sizes))
+            for client in zip(clean.split(sizes), (clean + view / 2).split(sizes), strict=True):
+                sums.add(*client)
+            values.append(sums.values()[objective.metric.name])
+        assert math.isfinite(values[0])
+        assert math.isclose(*values, rel_tol=1e-6, abs_tol=1e-9)
+
+    def test_collapsed_projections_give_no_nan(self) -> None:
+        """Equal projections have a finite value or none."""
+        objective = objectives()[self.name]
+        sums = Accumulator([objective], 1)
+        sums.add(torch.ones(8, 16), torch.ones(8, 16))
+        assert all(map(math.isfinite, sums.values().values()))
+
+    def test_sums_have_the_declared_shapes(self) -> None:
+        """What a client sends is what the ledger counts."""
+        objective = objectives()[self.name]
+        projections = Projections(*torch.randn(2, 8, 16, generator=generator(0, "sums")))
+        for statistic in objective.statistics:
+            if not statistic.repeated:
+                assert statistic.of(projections, {}).shape == statistic.shape(16), statistic.name
 
 
 def tiny_config(spec: str, /, **values: Any) -> RunConfig:

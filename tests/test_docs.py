@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from fedbench.bench.data.views.recipes import VIEWS
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
 
@@ -72,6 +73,13 @@ def test_every_method_is_described_with_its_source() -> None:
         section = text.partition(f"\n### `{name}`\n")[2].partition("\n### ")[0]
         assert entry.summary in section
         assert f"(../../{Path(entry.source).resolve().relative_to(ROOT).as_posix()})" in section
+
+
+def test_every_view_has_a_picture_in_its_table() -> None:
+    text = (DOCS / "plugins.md").read_text(encoding="utf-8")
+    for name, recipe in VIEWS.items():
+        assert f"| `{name}` | {recipe.description} | ![{name}](static/views/{name}.jpg) |" in text
+        assert (DOCS / "static" / "views" / f"{name}.jpg").is_file()
 
 
 def test_every_number_leads_to_a_run_that_has_its_command(tmp_path: Path) -> None:

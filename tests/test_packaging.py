@@ -45,7 +45,8 @@ def expected() -> set[str]:
         if path.parts[0] in SHIPPED and path.suffix in SUFFIXES and not own_results:
             files.add(f"fedbench/{path.as_posix()}")
         shipped = path.parent == Path("leaderboards/encoders") and path.suffix != ".md"
-        if path.is_relative_to("bench/results/report/assets") or shipped:
+        folders = ("bench/results/report/assets", "bench/terminal/templates")
+        if any(map(path.is_relative_to, folders)) or shipped:
             files.add(f"fedbench/{path.as_posix()}")
     return files
 

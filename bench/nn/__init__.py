@@ -6,6 +6,7 @@ Everything here is independent of federation; a plugin imports it from this modu
 from fedbench.bench.nn.autoencoder import ImageDecoder, group_normed, latent_encoder, latent_gap
 from fedbench.bench.nn.backbones import (
     Backbone,
+    CustomShape,
     ViT,
     ViTLayer,
     patch_side,
@@ -58,6 +59,7 @@ __all__ = [
     "Adam",
     "Backbone",
     "ClusterBudget",
+    "CustomShape",
     "ImageDecoder",
     "LocalClusters",
     "Memory",

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
-from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
+from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
+from fedbench.bench.system.plugins import load_error, origin
 from fedbench.bench.system.seeding import scope
 
 
@@ -55,6 +58,26 @@ class ViTShape:
     description: str
 
 
+@dataclass(frozen=True)
+class CustomShape:
+    """An encoder of another package, in the entry-point group `fedbench.backbones`.
+
+    Attributes:
+        make: makes one, (B, C, H, W) -> (B, dim(width)); norms are those of `Backbone.norm`, so
+            that `model.norm` holds.
+        dim: length D of a feature vector for a width.
+        width: `model.width` where that is null.
+        description: one line for listings.
+    """
+
+    make: Callable[[Backbone], nn.Module]
+    dim: Callable[[int], int]
+    width: int
+    description: str
+
+
+Shape = ResNetShape | CCTShape | ViTShape | CustomShape
+PLUGINS = "fedbench.backbones"
 BACKBONES: Mapping[str, ResNetShape | CCTShape | ViTShape] = {
     "resnet18": ResNetShape((2, 2, 2, 2), 64, "ResNet-18 with a 3x3 stem and no max-pool, 512-d"),
     "resnet8": ResNetShape((1, 1, 1), 16, "one block in each of three stages, for CPUs, 64-d"),
@@ -97,7 +120,7 @@ class Backbone:
     """Maker of encoders, and of norms that match them; `Method.build` gets one.
 
     Attributes:
-        shape: the ResNet or transformer.
+        shape: the ResNet, transformer or encoder of another package.
         width: channels of the first stage, or of a token.
         stem_stride: stride of the first convolution.
         in_channels: channels of the images.
@@ -111,7 +134,7 @@ class Backbone:
             the same one; None = from the global generator, like the rest of a net.
     """
 
-    shape: ResNetShape | CCTShape | ViTShape
+    shape: Shape
     width: int
     stem_stride: int
     in_channels: int
@@ -125,9 +148,13 @@ class Backbone:
     @property
     def dim(self) -> int:
         """Length D of a feature vector."""
-        if not isinstance(self.shape, ResNetShape):
-            return self.width
-        return self.width << (len(self.shape.blocks) - 1)
+        match self.shape:
+            case ResNetShape(blocks=blocks):
+                return self.width << (len(blocks) - 1)
+            case CustomShape(dim=dim):
+                return dim(self.width)
+            case _:
+                return self.width
 
     @property
     def norm_is_batch(self) -> bool:
@@ -179,14 +206,13 @@ def make_backbone(
 
     Raises:
         UnknownNameError: if there is no backbone of this name.
+        PluginError: if that of another package cannot be loaded.
         ConfigError: if the channels cannot be divided into `norm_groups` groups, or a transformer's
             width among its heads, or the first weights are those of another kind of encoder.
     """
-    if config.backbone not in BACKBONES:
-        raise UnknownNameError("backbone", config.backbone, BACKBONES)
-    shape = BACKBONES[config.backbone]
+    shape = _shape(config.backbone)
     width = config.width or shape.width
-    if not isinstance(shape, ResNetShape):
+    if isinstance(shape, CCTShape | ViTShape):
         if width % shape.heads:
             raise ConfigError(
                 f"model.width: must divide among the {shape.heads} heads of {config.backbone}"
@@ -221,8 +247,26 @@ def make_backbone(
     )
 
 
+@cache
+def _shape(name: str) -> Shape:
+    if name in BACKBONES:
+        return BACKBONES[name]
+    points = {point.name: point for point in entry_points(group=PLUGINS)}
+    if name not in points:
+        raise UnknownNameError("backbone", name, [*BACKBONES, *points])
+    try:
+        shape = points[name].load()
+    except Exception as err:
+        raise load_error(points[name], err) from err
+    if not isinstance(shape, CustomShape):
+        raise PluginError(f"plugin {origin(points[name])} is no CustomShape")
+    return shape
+
+
 def _make(backbone: Backbone) -> nn.Module:
     match backbone.shape:
+        case CustomShape(make=make):
+            return make(backbone)
         case CCTShape() as shape:
             return CCT(backbone, shape)
         case ViTShape() as shape:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from fedbench.bench.config import row_id
+from fedbench.bench.config import RunConfig, row_id
 from fedbench.bench.config.schema import PROBE_PLUGINS, PROTOCOLS
 from fedbench.bench.data.sources.base import PLUGINS, SOURCES
 from fedbench.bench.evaluation.objectives.names import SHIPPED
@@ -29,29 +29,28 @@ from fedbench.bench.system.errors import PluginError
 _OURS = __name__.partition(".")[0]
 
 
-def foreign_code(spec: str, evaluation: Mapping[str, Any], data_name: str) -> dict[str, str]:
+def foreign_code(config: RunConfig) -> dict[str, str]:
     """Return the hashes of code that other packages bring to a configuration, by what they bring.
 
-    Keys are names of methods and add-ons, `probes:NAME`, `objectives:NAME` and `datasets:NAME`.
-
-    Args:
-        spec: method spec.
-        evaluation: with `protocols` and `objectives`.
-        data_name: `data.name`.
+    Keys are names of methods and add-ons, `backbones:NAME`, `probes:NAME`, `objectives:NAME` and
+    `datasets:NAME`.
 
     Raises:
         PluginError: for a module that has neither source nor functions of Python.
     """
-    modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(spec)}
+    from fedbench.bench.nn import backbones  # after the methods, which load torch anyway
+
+    modules = {entry.name: entry.cls.__module__ for entry in registry.parse_spec(config.spec)}
     shipped = {name.partition(":")[0] for name in SOURCES}
     for group, names in (  # looking for entry points takes milliseconds
-        (PROBE_PLUGINS.group, set(evaluation.get("protocols") or ()) - {*PROTOCOLS}),
-        (PLUGINS, {data_name.partition(":")[0]} - shipped),
+        (backbones.PLUGINS, {config.model.backbone} - {*backbones.BACKBONES}),
+        (PROBE_PLUGINS.group, {*config.evaluation.protocols} - {*PROTOCOLS}),
+        (PLUGINS, {config.data.name.partition(":")[0]} - shipped),
     ):
         kind = group.rpartition(".")[2]
         points = {p.name: p.module for p in entry_points(group=group)} if names else {}
         modules |= {f"{kind}:{name}": points[name] for name in names if name in points}
-    if further := [n for n in evaluation.get("objectives") or () if n not in SHIPPED]:
+    if further := [name for name in config.evaluation.objectives if name not in SHIPPED]:
         from fedbench.bench.evaluation.objectives.registry import objectives
 
         known = objectives()

@@ -127,12 +127,7 @@ def flat_config(config: RunConfig) -> dict[str, Any]:
 
 def with_code(config: RunConfig) -> RunConfig:
     """Return the configuration with the code of other packages as it is installed now."""
-    evaluation = {
-        "protocols": config.evaluation.protocols,
-        "objectives": config.evaluation.objectives,
-    }
-    code = foreign_code(config.spec, evaluation, config.data.name)
-    return config.model_copy(update={"code": code})
+    return config.model_copy(update={"code": foreign_code(config)})
 
 
 def get(config: RunConfig, key: str) -> Any:

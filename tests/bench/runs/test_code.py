@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from fedbench.bench.runs.code import changed_code, foreign_code, source_hash
+from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.errors import PluginError
 
 LOSS = '"""A loss."""\n\nfrom .helper import SCALE\n\n\ndef loss(x):\n    return SCALE * x\n'
@@ -51,8 +52,8 @@ def test_code_counts_and_its_text_does_not(
 
 
 def test_what_ships_has_none_and_what_has_no_file_is_refused() -> None:
-    evaluation = {"protocols": ["knn"], "objectives": ["rankme"]}
-    assert foreign_code("simclr+uv", evaluation, "cifar10") == {}
+    values = {"evaluation.objectives": ["rankme"], "data.name": "cifar10"}
+    assert foreign_code(build_config("simclr+uv", values)) == {}
     with pytest.raises(PluginError, match="no_such_module"):
         source_hash("no_such_module")
 

@@ -1,0 +1,58 @@
+"""Packages that `fedbench new` writes, installed as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., Any]
+
+
+@pytest.mark.slow
+def test_packages_work_and_pass_their_own_tests(shell: Call, tmp_path: Path) -> None:
+    made = {"method": "my-method", "objective": "my-score", "backbone": "my-net"}
+    for kind, name in made.items():
+        answer = shell("new", kind, name, "--json", cwd=tmp_path)
+        assert answer.code == 0, answer.err
+        assert all((tmp_path / path).is_file() for path in answer.json)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    site, packages = tmp_path / "site", [str(tmp_path / name) for name in made.values()]
+    subprocess.run([*pip, "--target", str(site), *packages], check=True)
+    env = {"PYTHONPATH": str(site)}
+    values = {"model.backbone": "my-net", "evaluation.objectives": "[my-score]"}
+    values |= {"data.train_subset": "100", "federation.num_rounds": "1"}
+    words = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    run = shell("run", "my-method", *words, "--workers", "1", "--json", cwd=tmp_path, env=env)
+    assert run.code == 0, run.err
+    assert "my_score" in run.json["metrics"]
+    shown = shell("show", run.json["run_id"], "--json", cwd=tmp_path, env=env).json["config"]
+    assert {"code.my-method", "code.backbones:my-net", "code.objectives:my-score"} <= {*shown}
+    space = shell("spaces", "--json", cwd=tmp_path, env=env)
+    assert any(record["spec"] == "my-method" for record in space.json), space.err
+    tests = [str(path) for name in made.values() for path in (tmp_path / name).rglob("test_*.py")]
+    # The templates' tensors; what any method passes for lanes and interruptions is not theirs.
+    chosen = "not TestMyMethod or reaches or pure or complete"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests]
+    subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, **env})
+
+
+@pytest.mark.parametrize("name", ["simclr", "My_x"])
+def test_a_name_that_is_taken_or_none_is_refused(refused: Call, name: str) -> None:
+    refused(("new", "method", name), name)
+
+
+def test_nothing_is_overwritten(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    answer = call("new", "method", "here")
+    assert answer.code == 2
+    assert "here" in answer.err
+    assert not any((tmp_path / "here").iterdir())
