@@ -29,14 +29,8 @@ from fedbench.bench.terminal import (
     show_tuning,
 )
 from fedbench.bench.terminal import options as opt
-from fedbench.bench.terminal.console import emit, emit_json, note, suggest, warn
-from fedbench.bench.terminal.exit_codes import (
-    DIFFERENT,
-    FAILED,
-    UNREADABLE,
-    in_utf8_mode,
-    run_command,
-)
+from fedbench.bench.terminal.console import emit, note, suggest, warn
+from fedbench.bench.terminal.exit_codes import DIFFERENT, FAILED, UNREADABLE, run_command
 from fedbench.bench.terminal.options import argument, option
 from fedbench.bench.terminal.progress import (
     DecodingProgress,
@@ -60,8 +54,6 @@ Code = int | None
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    if arguments is None:
-        in_utf8_mode()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parse = partial(app, words, prog_name="fedbench", standalone_mode=False)
     continues = words[:1] in (["run"], ["tune"], ["sweep"]) and "--dry-run" not in words
@@ -242,10 +234,9 @@ def leaderboard(
         opt.Format | None, option("Format of the output; default: table.", "--format")
     ] = None,
     ids: opt.Ids = False,
-    strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
-) -> Code:
+) -> None:
     """Rank the runs in the store."""
     form = opt.parse_format(format_, output.json)
     ranking = fedbench.leaderboard(store, **board.values())
@@ -253,7 +244,6 @@ def leaderboard(
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
     show_results.show_leaderboard(ranking, form, quiet=output.quiet, ids=ids)
-    return UNREADABLE if strict and ranking.problems else None
 
 
 @command("fedbench report results.html --grid heterogeneity")
@@ -262,44 +252,32 @@ def report(
     *,
     grid: opt.GridFilter = None,
     dataset: opt.DatasetFilter = None,
-    strict: opt.Strict = False,
     folders: groups.Folders,
     output: groups.Output,
-) -> Code:
+) -> None:
     """Write one web page with charts and tables. It needs no network."""
     result = fedbench.report(file, grid=grid, dataset=dataset, **folders.values())
     _warn(result.problems, folders.store)
     output.show(result, show_results.show_report)
-    return UNREADABLE if strict and result.problems else None
 
 
 @command("fedbench studies simclr-810893d84f")
 def studies(
-    study: opt.StudyId = None,
-    *,
-    strict: opt.Strict = False,
-    store: opt.StoreDir = None,
-    output: groups.Output,
-) -> Code:
+    study: opt.StudyId = None, *, store: opt.StoreDir = None, output: groups.Output
+) -> None:
     """Show tuning studies: trials, cost, correlations."""
     views = fedbench.studies(store)
-    warn(*views.problems)
+    _warn(views.problems, store)
     if study is not None:
         view = show_lists.named("study", study, {view.study_id: view for view in views})
         output.show(view, show_tuning.show_stored_study)
-    elif output.json:
-        emit_json([view.as_dict() for view in views])
     else:
-        show_tuning.show_studies(views)
-    return UNREADABLE if strict and views.problems else None
+        output.show(views, show_tuning.show_studies)
 
 
 @command("fedbench dashboard simclr-810893d84f")
 def dashboard(
-    study: opt.StudyId = None,
-    *,
-    store: opt.StoreDir = None,
-    output: groups.Output,
+    study: opt.StudyId = None, *, store: opt.StoreDir = None, output: groups.Output
 ) -> None:
     """Write tuning studies for optuna-dashboard to show."""
     from fedbench.bench.tuning.dashboard import write_journal
@@ -333,7 +311,7 @@ def export(
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
     exported = fedbench.export_encoder(run_id, file, **folders.values())
-    show_lists.show_values(exported, output.json)
+    output.show(show_lists.plain(exported), show_lists.show_values)
 
 
 @command("fedbench reproduce 0123456789abcdef0123")
@@ -379,10 +357,9 @@ def merge(
     stores: Annotated[list[Path], argument("Folders of the stores to merge.", "STORE…")],
     *,
     dry_run: opt.DryRun = False,
-    strict: opt.Strict = False,
     store: opt.StoreDir = None,
     output: groups.Output,
-) -> Code:
+) -> None:
     """Merge other stores into one, and refuse results that differ.
 
     Other bits from another platform are kept beside.
@@ -390,7 +367,6 @@ def merge(
     merged = fedbench.merge(stores, store, dry_run=dry_run)
     warn(*(f"left out: {problem}" for problem in merged.problems))
     output.show(merged, partial(show_results.show_merged, dry_run=dry_run))
-    return UNREADABLE if strict and merged.problems else None
 
 
 @command("fedbench submit 01234567 89abcdef --by 'Ada Lovelace'")
@@ -495,12 +471,10 @@ def config(
 ) -> None:
     """Show the configuration and where each value comes from."""
     resolved = fedbench.resolve(spec, data_dir=data_dir, **settings.values())
-    if output.json:
-        emit_json(show_lists.config_record(resolved))
-    elif yaml:
+    if yaml and not output.json:
         emit(show_lists.config_yaml(resolved))
     else:
-        show_lists.show_config(resolved)
+        output.show(resolved, show_lists.show_config)
 
 
 @command("fedbench explain client.lr")
@@ -540,7 +514,7 @@ def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
         _show_list("methods", output)
     else:
         record = show_lists.spec_record(spec)
-        emit_json(record["parts"]) if output.json else show_lists.show_spec(record)
+        output.show(record["parts"] if output.json else record, show_lists.show_spec)
 
 
 _add_list("presets", "List presets: named, complete configurations.")
@@ -554,12 +528,11 @@ def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None
 
     Bytes are what a client uploads at 128 dimensions.
     """
-    records = show_lists.records("objectives")
     if name is None:
-        emit_json(records) if output.json else show_lists.show_list("objectives", records)
+        _show_list("objectives", output)
         return
-    record = show_lists.named("objective", name, {record["name"]: record for record in records})
-    emit_json(record) if output.json else show_lists.show_objective(record)
+    known = {record["name"]: record for record in show_lists.records("objectives")}
+    output.show(show_lists.named("objective", name, known), show_lists.show_objective)
 
 
 @command("fedbench datasets")
@@ -569,8 +542,7 @@ def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
 
 
 def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -> None:
-    records = show_lists.records(kind, data_dir)
-    emit_json(records) if output.json else show_lists.show_list(kind, records)
+    output.show(show_lists.records(kind, data_dir), partial(show_lists.show_list, kind))
 
 
 @command("fedbench data prepare cifar10", of=data_app)
@@ -588,7 +560,7 @@ def prepare(
     values = opt.parse_set(set_)
     with DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = fedbench.prepare_data(name, set=values, data_dir=data_dir, on_progress=progress)
-    show_lists.show_values(prepared, output.json)
+    output.show(show_lists.plain(prepared), show_lists.show_values)
 
 
 @command("fedbench new method my-method")

@@ -1,4 +1,4 @@
-"""Types, ranges, defaults and units of fields as text, for the reference page and `explain`."""
+"""Types, ranges and defaults of fields as text, for the reference page and `explain`."""
 
 from __future__ import annotations
 
@@ -59,35 +59,3 @@ def _text(schema: Mapping[str, Any], quote: str) -> str:
         return f"{text} {'≥' if closed else '>'} {low:.12g}"
     ends = "[" if closed else "(", "]" if "maximum" in schema else ")"
     return f"{text} in {ends[0]}{low:.12g}, {high:.12g}{ends[1]}"
-
-
-_UNITS: Mapping[str, str] = {
-    "every": "rounds",
-    "rounds": "rounds",
-    "epochs": "passes over the images",
-    "passes": "passes over the images",
-    "clients": "clients",
-    "subset": "images",
-    "examples": "images",
-    "client_size": "images",
-    "batch_size": "images",
-    "knn_neighbours": "images",
-    "width": "channels",
-    "image_size": "pixels",
-    "dim": "values of a vector",
-    "participation": "share of the clients",
-    "label_fraction": "share of the labels",
-    "held_out": "share of the images",
-    "probe_fractions": "share of the labels",
-}
-"""Ends of names and the units of their fields; all other numbers have none."""
-
-
-def unit(name: str) -> str:
-    """Return the unit of a number by the end of its name, in the project's vocabulary, or "".
-
-    >>> unit("federation.num_rounds"), unit("method.hidden_dim"), unit("client.lr")
-    ('rounds', 'values of a vector', '')
-    """
-    last = name.rpartition(".")[2]
-    return next((text for end, text in _UNITS.items() if f"_{last}".endswith(f"_{end}")), "")

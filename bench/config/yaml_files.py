@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-from contextlib import suppress
-from functools import cache
 from importlib import resources
-from importlib.metadata import entry_points
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,8 @@ from ruamel.yaml.tag import Tag
 
 from fedbench.bench.config.overrides import parse_word
 from fedbench.bench.system.checksums import check_yaml
-from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError, nearest
+from fedbench.bench.system.errors import ConfigError, UnknownNameError, nearest
 from fedbench.bench.system.files import read_limited
-from fedbench.bench.system.plugins import leave_out, load_error, origin
 
 _MAX_DEPTH, _MAX_VALUES, _MAX_BYTES = 50, 100_000, 2**20
 _DEEP = f"is nested more than {_MAX_DEPTH} deep"
@@ -102,11 +98,9 @@ def _check(value: Any) -> None:
 def no_such_file(name: str) -> ConfigError:
     """Return the error for a file that is not there, with the nearest name in its folder."""
     path = Path(name).expanduser()
-    with suppress(OSError):
-        siblings = [other.name for other in path.parent.glob("*.y*ml")]
-        if (close := nearest(path.name, siblings)) is not None:
-            return ConfigError(f"{name}: no such file; did you mean {close!r}, beside it?")
-    return ConfigError(f"{name}: no such file; give the path of a YAML file that exists")
+    close = nearest(path.name, (other.name for other in path.parent.glob("*.y*ml")))
+    hint = "give the path of one that exists" if close is None else f"did you mean {close!r}?"
+    return ConfigError(f"{name}: no such file; {hint}")
 
 
 def load_yaml(path: Path | Traversable) -> dict[str, Any]:
@@ -135,18 +129,17 @@ def load_yaml(path: Path | Traversable) -> dict[str, Any]:
     return parse_yaml(text, name)
 
 
-def dump_yaml(value: Any, *, sort: bool = True, ascii_only: bool = True, flow: bool = False) -> str:
-    """Format a value as YAML that `parse_yaml` reads back.
+def dump_yaml(value: Any, *, sort: bool = True, flow: bool = False) -> str:
+    """Format a value as YAML that `parse_yaml` reads back, in ASCII.
 
     Args:
         value: of the types of JSON; a tuple becomes a list.
         sort: sort the keys of mappings.
-        ascii_only: write other letters as escapes.
         flow: on one line, as JSON.
     """
     yaml, text = _yaml(), io.StringIO()
     yaml.representer.sort_base_mapping_type_on_output = sort
-    yaml.allow_unicode = not ascii_only
+    yaml.allow_unicode = False
     yaml.default_flow_style = flow
     if flow:
         yaml.width = 10_000
@@ -176,42 +169,8 @@ def load_named(folder: str, name: str) -> dict[str, Any]:
 
 
 def installed(folder: str = "") -> dict[str, Traversable]:
-    """Map stems to the YAML files of a folder: what ships, then what other packages bring.
-
-    A package names a folder of its own under the entry-point group `fedbench.presets`,
-    `fedbench.grids` or `fedbench.spaces`. One that cannot be read, and a file whose name is taken,
-    is left out with a warning.
-    """
-    return shipped(folder) | _of_plugins(folder)
-
-
-@cache
-def _of_plugins(folder: str) -> dict[str, Traversable]:
-    files: dict[str, Traversable] = {}
-    taken = shipped(folder)
-    for point in sorted(entry_points(group=f"fedbench.{folder or 'spaces'}")):
-        try:
-            there = _yaml_files(resources.files(point.module))
-        except Exception as err:  # importing the package may raise anything
-            leave_out(load_error(point, err))
-            continue
-        for stem, file in there.items():
-            if stem in taken or stem in files:
-                leave_out(PluginError(f"{file.name} of plugin {origin(point)}: its name is taken"))
-            else:
-                files[stem] = file
-    return files
-
-
-def shipped(folder: str = "") -> dict[str, Traversable]:
     """Map stems to the YAML files in a folder of the package `fedbench.search_spaces`."""
     root = resources.files("fedbench.search_spaces")
-    return _yaml_files(root / folder if folder else root)
-
-
-def _yaml_files(folder: Traversable) -> dict[str, Traversable]:
-    return {
-        file.name.removesuffix(".yaml"): file
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".yaml")
-    }
+    files = (root / folder if folder else root).iterdir()
+    by_name = sorted(files, key=lambda file: file.name)
+    return {f.name.removesuffix(".yaml"): f for f in by_name if f.name.endswith(".yaml")}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC, abstractmethod, update_abstractmethods
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -460,29 +461,12 @@ class Method(Strict, ABC):
 
 
 class AddOn(Method):
-    """A method that wraps another one: every hook goes to `base` unless the add-on overrides it."""
+    """A method that wraps another one: every hook goes to `base` unless the add-on overrides it.
+
+    A hook that does something more calls that of the base: `self.base.loss(net, batch, client)`.
+    """
 
     base: SerializeAsAny[Method]
-
-    def needs(self) -> Needs:
-        """Return what the base needs."""
-        return self.base.needs()
-
-    def build(self, backbone: Backbone, data: DataSpec) -> Net:
-        """Build the base's net; an add-on adds its parts to it."""
-        return self.base.build(backbone, data)
-
-    def loss(self, net: Net, batch: Batch, client: Client) -> Loss:
-        """Compute the base's loss; an add-on adds terms to it (`Loss.plus`)."""
-        return self.base.loss(net, batch, client)
-
-    def chance(self, config: RunConfig) -> Mapping[str, float | str]:
-        """Return the base's values; an add-on with terms of its own calls `with_terms`."""
-        return self.base.chance(config)
-
-    def without_effect(self, config: RunConfig) -> str:
-        """Return what the base says; an add-on that may do nothing says why first."""
-        return self.base.without_effect(config)
 
     def with_terms(self, config: RunConfig, **terms: float | str) -> Mapping[str, float | str]:
         """Return the base's values with the add-on's terms taken out of the total, and theirs."""
@@ -490,52 +474,17 @@ class AddOn(Method):
         known = self.base.chance(config).items()
         return {name + net_of * name.startswith("loss"): value for name, value in known} | terms
 
-    def draws(self, batch_size: int, client: Client) -> Mapping[str, Tensor]:
-        """Return the base's values; an add-on adds its own under names that start with its name."""
-        return self.base.draws(batch_size, client)
 
-    def encode(self, net: Net, images: Tensor) -> Tensor:
-        """Return the base's features."""
-        return self.base.encode(net, images)
+def _of_base(hook: str) -> Callable[..., Any]:
+    """Return the hook of an add-on that does what its base does."""
 
-    def embed(self, net: Net, images: Tensor) -> Tensor:
-        """Return the base's projections."""
-        return self.base.embed(net, images)
+    def call(self: AddOn, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.base, hook)(*args, **kwargs)
 
-    def sharing(self) -> Mapping[str, Sharing]:
-        """Return the base's table; an add-on puts its rows in front."""
-        return self.base.sharing()
+    return call
 
-    def plan_round(self, round_index: int, default: RoundPlan) -> RoundPlan:
-        """Return the base's plan."""
-        return self.base.plan_round(round_index, default)
 
-    def pre_round(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """Return the base's statistics."""
-        return self.base.pre_round(net, data, client)
-
-    def server_pre_round(self, net: Net, sums: Mapping[str, Tensor], server: Server) -> None:
-        """Run the base's hook."""
-        self.base.server_pre_round(net, sums, server)
-
-    def weigh(
-        self, sent: Mapping[str, Tensor], held: Mapping[str, Tensor], round_index: int
-    ) -> Mapping[str, float]:
-        """Return the base's factors."""
-        return self.base.weigh(sent, held, round_index)
-
-    def before_local(self, net: Net, data: ClientData, client: Client) -> ClientData:
-        """Prepare the round as the base does."""
-        return self.base.before_local(net, data, client)
-
-    def after_step(self, net: Net, out: Loss, client: Client) -> None:
-        """Run the base's hook."""
-        self.base.after_step(net, out, client)
-
-    def after_local(self, net: Net, data: ClientData, client: Client) -> Mapping[str, Tensor]:
-        """Return the base's extras."""
-        return self.base.after_local(net, data, client)
-
-    def server_step(self, net: Net, uploads: Sequence[Upload], server: Server) -> None:
-        """Run the base's server step."""
-        self.base.server_step(net, uploads, server)
+HOOKS = tuple(name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_")
+for _hook in HOOKS:
+    setattr(AddOn, _hook, _of_base(_hook))
+update_abstractmethods(AddOn)  # type: ignore[type-abstract]

@@ -39,13 +39,11 @@ class Entry:
         name: its name in specs.
         cls: the class; its fields are its hyperparameters.
         bases: for an add-on, the methods it may wrap; None = any.
-        source: the file that registered it.
     """
 
     name: str
     cls: type[Method]
     bases: frozenset[str] | None
-    source: str
 
     @property
     def is_addon(self) -> bool:
@@ -55,6 +53,11 @@ class Entry:
     def fits(self, methods: Iterable[str]) -> list[str]:
         """Return which of some methods an add-on may wrap, sorted."""
         return sorted(name for name in methods if self.bases is None or name in self.bases)
+
+    @property
+    def source(self) -> str:
+        """The file of the class; empty for one of an interactive session."""
+        return getattr(sys.modules[self.cls.__module__], "__file__", None) or ""
 
     @property
     def description(self) -> str:
@@ -82,34 +85,27 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
     """
 
     def add(cls: type[M]) -> type[M]:
-        source = _source_of(cls)
         if not name.replace("-", "").isalnum() or name != name.lower():
             raise PluginError(f"method name {name!r} must be lower-case words joined by '-'")
         if name in _ENTRIES:
             raise PluginError(
-                f"method {name!r} is registered twice: {_ENTRIES[name].source} and {source}"
+                f"method {name!r} is registered twice: by {_ENTRIES[name].cls.__module__} and"
+                f" {cls.__module__}; choose another name, or start the session anew"
             )
         if name in ALIASES:
             raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
         if twin := next((entry for entry in _ENTRIES.values() if entry.cls is cls), None):
             raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
         cls.name = name
-        _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases), source)
+        _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases))
         return cls
 
     return add
 
 
-def _source_of(cls: type) -> str:
-    try:
-        return inspect.getsourcefile(cls) or "?"
-    except OSError:  # of a class without a file
-        return "this session (start it anew to define the class again)"
-
-
 @cache
-def _load_plugins() -> tuple[str, ...]:
-    """Import every plugin once; return descriptions of other packages' plugins that failed.
+def _load_plugins() -> str:
+    """Import every plugin once; return which of other packages failed, for a message, or "".
 
     The plugins of fedbench come first, so that no other package can take their names.
     """
@@ -130,7 +126,7 @@ def _load_plugins() -> tuple[str, ...]:
             _forget(_ENTRIES.keys() - names, modules)
             failed.append(origin(point))
             leave_out(load_error(point, err))
-    return tuple(failed)
+    return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
 
 
 def _forget(names: Iterable[str], modules: Collection[str]) -> None:
@@ -143,12 +139,6 @@ def _forget(names: Iterable[str], modules: Collection[str]) -> None:
         module = _ENTRIES.pop(name).cls.__module__
         if module not in modules:
             sys.modules.pop(module, None)
-
-
-def _not_loaded() -> str:
-    """End of a message about an unknown name: the name may belong to a broken plugin."""
-    failed = _load_plugins()
-    return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
 
 
 def entries() -> dict[str, Entry]:
@@ -167,20 +157,18 @@ def parse_spec(spec: str) -> tuple[Entry, ...]:
     known = entries()
     methods = [name for name, entry in known.items() if not entry.is_addon]
     addons = [name for name, entry in known.items() if entry.is_addon]
-    first, *rest = ALIASES.get(spec, spec).split("+")
-    first, *inner = ALIASES.get(first, first).split("+")
-    rest = inner + rest
+    alias, *further = spec.split("+")
+    first, *rest = [*ALIASES.get(alias, alias).split("+"), *further]
     if first not in methods:
         if first in addons:
             raise ConfigError(
                 f"{first!r} is an add-on: write METHOD+{first}, for example simclr+{first}"
             )
-        raise UnknownNameError("method", first, [*methods, *ALIASES], _not_loaded())
+        raise UnknownNameError("method", first, [*methods, *ALIASES], _load_plugins())
     parts = [known[first]]
     for name in rest:
         if name not in addons:
-            hint = f"{did_you_mean(name, addons)}{_not_loaded()}"
-            raise ConfigError(f"unknown add-on {name!r} in {spec!r}{hint}")
+            raise UnknownNameError("add-on", name, addons, _load_plugins())
         bases = known[name].bases
         if bases is not None and first not in bases:
             fitting = ", ".join(known[name].fits(methods)) or "no method that is installed"
@@ -250,4 +238,4 @@ def describe_validation(err: ValidationError, known: Iterable[str], where: str =
     if first["type"] == "extra_forbidden":
         return f"{name} is not a field{did_you_mean(str(first['loc'][-1]), set(known) - {'base'})}"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"
+    return f"{name}: {message[0].lower()}{message[1:]} (got {first['input']!r:.200})"

@@ -24,7 +24,6 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.code import changed_code
 from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.spread import Spread, spreads, widest
-from fedbench.bench.system.instruction_sets import caps_for
 
 Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
 REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
@@ -60,8 +59,6 @@ class Reproduction:
             tell` where more than 5 points of an accuracy are within it; `different`.
         reason: the cause of the verdicts `cannot tell` and `different`; empty otherwise.
         environment: versions and hardware that differ: name to (then, now).
-        caps: environment variables under which this machine has the stored run's numeric platform;
-            empty if it has that already, or if none are known.
         row: the new row.
         claimed: the stored row.
     """
@@ -78,7 +75,6 @@ class Reproduction:
     verdict: Verdict
     reason: str
     environment: Mapping[str, tuple[str | None, str | None]]
-    caps: Mapping[str, str]
     row: Row = field(repr=False)
     claimed: Row = field(repr=False)
 
@@ -143,7 +139,6 @@ def compare(
         verdict=judged.verdict,
         reason=judged.reason,
         environment=_environment(row, again),
-        caps={} if judged.verdict == "same bits" else _caps_of(row, again),
         row=again,
         claimed=row,
     )
@@ -233,13 +228,6 @@ def _round_differences(
         if name != "seconds" and old.get(name) != new.get(name)
         if same_schema or not name.startswith("traffic.") or old.get(name) is not None
     ]
-
-
-def _caps_of(then: Row, now: Row) -> dict[str, str]:
-    platforms: list[dict[str, str]] = json.loads(then.platform_json or "[]")
-    if not known_apart(then, now) or len(platforms) != 1:  # several: it was resumed elsewhere
-        return {}
-    return caps_for(platforms[0])
 
 
 def _environment(then: Row, now: Row) -> dict[str, tuple[str | None, str | None]]:

@@ -45,6 +45,11 @@ class Resolved:
     sources: Mapping[str, str]
     study: str | None
 
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `fedbench config --json`."""
+        named = {"preset": self.preset, "study": self.study, "sources": dict(self.sources)}
+        return {**self.config.model_dump(mode="json"), **named}
+
 
 def resolve(
     spec: str,

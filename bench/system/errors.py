@@ -58,10 +58,6 @@ def exhausted(cause: BaseException) -> ResourceError | None:
     >>> print(exhausted(OSError(errno.EMFILE, "Too many open files")))
     the limit of open files (`ulimit -n`) is reached; raise it, or use fewer --workers
     """
-    if isinstance(cause, RuntimeError) and "/dev/urandom" in str(cause):  # torch reads it
-        return ResourceError(
-            "there is no /dev/urandom; give this process, or its container, a /dev"
-        )
     if isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
         limit = _EXHAUSTED[errno.EAGAIN]
     elif isinstance(cause, MemoryError) or (

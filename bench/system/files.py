@@ -15,9 +15,6 @@ from typing import IO
 
 from fedbench.bench.system.errors import FedbenchError, StoreError, exhausted
 
-_ATTEMPTS = 3
-"""Writes of one file; a node that does not see the locks of others may delete a temporary file."""
-
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
@@ -47,7 +44,7 @@ def write_error(
 
 
 def read_limited(path: Path, limit: int) -> bytes:
-    """Return the bytes of a file, device or pipe that may be a stranger's.
+    """Return the bytes of an untrusted file, device or pipe.
 
     Args:
         path: the file.
@@ -105,13 +102,7 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for attempt in range(_ATTEMPTS):
-            try:
-                _write_and_rename(path, data)
-                break
-            except FileNotFoundError:
-                if attempt + 1 == _ATTEMPTS:
-                    raise
+        _write_and_rename(path, data)
         sync_folder(path.parent)
     except OSError as cause:
         raise write_error(path, cause, error) from cause

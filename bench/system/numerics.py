@@ -158,8 +158,7 @@ def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
     """Return oneDNN's log lines about a computation, and its result.
 
     torch does not tell which instruction set oneDNN uses, which environment variables may cap; its
-    log does. It goes to the C library's stdout and therefore, for these milliseconds, to a file;
-    text of other threads is passed on.
+    log does. It goes to the C library's stdout and therefore, for these milliseconds, to a file.
     """
     if not torch.backends.mkldnn.is_available():
         return [], compute()
@@ -176,11 +175,7 @@ def _with_onednn_log(compute: Callable[[], str]) -> tuple[list[str], str]:
             os.dup2(stdout, 1)
             os.close(stdout)
         log.seek(0)
-        lines = log.read().splitlines(keepends=True)
-    others = b"".join(line for line in lines if not line.startswith(b"onednn_verbose"))
-    if others:
-        os.write(1, others)
-    return [line.decode() for line in lines if line.startswith(b"onednn_verbose")], result
+        return log.read().decode(errors="replace").splitlines(), result
 
 
 def _implementations(lines: list[str]) -> str:

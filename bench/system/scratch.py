@@ -79,11 +79,7 @@ def sweep_folders(place: Path) -> None:
         with suppress(OSError):  # another process may be deleting it too
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            if not (folder / _OWNER).is_file():
-                folder.rmdir()  # nothing but an empty folder; `_claim` makes another
-                continue
-            owner = lock_file(folder / _OWNER)
-            if owner is None:
+            if not (folder / _OWNER).is_file() or (owner := lock_file(folder / _OWNER)) is None:
                 continue
             try:
                 end_processes(folder, 0.0)
@@ -93,21 +89,18 @@ def sweep_folders(place: Path) -> None:
 
 
 def _claim(place: Path) -> tuple[Path, int | None]:
-    """Make a folder and lock its file; a sweep may come between the two."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        try:
-            owner = lock_file(folder / _OWNER)
-        except FileNotFoundError:
-            continue
-        except OSError as err:
-            if err.errno not in NO_LOCKS:
-                folder.rmdir()
-                raise
-            return folder, None  # nobody else can lock it either, so no sweep deletes it
-        if owner is not None and os.fstat(owner).st_nlink:
-            return folder, owner
-        release_lock(owner)
+    """Make a folder that its file, which is locked, keeps from being swept.
+
+    It gets the name that sweeps look for when the lock is held.
+    """
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place))
+    owner = None
+    try:
+        owner = lock_file(made / _OWNER)
+    except OSError as err:
+        if err.errno not in NO_LOCKS:  # else no sweep can lock it either
+            raise
+    return made.rename(place / made.name[1:]), owner
 
 
 def delete_folder(folder: Path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedbench.bench.system.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedbench.bench.results.store.store import Store
 
 
 def matching(names: Iterable[str], incomplete: str) -> list[str]:
@@ -69,17 +73,18 @@ def datasets(incomplete: str) -> list[str]:
 
 
 def studies(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of the studies in the store that `--store` names on the line, or in the default one."""
-    from fedbench.bench.results.store.store import open_store
-
-    return matching(open_store(context.params.get("store")).studies(), incomplete)
+    """Ids of the studies in the store."""
+    return matching(_store(context).studies(), incomplete)
 
 
 def run_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of the runs in the store that `--store` names on the line, or in the default one."""
+    """Ids of the runs in the store."""
+    rows = (_store(context).root / "rows").glob("*.parquet")
+    return matching((path.stem for path in rows), incomplete)
+
+
+def _store(context: typer.Context) -> Store:
+    """Return the store that `--store` names on the line, or the default one."""
     from fedbench.bench.results.store.store import open_store
 
-    folder = open_store(context.params.get("store")).root / "rows"
-    if not folder.is_dir():
-        return []
-    return matching((path.stem for path in folder.glob("*.parquet")), incomplete)
+    return open_store(context.params.get("store"))

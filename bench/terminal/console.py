@@ -13,19 +13,18 @@ import shlex
 import sys
 import textwrap
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from fedbench.bench.system.errors import DataError
 from fedbench.bench.system.text import visible, visible_json
-from fedbench.bench.terminal.notebook import CellOutput, in_notebook
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
-_LONGEST_LINE = 2000
-"""Characters of a line on stderr; the middle of a longer one is left out."""
 _READER_GONE = {errno.EPIPE, errno.EIO}
 """Errors of a pipe whose reader has closed it, and of a terminal that is gone."""
 
@@ -78,26 +77,9 @@ def note(text: str) -> None:
 
     Without a reader the line is lost, since that must not end a run.
     """
-    text = "\n".join(map(_short, visible(text).split("\n")))
-    try:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-    except OSError as err:
-        _drop(sys.stderr, err)
-    except ValueError:  # closed by this process
-        return
-
-
-def _short(line: str) -> str:
-    half = _LONGEST_LINE // 2
-    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
-
-
-def _drop(stream: TextIO, err: OSError) -> None:
-    """Send all further output of a stream nowhere if its reader is gone; else raise the error."""
-    if err.errno not in _READER_GONE:
-        raise err
-    _discard(stream)
+    stream = _Lasting(sys.stderr)
+    stream.write(f"{visible(text)}\n")
+    stream.flush()
 
 
 def _discard(stream: TextIO) -> None:
@@ -111,7 +93,7 @@ def _discard(stream: TextIO) -> None:
 
 
 class _Lasting:
-    """A terminal's stream for rich, which goes on without a terminal that is gone."""
+    """A stream that goes on, into nothing, when its reader or its terminal is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -119,20 +101,21 @@ class _Lasting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         """Write text, or drop it where nobody reads it."""
-        try:
-            return self._stream.write(text)
-        except OSError as err:
-            _drop(self._stream, err)
-            return len(text)
+        self._try(self._stream.write, text)
 
     def flush(self) -> None:
         """Flush the stream, or drop its text where nobody reads it."""
+        self._try(self._stream.flush)
+
+    def _try(self, write: Callable[..., Any], *text: str) -> None:
         try:
-            self._stream.flush()
+            write(*text)
         except OSError as err:
-            _drop(self._stream, err)
+            if err.errno not in _READER_GONE:
+                raise
+            _discard(self._stream)
 
 
 def warn(*texts: str) -> None:
@@ -186,6 +169,31 @@ def rich_console(stream: TextIO) -> Console:
     )
 
 
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+class _CellOutput:
+    """A part of the running cell's output in a notebook; it needs no widgets."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        # tqdm, which optuna imports for bars that are not drawn, asks for ipywidgets.
+        warnings.filterwarnings("ignore", "IProgress not found")
+        show: Any = display  # which has no types
+        self._handle = show({"text/plain": ""}, raw=True, display_id=True)
+
+    def update(self, text: Text) -> None:
+        self._handle.update(text)
+
+    def stop(self) -> None:
+        self._handle.update({"text/plain": ""}, raw=True)
+
+
 class Status:
     """Lines that are replaced as work goes on; nothing in a pipe.
 
@@ -206,11 +214,11 @@ class Status:
         self.title, self.quiet, self.verbose = title, quiet, verbose
         on_terminal = is_terminal(sys.stderr) and sys.stderr.isatty()
         self.live = not quiet and (on_terminal or in_notebook())
-        self._drawn: Live | CellOutput | None = None
+        self._drawn: Live | _CellOutput | None = None
 
     def __enter__(self) -> Self:
         if self.live and in_notebook():
-            self._drawn = CellOutput()
+            self._drawn = _CellOutput()
         elif self.live:
             from rich.live import Live
 

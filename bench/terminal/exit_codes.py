@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -16,23 +15,8 @@ from fedbench.bench.terminal.console import note, setup_streams
 
 BUG, FAILED, DIFFERENT, UNREADABLE = 1, 4, 4, 5
 INTERRUPTED, TERMINATED = 130, 143
-_SIGNALLED = 128
 _MOST_KEYS = 3
 """Keys that a message about an unknown option names."""
-
-
-def in_utf8_mode() -> None:
-    """Start this process again in Python's UTF-8 mode unless names of files are UTF-8.
-
-    Under `LC_ALL=C` a path with a letter beyond ASCII, from a YAML file for example, could not even
-    be opened. Streams keep the encoding of the terminal.
-    """
-    if sys.getfilesystemencoding() == "utf-8" or not sys.executable:
-        return
-    encoding = getattr(sys.stdout, "encoding", "utf-8")  # None if stdout is closed
-    environment = {"PYTHONIOENCODING": f"{encoding}:backslashreplace", **os.environ}
-    words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
-    os.execve(sys.executable, words, {**environment, "PYTHONUTF8": "1"})
 
 
 def run_command(command: Callable[[], Any], *, debug: bool = False, continues: bool = False) -> int:
@@ -47,39 +31,24 @@ def run_command(command: Callable[[], Any], *, debug: bool = False, continues: b
     terminating = [number for number in stop_signals() if number != signal.SIGINT]
     before = {number: signal.signal(number, _terminate) for number in terminating}
     try:
-        code = _code(command(), 0)
-        # Typer turns an interrupt into its exit code.
-        return _interrupted(code, continues) if code == INTERRUPTED else code
+        code = command() or 0  # Typer turns an interrupt into its exit code
     except SystemExit as stop:
-        code = _code(stop.code, BUG)
-        return _interrupted(code, continues) if code == TERMINATED else code
+        code = stop.code or 0
     except KeyboardInterrupt:
-        return _interrupted(INTERRUPTED, continues)
-    except FedbenchError as error:
-        stopped = error.exit_code > _SIGNALLED  # by a signal, which is no error
-        _show(f"{error}" if stopped else f"error: {error}", debug)
-        return error.exit_code
+        code = INTERRUPTED
     except Exception as error:
-        if hasattr(error, "format_message"):  # wrong use, as Typer reports it
-            note(_usage(error))
-            return _code(getattr(error, "exit_code", None), 2)
-        limit = exhausted(error)
-        if limit is not None:
-            _show(f"error: {limit}", debug)
-            return limit.exit_code
-        remedy = "" if debug else "; --debug shows the traceback"
-        if "fedbench.bench.method.registry" in sys.modules:  # else no plugin has run
-            from fedbench.bench.method.blame import error_of_plugin
-
-            if (foreign := error_of_plugin(error)) is not None:
-                _show(f"error: {foreign}{remedy}", debug)
-                return foreign.exit_code
-        message = " ".join(f"{type(error).__name__}: {error}".split())
-        _show(f"error: {message}\nthis is a bug{remedy}", debug)
-        return BUG
+        if debug:
+            note(traceback.format_exc().rstrip())
+        text, code = _explain(error)
+        note(text if debug else f"{text}; --debug shows the traceback" if code == BUG else text)
+        return code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if code in (INTERRUPTED, TERMINATED):
+        state = "interrupted" if code == INTERRUPTED else "terminated"
+        note(f"{state}; the same command continues" if continues else state)
+    return int(code)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -89,16 +58,22 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(TERMINATED)
 
 
-def _interrupted(code: int, continues: bool) -> int:
-    state = "interrupted" if code == INTERRUPTED else "terminated"
-    note(f"{state}; the same command continues" if continues else state)
-    return code
+def _explain(error: Exception) -> tuple[str, int]:
+    """Return the message about an error, and its exit code."""
+    if hasattr(error, "format_message"):  # wrong use, as Typer reports it
+        return _usage(error), int(getattr(error, "exit_code", 2))
+    known: FedbenchError | None = exhausted(error)
+    if known is None and "fedbench.bench.method.registry" in sys.modules:  # else no plugin has run
+        from fedbench.bench.method.blame import error_of_plugin
 
-
-def _show(text: str, debug: bool) -> None:
-    if debug:
-        note(traceback.format_exc().rstrip())
-    note(text)
+        known = error_of_plugin(error)
+    error = known or error
+    if not isinstance(error, FedbenchError):
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"error: {message}\nthis is a bug", BUG
+    # A signal is no error.
+    stopped = error.exit_code in (INTERRUPTED, TERMINATED)
+    return f"{error}" if stopped else f"error: {error}", error.exit_code
 
 
 def _usage(error: Any) -> str:
@@ -123,10 +98,3 @@ def _keys_called(option: str, context: Any) -> list[str]:
     last = {key: key.rpartition(".")[2] for key in known}
     alike = [key for key in known if word in (key, last[key], last[key].removeprefix("num_"))]
     return sorted(alike, key=lambda key: (key.startswith("method."), key.count(".")))[:_MOST_KEYS]
-
-
-def _code(value: Any, default: int) -> int:
-    """Return an exit code: the value if it is a number, 0 for None, else the default."""
-    if isinstance(value, int):
-        return value
-    return 0 if value is None else default

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from typer.core import TyperCommand
 
@@ -291,19 +291,12 @@ class Pictures(Group):
     folder: Annotated[Path, option("Folder to write files to.", "--out", metavar="DIR")] = Path(
         "figures"
     )
-    forms: Annotated[
-        Literal["png", "svg", "both"], option("Format of the pictures.", "--format")
-    ] = "both"
     num_images: Annotated[
         int, count("Maximum number of test images on each map.", "--images", min=10)
     ] = 1000
     client_id: Annotated[
         int | None, option("Client whose encoder is drawn, if encoders differ.", "--client", min=0)
     ] = None
-
-    def values(self) -> dict[str, Any]:
-        """Return keyword arguments for `fedbench.figures`."""
-        return {**vars(self), "forms": ("png", "svg") if self.forms == "both" else (self.forms,)}
 
 
 @dataclass(frozen=True)
@@ -399,14 +392,10 @@ class Checks(Group):
     ] = False
 
 
-class Record(Protocol):
-    """Result of a command."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-
-
-R = TypeVar("R", bound=Record)
+def _plain(result: Any) -> Any:
+    if isinstance(result, list):
+        return [_plain(each) for each in result]
+    return result.as_dict() if hasattr(result, "as_dict") else result
 
 
 @dataclass(frozen=True)
@@ -418,9 +407,9 @@ class Output:
     verbose: Annotated[bool, _output("Show more progress.", "--verbose", "-v")] = False
     debug: Annotated[bool, _output("Show the traceback of an error.", "--debug")] = False
 
-    def show(self, result: R, as_text: Callable[[R], None]) -> None:
-        """Print a result: its record with `--json`, else with a function that prints text."""
-        emit_json(result.as_dict()) if self.json else as_text(result)
+    def show(self, result: Any, as_text: Callable[[Any], None]) -> None:
+        """Print a result: with `--json` its plain values, else by a function for people."""
+        emit_json(_plain(result)) if self.json else as_text(result)
 
     @property
     def verbosity(self) -> dict[str, bool]:

@@ -145,9 +145,6 @@ Again = Annotated[
         "--again",
     ),
 ]
-Strict = Annotated[
-    bool, option("Exit with code 5 if a file of the store cannot be read.", "--strict")
-]
 Ids = Annotated[bool, option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
 GridFilter = Annotated[str | None, option("Only runs of this grid.", complete=names.grids)]
 DatasetFilter = Annotated[

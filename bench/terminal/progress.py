@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedbench.bench.evaluation.metrics import main_metrics
-from fedbench.bench.system.text import visible
 from fedbench.bench.terminal.console import Status, note
 from fedbench.bench.terminal.units import count, duration, size
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from fedbench.bench.config import RunConfig
     from fedbench.bench.training.history import ClientDone, RoundRecord
     from fedbench.bench.tuning.events import Began, CellDone, Event
@@ -22,6 +19,7 @@ _FEW_ROUNDS = 20  # up to this many, a pipe gets a line for every round
 _SECONDS = 5.0  # beyond, the least time between two lines
 _FRAME = 0.25  # seconds between two drawings of a round's clients, at least
 _SHOWN_RUNS = 8  # runs shown at the same time
+_BAR = 10  # characters
 
 
 class RunProgress(Status):
@@ -33,16 +31,12 @@ class RunProgress(Status):
     def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
         super().__init__(title, quiet=quiet, verbose=verbose)
         self.live = self.live and not verbose
-        self._last_line = self._last_client = float("-inf")
-        self._rounds = 0
-        self._seconds = 0.0
-        self._bytes = 0
-        self._clock: float | None = None
-        self._images = 0
-        self._total = 0
-        self._says = self._pace = ""  # after the bars of rounds and clients
         self._head = title
-        self._bars: Progress | None = None
+        self._last_line = self._last_client = float("-inf")
+        self._rounds = self._total = self._images = self._bytes = 0
+        self._seconds = 0.0
+        self._clock: float | None = None
+        self._round_note = self._client_note = ""  # after the bars
 
     def start(self, config: RunConfig, devices: Sequence[str]) -> None:
         """Announce a run before its first round."""
@@ -50,22 +44,19 @@ class RunProgress(Status):
         self._total = federation.num_rounds
         subset = "" if data.train_subset is None else f" ({data.train_subset:,} images)"
         self.title += f" · {data.public_name}{subset}"
-        rounds = count(federation.num_rounds, "round", comma=False)
-        workers = f"{count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
-        text = (
+        self._head = (
             f"{self.title} · {data.num_clients} clients, {config.cohort_size} in each round ·"
-            f" {rounds} · {workers}"
+            f" {count(federation.num_rounds, 'round', comma=False)} ·"
+            f" {count(len(devices), 'worker')} on {', '.join(dict.fromkeys(devices))}"
         )
-        self._head = text
-        self.update(text)
+        self.update(self._head)
         if not (self.live or self.quiet):
-            note(text)
+            note(self._head)
 
     def resume(self, done: int, total: int) -> None:
         """Announce that an earlier attempt is continued after `done` of `total` rounds."""
         step = f"round {done + 1}" if done < total else "the evaluation"
-        text = f"resuming at {step}: {done} of {total} rounds are done"
-        self.update(f"{self.title} · {text}")
+        self.update(self._head, text := f"resuming at {step}: {done} of {total} rounds are done")
         if not self.quiet:
             note(text)
 
@@ -78,7 +69,7 @@ class RunProgress(Status):
             self._images += event.num_images
         passed = now - self._clock
         if self._images and passed:
-            self._pace = f"{self._images / passed:,.0f} images/s"
+            self._client_note = f"{self._images / passed:,.0f} images/s"
         if now - self._last_client >= _FRAME:
             self._last_client = now
             self._draw(event.round_index, event.done, event.cohort_size)
@@ -95,48 +86,19 @@ class RunProgress(Status):
         now = time.monotonic()
         line = self._line(record, total)
         if self.live:
-            self._says = line.split(" · ", 1)[1].replace(" left", " left + evaluation")
+            self._round_note = line.split(" · ", 1)[1].replace(" left", " left + evaluation")
             self._draw(record.round_index + 1, record.cohort_size, record.cohort_size)
         elif not self.quiet and self._due(record, total, now):
             self._last_line = now
             note(line)
 
-    def update(self, *lines: str) -> None:
-        """Replace the lines on the terminal; bars stay below them."""
-        if self._drawn is None or self._bars is None:
-            super().update(*lines)
-            return
-        from rich.console import Group
-        from rich.text import Text
-
-        text = "\n".join(map(visible, lines))
-        self._drawn.update(Group(Text(text, overflow="ellipsis", no_wrap=True), self._bars))
-
     def _draw(self, rounds: int, clients: int, cohort: int) -> None:
-        """Draw the bars.
-
-        Args:
-            rounds: that have ended.
-            clients: of the round that have ended.
-            cohort: clients of the round.
-        """
-        if not self.live:
-            return
-        if self._bars is None:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-            self._bars = Progress(
-                TextColumn("  {task.description}"),
-                BarColumn(20),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[says]}"),
-            )
-            for name in ("rounds", "clients"):
-                self._bars.add_task(name, total=1, says="")
-        first, second = self._bars.task_ids
-        self._bars.update(first, completed=rounds, total=self._total, says=self._says)
-        self._bars.update(second, completed=clients, total=cohort, says=self._pace)
-        self.update(self._head)
+        """Draw how many rounds have ended, and how many clients of the cohort in the next one."""
+        self.update(
+            self._head,
+            _bar("rounds", rounds, self._total, self._round_note),
+            _bar("clients", clients, cohort, self._client_note),
+        )
 
     def _due(self, record: RoundRecord, total: int, now: float) -> bool:
         last = record.round_index + 1 == total
@@ -160,6 +122,11 @@ class RunProgress(Status):
         left = self._seconds / self._rounds * (total - done)
         parts.append(f"{duration(left)} left" if done < total else "evaluating")
         return " · ".join(parts)
+
+
+def _bar(name: str, done: int, total: int, text: str) -> str:
+    filled = _BAR * done // max(total, 1)
+    return f"  {name:<7} {'━' * filled}{'┄' * (_BAR - filled)} {done}/{total} {text}"
 
 
 class SweepProgress(Status):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.system.text import visible
-from fedbench.bench.terminal.console import emit, emit_json, takes_unicode
+from fedbench.bench.terminal.console import emit
 from fedbench.bench.terminal.tables import show_record, show_records
 from fedbench.bench.terminal.units import text
 
@@ -172,7 +171,7 @@ def _show_explanation(entry: Explanation) -> None:
         f"{entry.key}: {entry.meaning}",
         {
             "methods": ", ".join(entry.methods),
-            "range": entry.kind + (f", in {entry.unit}" if entry.unit else ""),
+            "range": entry.kind,
             "default": default,
             "set it": [f"--set {entry.key}={default}", f"{entry.variable}={default}"],
         },
@@ -216,28 +215,15 @@ def show_objective(record: Mapping[str, Any]) -> None:
     show_record("", {**record, "search": f"fedbench tune SPEC --objective {record['name']}"})
 
 
-def config_record(resolved: Resolved) -> dict[str, Any]:
-    """Return a configuration for JSON: its sections, `preset`, `study` and `sources`."""
-    return {
-        **resolved.config.model_dump(mode="json"),
-        "preset": resolved.preset,
-        "study": resolved.study,
-        "sources": dict(resolved.sources),
-    }
-
-
 def config_yaml(resolved: Resolved) -> str:
-    """Return a configuration as YAML that `--config` accepts, whatever letters stdout takes."""
+    """Return a configuration as YAML that `--config` accepts, in ASCII."""
     from fedbench.bench.config.yaml_files import dump_yaml
 
     values = resolved.config.model_dump(mode="json")
     head = {"spec": values.pop("spec"), "preset": resolved.preset}
     if resolved.study:
         head["study"] = resolved.study
-    text = dump_yaml({**head, **values}, sort=False, ascii_only=False)
-    if text.isascii() or (takes_unicode() and text == visible(text)):
-        return text
-    return dump_yaml({**head, **values}, sort=False)  # "caf\xE9"
+    return dump_yaml({**head, **values}, sort=False)
 
 
 def show_config(resolved: Resolved) -> None:
@@ -279,13 +265,14 @@ def _largest_classes(counts: Sequence[int]) -> str:
     return f"{text}, …" if len(largest) > 4 else text
 
 
-def show_values(result: PreparedDataset | Exported, as_json: bool) -> None:
-    """Print the fields of a small record."""
-    values = {
-        key: str(value) if isinstance(value, Path) else value
-        for key, value in asdict(result).items()
-    }
-    emit_json(values) if as_json else show_record("", values)
+def plain(result: PreparedDataset | Exported) -> dict[str, Any]:
+    """Return the fields of a small record for JSON."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(result).items()}
+
+
+def show_values(values: Mapping[str, Any]) -> None:
+    """Print the values of a small record."""
+    show_record("", values)
 
 
 def show_checks(checkup: Checkup) -> None:

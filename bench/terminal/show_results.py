@@ -184,9 +184,6 @@ def show_reproduction(result: Reproduction) -> None:
             emit(f"and {more} more; --json lists all")
     for name, (then, now) in result.environment.items():  # whole: a platform's name is long
         emit(f"{name}: {then or 'unknown'} then, {now or 'unknown'} now")
-    if result.caps:
-        caps = " ".join(f"{name}={value}" for name, value in result.caps.items())
-        emit(f"to get the bits of the stored run's platform on this machine, set: {caps}")
 
 
 def limit_of(result: Reproduction) -> str:

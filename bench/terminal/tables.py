@@ -16,20 +16,8 @@ from fedbench.bench.terminal.console import emit, emit_wrapped, is_terminal, ric
 from fedbench.bench.terminal.units import text
 
 _DROPPED_FIRST = (
-    "setting",
-    *("% / GB", "per GB", "minutes", "MB down", "MB up", "local %"),
-    *(
-        "objective",
-        "k-NN %",
-        "knn_acc",
-        "published",
-        "notes",
-        "gain",
-        "Δ init",
-        "preset",
-        "data",
-        "formula",
-    ),
+    *("setting", "% / GB", "per GB", "minutes", "MB down", "MB up", "local %", "objective"),
+    *("k-NN %", "knn_acc", "published", "notes", "gain", "Δ init", "preset", "data", "formula"),
 )
 """Headings of columns that a narrow terminal does without, in this order."""
 _LEAST = 16

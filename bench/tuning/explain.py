@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from fedbench.bench.config.kinds import kind_text, unit
+from fedbench.bench.config.kinds import kind_text
 from fedbench.bench.config.presets import Preset
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import check_key, field_infos
@@ -45,7 +45,6 @@ class Explanation:
         methods: the methods, or the add-on, whose field it is; empty = every run has it.
         meaning: one line.
         kind: type and range.
-        unit: unit of a number; empty = none.
         default: value without a preset.
         presets: values under each preset; of one preset, a later one wins where it holds.
         searched: method or add-on -> the range in its search space.
@@ -56,7 +55,6 @@ class Explanation:
     methods: tuple[str, ...]
     meaning: str
     kind: str
-    unit: str
     default: Any
     presets: tuple[PresetValue, ...]
     searched: Mapping[str, Mapping[str, Any]]
@@ -126,13 +124,12 @@ def _default(info: FieldInfo) -> Any:
 
 def _explanation(key: str, info: FieldInfo, owners: list[str], spec: str | None) -> Explanation:
     named = tuple(filter(None, owners))
-    kind, default, presets = kind_text(info), _default(info), map(load_preset, preset_names())
+    default, presets = _default(info), map(load_preset, preset_names())
     return Explanation(
         key,
         named,
         info.description or "",
-        kind,
-        unit(key) if "number" in kind else "",
+        kind_text(info),
         default,
         tuple(v for preset in presets for v in _values(key, preset, default, named, spec)),
         dict(_searched(key, named, spec)),

@@ -1,4 +1,4 @@
-"""Presets, grids, spaces and data sets that users and other packages bring along."""
+"""Presets of users, and data sets that other packages bring along."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.config import yaml_files
 from fedbench.bench.data import datasets
 from fedbench.bench.data.sources import base
-from fedbench.bench.runs import presets
 from fedbench.bench.system.errors import PluginWarning
-from fedbench.bench.tuning.grid import load_grid, plan, presets_for
+from fedbench.bench.tuning.grid import load_grid, plan
 
 Call = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,48 +67,20 @@ def test_a_missing_preset_file(call: Call, tmp_path: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package with a preset, a grid, a space, a data set and two broken entries."""
-    caches = (yaml_files._of_plugins, base.entries, presets._named)
+    """An installed package with a data set, and one of a name that is taken."""
     site, pack = tmp_path / "site", tmp_path / "site" / "files_pack"
-    texts = {
-        "presets/fromplugin.yaml": PRESET.format(name="fromplugin", values=LR),
-        "presets/demo.yaml": PRESET.format(name="demo", values=LR),
-        "grids/plugged.yaml": "grid: plugged\ndescription: d\nmethods: [supervised]\n"
-        "under: [fromplugin]\naxes: {federation.num_rounds: [0]}\n",
-        "spaces/someone.yaml": "method: someone\n",
-        "data.py": example("plugins", "python", "import numpy"),
-        "__init__.py": "",
-    }
-    for name, text in texts.items():
-        (pack / name).parent.mkdir(parents=True, exist_ok=True)
-        (pack / name).write_text(text, encoding="utf-8")
+    pack.mkdir(parents=True)
+    (pack / "__init__.py").touch()
+    (pack / "data.py").write_text(example("plugins", "python", "import numpy"), encoding="utf-8")
     info = site / "files_pack-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: files-pack\nVersion: 1.0\n")
-    groups = {kind: f"x = files_pack.{kind}" for kind in ("presets", "grids", "spaces")}
-    groups["grids"] += "\ntorn = files_pack.nothing"
-    groups["datasets"] = "blobs = files_pack.data:Blobs\ndigits = files_pack.data:Blobs"
-    lines = (f"[fedbench.{kind}]\n{points}\n" for kind, points in groups.items())
-    (info / "entry_points.txt").write_text("".join(lines))
+    points = "blobs = files_pack.data:Blobs\ndigits = files_pack.data:Blobs\n"
+    (info / "entry_points.txt").write_text(f"[fedbench.datasets]\n{points}")
     monkeypatch.syspath_prepend(str(site))
-    for cache in caches:
-        cache.cache_clear()
+    base.entries.cache_clear()
     yield tmp_path
-    for cache in caches:
-        cache.cache_clear()
-
-
-@pytest.mark.filterwarnings("ignore::fedbench.bench.system.errors.PluginWarning")
-def test_files_of_a_package(call: Call, package: Path) -> None:
-    assert {"fromplugin", "demo"} <= {record["name"] for record in call("presets", "--json").json}
-    config = call("config", "supervised", "--preset", "fromplugin", "--json").json
-    assert config["client"]["lr"] == 0.01
-    assert call("config", "supervised", "--json").json["client"]["lr"] == 0.03  # demo as it ships
-    assert "plugged" in {record["name"] for record in call("grids", "--json").json}
-    assert "someone" in yaml_files.installed()
-    grid = load_grid("plugged")
-    (cell,) = plan(grid, preset=presets_for(grid, None, ())[0])
-    assert (cell.preset, cell.config.client.lr) == ("fromplugin", 0.01)
+    base.entries.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore::fedbench.bench.system.errors.PluginWarning")
@@ -127,10 +97,6 @@ def test_a_data_set_of_a_package(call: Call, package: Path) -> None:
     assert "did you mean 'blobs'?" in typo.err
 
 
-def test_broken_entries_are_left_out_with_a_warning(package: Path) -> None:
-    with pytest.warns(PluginWarning, match="demo.yaml of plugin 'x'"):
-        yaml_files.installed("presets")
-    with pytest.warns(PluginWarning, match="'torn' of package 'files-pack'"):
-        assert "plugged" in yaml_files.installed("grids")
+def test_a_name_that_is_taken_is_left_out_with_a_warning(package: Path) -> None:
     with pytest.warns(PluginWarning, match="data set 'digits'"):
         assert "blobs" in datasets.known_names()

@@ -86,18 +86,3 @@ def test_reproduce_names_the_platforms(
     (linear,) = [part for part in apart.json["spread"] if part["metric"] == "linear_acc"]
     assert (linear["stored"], linear["now"]) == (stored.linear_acc, other.linear_acc)
     assert linear["source"] == "binomial, 596 test images"
-
-
-def test_reproduce_says_how_this_machine_gets_the_bits_of_an_older_one(
-    stores: tuple[Path, Path, str], shell: Callable[..., Any]
-) -> None:
-    _, capped, run_id = stores
-    command = ("reproduce", run_id, "--store", capped, *PLACE, "-q")
-    (line,) = [
-        line for line in shell(*command).out.splitlines() if line.startswith("to get the bits")
-    ]
-    caps = dict(part.split("=") for part in line.partition("set: ")[2].split(" "))
-    assert caps["ATEN_CPU_CAPABILITY"] == "default"
-    assert caps["ONEDNN_MAX_CPU_ISA"] == "SSE41"
-    again = shell(*command, "--json", env=caps)
-    assert (again.json["verdict"], again.json["caps"]) == ("same bits", {})

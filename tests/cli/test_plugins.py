@@ -62,9 +62,6 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
         "; not loaded: plugin 'half' of package 'broken-pack', plugin 'torn' of package"
         " 'broken-pack'"
     )
-    addon = shell("config", "simclr+half", env=env)
-    assert "unknown add-on 'half' in 'simclr+half' (known: feddecorr, fedprox, fedu2" in addon.err
-    assert "; not loaded: plugin 'half'" in addon.err
 
 
 def test_a_plugin_that_a_broken_one_imported_is_kept(
@@ -82,7 +79,7 @@ def test_a_plugin_that_a_broken_one_imported_is_kept(
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     with pytest.warns(PluginWarning, match="'eins'.*ZeroDivisionError"):
         failed = registry._load_plugins.__wrapped__()
-    assert failed == ("'eins' of package 'broken-pack'",)
+    assert "'eins' of package 'broken-pack'" in failed
     assert "zwei" in registry._ENTRIES
 
 

@@ -239,11 +239,3 @@ def test_a_device_that_is_not_there_creates_nothing(call: Call, tmp_path: Path) 
     assert answer.code == 3
     assert "GPU" in answer.err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.extended
-def test_letters_that_the_terminal_does_not_have(shell: Call, store: Path, finished: Any) -> None:
-    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    answer = shell("run", "simclr", *QUICK, "--store", store, "--json", env=env)
-    assert answer.code == 0, answer.err
-    assert answer.json["paths"]["store"] == str(store)

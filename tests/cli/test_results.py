@@ -1,7 +1,8 @@
-"""Commands on stores: report, studies, merge, reproduce; and --strict."""
+"""Commands on stores: report, studies, merge, verify, reproduce."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,6 @@ def test_a_store_that_is_not_there(call: Call, tmp_path: Path, words: tuple[str,
     missing = call(*words, "--store", tmp_path / "nowhere")
     assert (missing.code, missing.out) == (5, "")
     assert "nowhere" in missing.err
-
-
-def test_strict_names_what_it_cannot_read(call: Call, copy: Path, tmp_path: Path) -> None:
-    torn = copy / "rows" / f"{'0' * 20}.parquet"
-    torn.write_bytes(b"torn")
-    page = tmp_path / "page.html"
-    for words in (("leaderboard",), ("report", page), ("merge", copy)):
-        place = ("--store", tmp_path / "new") if words[0] == "merge" else ("--store", copy)
-        relaxed = call(*words, *place)
-        strict = call(*words, *place, "--strict")
-        assert (relaxed.code, strict.code) == (0, 5), words
-        assert torn.name in relaxed.err
-        assert torn.name in strict.err
-        assert strict.out
 
 
 def test_merge(call: Call, copy: Path, tmp_path: Path) -> None:
@@ -120,13 +107,9 @@ def test_studies_name_what_they_cannot_read(call: Call, tmp_path: Path) -> None:
         store.write_study(study, {"spec": "simclr"})
     (store.root / "trials" / "a" / "1.parquet").write_bytes(b"torn")
     (store.root / "trials" / "b" / "study.json").write_text("{")
-    relaxed = call("studies", "--store", store.root, "--json")
-    strict = call("studies", "a", "--store", store.root, "--strict")
-    assert (relaxed.code, strict.code) == (0, 5)
-    assert [view["study_id"] for view in relaxed.json] == ["a"]
-    for answer in (relaxed, strict):
-        assert "1.parquet" in answer.err
-        assert "study.json" in answer.err
+    answer = call("studies", "--store", store.root, "--json")
+    assert (answer.code, [view["study_id"] for view in answer.json]) == (0, ["a"])
+    assert {"1.parquet", "study.json"} <= {*re.findall(r"[\w.]+", answer.err)}
 
 
 def test_reproduce(call: Call, copy: Path, finished: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from fedbench.bench.method import AddOn, Method, Needs, registry
+from fedbench.bench.method import AddOn, Needs, registry
 from fedbench.bench.system.errors import ConfigError, PluginError, UnknownNameError
 from fedbench.methods.simclr import SimCLR
 from fedbench.methods.supervised import Supervised
@@ -46,9 +46,9 @@ def test_aliases_stand_for_specs() -> None:
         ("simcrl", UnknownNameError, "'simclr'"),
         ("", UnknownNameError, "''"),
         ("uv", ConfigError, r"METHOD\+uv"),
-        ("simclr+", ConfigError, r"'simclr\+'"),
-        ("simclr+vu", ConfigError, "'vu'"),
-        ("simclr+supervised", ConfigError, "'supervised'"),
+        ("simclr+", UnknownNameError, "''"),
+        ("simclr+vu", UnknownNameError, "'vu'"),
+        ("simclr+supervised", UnknownNameError, "'supervised'"),
         ("supervised+uv", ConfigError, "cbafed, semifed, simclr"),
         ("simclr+uv+uv", ConfigError, "'uv'"),
         ("fed-simclr+uv", ConfigError, "'uv'"),
@@ -105,16 +105,6 @@ def test_names_are_taken_once() -> None:
         registry.register("fed-simclr")(Supervised)
 
 
-def test_a_class_of_a_notebook_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_file(cls: type) -> str:
-        raise OSError("source code not available")  # as of a class of an interactive __main__
-
-    monkeypatch.setattr("inspect.getsourcefile", no_file)
-    registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
-    with pytest.raises(PluginError, match="this session"):
-        registry.register("of-a-cell")(type("OfACell", (Supervised,), {}))
-
-
 def test_a_third_partys_method_is_as_good_as_any() -> None:
     @registry.register("their-method")
     class Theirs(Supervised):
@@ -135,15 +125,3 @@ def test_a_third_partys_method_is_as_good_as_any() -> None:
     both = registry.create("simclr+uv+anywhere", {"anywhere": {}})
     assert isinstance(both, AddOn)
     assert registry.dump(both).keys() >= {"temperature", "uv", "anywhere"}
-
-
-def test_add_ons_pass_every_hook_on() -> None:
-    """A hook that an add-on does not pass on would silently be the default one."""
-    hooks = {
-        name
-        for name, value in vars(Method).items()
-        if callable(value) and not name.startswith("_") and name not in vars(Method.__base__)
-    }
-    hooks -= {"model_post_init"}
-    assert hooks == {name for name in hooks if name in vars(AddOn)}
-    assert {"loss", "server_step", "embed"} <= hooks

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
@@ -49,29 +48,11 @@ def test_a_folder_lives_as_long_as_its_owner(tmp_path: Path) -> None:
 def test_only_folders_of_ours_are_swept(tmp_path: Path) -> None:
     (tmp_path / "fb-foreign").mkdir()
     (tmp_path / "fb-foreign" / "file").write_text("data")
-    (tmp_path / "fb-unclaimed").mkdir()
     (tmp_path / "fb-link").symlink_to(tmp_path / "fb-foreign")
     (tmp_path / "other").mkdir()
     sweep_folders(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fb-foreign", "fb-link", "other"]
     assert (tmp_path / "fb-foreign" / "file").read_text() == "data"
-
-
-def test_a_sweep_between_making_and_locking_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
-
-    def make_and_sweep(**settings: object) -> str:
-        made.append(make(**settings))  # type: ignore[call-overload]
-        if len(made) == 1:
-            sweep_folders(tmp_path)
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", make_and_sweep)
-    with temporary_folder(tmp_path) as folder:
-        assert made == [made[0], str(folder)]
-        assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_processes_that_ray_left_in_a_folder_are_ended(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from fedbench.bench.config.yaml_files import shipped
+from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.method import registry
 from fedbench.bench.runs.fields import get
 from fedbench.bench.runs.presets import preset_names
@@ -32,7 +32,7 @@ def test_spaces_and_registry_match() -> None:
         for name, entry in registry.entries().items()
         if "fedbench" in entry.cls.__module__ and {*entry.cls.model_fields} - {"base"}
     }
-    assert set(shipped()) == shipped_methods
+    assert set(installed()) == shipped_methods
 
 
 def test_common_dimensions_have_equal_ranges() -> None:
