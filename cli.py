@@ -19,7 +19,6 @@ import typer
 
 import fedbench
 from fedbench.bench.system.arguments import grouped
-from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import (
     groups,
     show_board,
@@ -334,12 +333,7 @@ def reproduce(
     who = person(by, orcid)
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
         result = fedbench.reproduce(
-            run_id,
-            data_name=data,
-            keep=keep,
-            workers=workers,
-            on_round=progress,
-            **places.values(),
+            run_id, data_name=data, keep=keep, workers=workers, on_round=progress, **places.values()
         )
     output.show(result, show_results.show_reproduction)
     if result.verdict == "different":
@@ -479,7 +473,7 @@ def config(
 
 @command("fedbench explain client.lr")
 def explain(
-    key: Annotated[str, argument("Dotted name of a value, such as client.lr.", "KEY", names.keys)],
+    key: Annotated[str, argument("Dotted name of a value, such as client.lr.", "KEY")],
     spec: opt.ShownSpec = None,
     *,
     output: groups.Output,
@@ -513,8 +507,7 @@ def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
     if spec is None:
         _show_list("methods", output)
     else:
-        record = show_lists.spec_record(spec)
-        output.show(record["parts"] if output.json else record, show_lists.show_spec)
+        output.show(show_lists.spec_records(spec), show_lists.show_spec)
 
 
 _add_list("presets", "List presets: named, complete configurations.")
@@ -589,12 +582,7 @@ def new(
 
 
 @command("fedbench doctor --address auto")
-def doctor(
-    *,
-    address: opt.Address = None,
-    folders: groups.Folders,
-    output: groups.Output,
-) -> Code:
+def doctor(*, address: opt.Address = None, folders: groups.Folders, output: groups.Output) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path
     from fedbench.bench.tuning.doctor import checkup

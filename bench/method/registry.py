@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedbench.bench.config.aliases import ALIASES
 from fedbench.bench.method.base import AddOn, Method
 from fedbench.bench.system.errors import (
     ConfigError,
@@ -29,6 +28,8 @@ from fedbench.bench.system.plugins import leave_out, load_error, origin
 M = TypeVar("M", bound=Method)
 
 GROUP = "fedbench.methods"
+ALIASES: Mapping[str, str] = {"local-simclr": "simclr", "fed-simclr": "simclr+uv"}
+"""Other names of method specs."""
 
 
 @dataclass(frozen=True)
@@ -117,28 +118,17 @@ def _load_plugins() -> str:
         )
     failed = []
     for point in sorted(points, key=lambda point: (point.value != GROUP, point.name)):
-        names, modules = {*_ENTRIES}, {*sys.modules}
         try:
             point.load()
         except Exception as err:
             if point.value == GROUP:
                 raise load_error(point, err) from err
-            _forget(_ENTRIES.keys() - names, modules)
+            for entry in [*_ENTRIES.values()]:  # what it had registered before it failed
+                if f"{entry.cls.__module__}.".startswith(f"{point.module}."):
+                    del _ENTRIES[entry.name]
             failed.append(origin(point))
             leave_out(load_error(point, err))
     return f"; not loaded: plugin {', plugin '.join(failed)}" if failed else ""
-
-
-def _forget(names: Iterable[str], modules: Collection[str]) -> None:
-    """Undo the registrations of a plugin that failed.
-
-    Modules that it was the first to import, and that loaded completely, are dropped as well:
-    another plugin may be one of them, and its import must register again.
-    """
-    for name in names:
-        module = _ENTRIES.pop(name).cls.__module__
-        if module not in modules:
-            sys.modules.pop(module, None)
 
 
 def entries() -> dict[str, Entry]:

@@ -20,28 +20,23 @@ class Option:
         flag: its name there; empty = the field's.
         limits: `min` and `max` of a number.
         check: refuses a value before anything heavy is imported, and returns it else.
-        complete: names that a shell offers for what has been typed.
     """
 
     help: str
     flag: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Any], Any] | None = None
-    complete: Callable[[str], list[str]] | None = None
 
 
-def one_of(kind: str, known: Collection[str]) -> dict[str, Any]:
-    """Return `check` and `complete` of an option that takes one of some names."""
+def one_of(kind: str, known: Collection[str]) -> Callable[[str | None], str | None]:
+    """Return the check of an option that takes one of some names."""
 
     def check(name: str | None) -> str | None:
         if name is not None and name not in known:
             raise UnknownNameError(kind, name, known)
         return name
 
-    def complete(incomplete: str) -> list[str]:
-        return sorted(name for name in known if name.startswith(incomplete))
-
-    return {"check": check, "complete": complete}
+    return check
 
 
 P = ParamSpec("P")

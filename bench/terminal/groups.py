@@ -16,7 +16,6 @@ from typer.core import TyperCommand
 
 from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
-from fedbench.bench.terminal import completion as names
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json, warn
 from fedbench.bench.terminal.options import count, option, place, processes
@@ -92,7 +91,6 @@ class Sources(Group):
         _config(
             "Preset to start from, or its YAML file; default: the one that a --config file names,"
             " else demo.",
-            complete=names.presets,
             check=opt.yaml_name("presets"),
         ),
     ] = None
@@ -102,11 +100,7 @@ class Sources(Group):
     ] = None
     set: Annotated[
         list[str] | None,
-        _config(
-            "Set a value by its dotted name; repeatable.",
-            metavar="KEY=VALUE",
-            complete=names.settings,
-        ),
+        _config("Set a value by its dotted name; repeatable.", metavar="KEY=VALUE"),
     ] = None
 
     def values(self) -> dict[str, Any]:
@@ -253,8 +247,7 @@ class Cells(Tracked):
     """Which runs of a grid are made."""
 
     methods: Annotated[
-        str | None,
-        option("Methods to run instead of the grid's.", metavar="A,B", complete=names.spec_list),
+        str | None, option("Methods to run instead of the grid's.", metavar="A,B")
     ] = None
     seeds: Annotated[
         str | None,
@@ -303,27 +296,19 @@ class Pictures(Group):
 class Filters(Group):
     """Which stored runs are listed."""
 
-    method: Annotated[
-        str | None, option("Only runs of this method.", metavar="SPEC", complete=names.specs)
-    ] = None
+    method: Annotated[str | None, option("Only runs of this method.", metavar="SPEC")] = None
     dataset: opt.DatasetFilter = None
-    preset: Annotated[
-        str | None, option("Only runs that started from this preset.", complete=names.presets)
-    ] = None
+    preset: Annotated[str | None, option("Only runs that started from this preset.")] = None
     status: Annotated[
         str | None,
         option(
             "Only runs that ended so: ok, error or diverged.",
-            **one_of("status", ("ok", "error", "diverged")),
+            check=one_of("status", ("ok", "error", "diverged")),
         ),
     ] = None
     where: Annotated[
         list[str] | None,
-        option(
-            "Only runs with this value, of a key or a column; repeatable.",
-            metavar="KEY=VALUE",
-            complete=names.settings,
-        ),
+        option("Only runs with this value, of a key or a column; repeatable.", metavar="KEY=VALUE"),
     ] = None
     limit: Annotated[int, option("Show at most so many; 0 = all.", min=0)] = 30
 
@@ -350,8 +335,7 @@ class Board(Group):
         bool, option("Show published numbers too.", "--published/--no-published")
     ] = True
     reach: Annotated[
-        float | None,
-        option("Add the rounds and GB to reach this k-NN accuracy, such as 0.6."),
+        float | None, option("Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
     ] = None
     min_seeds: Annotated[
         int, option("Leave out lines with fewer than N seeds; diverged ones count.", min=1)
@@ -369,9 +353,7 @@ class Content(Group):
     table: Annotated[
         str | None,
         option(
-            "Write the runs of a grid as a table, a line for each measured round.",
-            metavar="GRID",
-            complete=names.grids,
+            "Write the runs of a grid as a table, a line for each measured round.", metavar="GRID"
         ),
     ] = None
 
@@ -384,8 +366,7 @@ class Checks(Group):
         int, option("Also run N rows again, which the bundle's hash chooses.", min=0)
     ] = 0
     add_to: Annotated[
-        Path | None,
-        option("Store that takes the rows if nothing contradicts them.", metavar="DIR"),
+        Path | None, option("Store that takes the rows if nothing contradicts them.", metavar="DIR")
     ] = None
     claims: Annotated[
         bool, option("Check the rows of the store as those of a bundle.", "--claims")

@@ -9,18 +9,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedbench.bench.evaluation.objectives.names import complete
 from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.terminal import completion as names
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 """Formats of a leaderboard."""
 
 
-def argument(text: str, metavar: str, complete: Callable[..., list[str]] | None = None) -> Any:
-    """Describe an argument: its help, its name there, and what completes it."""
-    return typer.Argument(metavar=metavar, help=text, autocompletion=complete)
+def argument(text: str, metavar: str) -> Any:
+    """Describe an argument: its help, and its name there."""
+    return typer.Argument(metavar=metavar, help=text)
 
 
 def option(
@@ -28,7 +26,6 @@ def option(
     *flags: str,
     metavar: str | None = None,
     panel: str = "",
-    complete: Callable[..., list[str]] | None = None,
     check: Callable[[Any], Any] | None = None,
     **limits: float,
 ) -> Any:
@@ -39,12 +36,11 @@ def option(
         *flags: its names; without any it is called like its parameter.
         metavar: stands for its value in the help; None = N, X, NAME or FILE by its type.
         panel: its heading in the help; empty = the command's own options.
-        complete: names that a shell offers for its value.
         check: refuses a value before torch is loaded, and returns it else.
         **limits: `min` and `max` of a number.
     """
-    settings: dict[str, Any] = {**limits, "autocompletion": complete, "callback": check}
-    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
+    settings: dict[str, Any] = {**limits, "rich_help_panel": panel, "callback": check}
+    return typer.Option(*flags, metavar=metavar, help=text, **settings)
 
 
 def yaml_name(folder: str) -> Callable[[str | None], str | None]:
@@ -65,13 +61,7 @@ def declared(annotation: Any) -> Any:
     for found in getattr(annotation, "__metadata__", ()):
         if isinstance(found, Option):
             flags = [found.flag] if found.flag else []
-            described = option(
-                found.help,
-                *flags,
-                complete=found.complete,
-                check=found.check,
-                **found.limits,
-            )
+            described = option(found.help, *flags, check=found.check, **found.limits)
             kind = annotation.__origin__
             # Typer takes no union of two types.
             return Annotated[Path | None if kind == Path | str | None else kind, described]
@@ -83,36 +73,21 @@ processes = partial(option, min=1, max=1024)
 count = partial(option, min=1, max=100_000)
 place = partial(option, panel="Places", metavar="DIR")
 
-Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC", names.specs)]
+Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC")]
 ShownSpec = Annotated[
-    str | None,
-    argument("Method with optional add-ons; default: all methods.", "SPEC", names.specs),
+    str | None, argument("Method with optional add-ons; default: all methods.", "SPEC")
 ]
-RunId = Annotated[
-    str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID", names.run_ids)
-]
-RunIds = Annotated[
-    list[str],
-    argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…", names.run_ids),
-]
+RunId = Annotated[str, argument("Run id, or an unambiguous beginning of it.", "RUN_ID")]
+RunIds = Annotated[list[str], argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…")]
 SomeRunIds = Annotated[
-    list[str] | None,
-    argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…", names.run_ids),
+    list[str] | None, argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…")
 ]
-StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY", names.studies)]
-Grid = Annotated[
-    str,
-    option("Name of a grid, or its YAML file.", complete=names.grids, check=yaml_name("grids")),
-]
-ObjectiveName = Annotated[
-    str | None, argument("Objective; default: all objectives.", "NAME", complete)
-]
-DatasetName = Annotated[
-    str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME", names.datasets)
-]
+StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
+Grid = Annotated[str, option("Name of a grid, or its YAML file.", check=yaml_name("grids"))]
+ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
+DatasetName = Annotated[str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME")]
 Address = Annotated[
-    str | None,
-    option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT"),
+    str | None, option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT")
 ]
 Labels = Annotated[
     str | None,
@@ -146,10 +121,8 @@ Again = Annotated[
     ),
 ]
 Ids = Annotated[bool, option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
-GridFilter = Annotated[str | None, option("Only runs of this grid.", complete=names.grids)]
-DatasetFilter = Annotated[
-    str | None, option("Only runs on this data set.", complete=names.datasets)
-]
+GridFilter = Annotated[str | None, option("Only runs of this grid.")]
+DatasetFilter = Annotated[str | None, option("Only runs on this data set.")]
 DataName = Annotated[
     str | None, option("Data set to use, if it lies elsewhere on this machine.", "--data")
 ]

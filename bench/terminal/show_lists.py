@@ -30,6 +30,7 @@ _COLUMNS = {
     "datasets": ("name", "num_train", "num_test", "num_classes", "image_shape", "cached", "get"),
 }
 """For each list, the values of a record that its table shows; `--json` has all."""
+_SPEC = ("aliases", "goes_with", "extras", "not_summed")
 
 
 def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -64,7 +65,6 @@ def records(kind: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
 
 def method_records() -> list[dict[str, Any]]:
     """Return a record for each registered method and add-on, with its fields."""
-    from fedbench.bench.config.aliases import aliases_of
     from fedbench.bench.config.kinds import kind_text
     from fedbench.bench.method import registry
     from fedbench.bench.runs.guarantees import declared
@@ -77,7 +77,7 @@ def method_records() -> list[dict[str, Any]]:
             "kind": "add-on" if entry.is_addon else "method",
             "summary": entry.summary,
             "goes_with": None if entry.bases is None else entry.fits(methods),
-            "aliases": aliases_of(entry.name),
+            "aliases": [a for a, s in registry.ALIASES.items() if s.split("+")[-1] == entry.name],
             "fields": {
                 name: {
                     "default": info.get_default(call_default_factory=True),
@@ -93,8 +93,8 @@ def method_records() -> list[dict[str, Any]]:
     ]
 
 
-def spec_record(spec: str) -> dict[str, Any]:
-    """Return the records of a spec's parts, with their docstrings, and what else fits.
+def spec_records(spec: str) -> list[dict[str, Any]]:
+    """Return the records of a spec's parts.
 
     Args:
         spec: method spec, or an add-on alone.
@@ -103,26 +103,11 @@ def spec_record(spec: str) -> dict[str, Any]:
         UnknownNameError, ConfigError: for a bad spec.
     """
     from fedbench.bench.method import registry
-    from fedbench.bench.runs.guarantees import needed_one_by_one
 
-    known = registry.entries()
-    alone = spec in known and known[spec].is_addon
-    parts = (known[spec],) if alone else registry.parse_spec(spec)
+    entry = registry.entries().get(spec)
+    parts = (entry,) if entry is not None else registry.parse_spec(spec)
     records = {record["name"]: record for record in method_records()}
-    result = {
-        "spec": spec if alone else registry.canonical_spec(spec),
-        "parts": [{**records[part.name], "description": part.description} for part in parts],
-    }
-    if alone:
-        return result
-    method, first = registry.create(spec, {}), parts[0].name
-    addons = [entry for entry in known.values() if entry.is_addon and entry not in parts]
-    return result | {
-        "labels": method.needs().labels.value,
-        "extras": sorted(method.needs().extras),
-        "not_summed": [name for name in needed_one_by_one(method).split(", ") if name],
-        "add_ons": [entry.name for entry in addons if entry.fits([first])],
-    }
+    return [{**records[part.name], "description": part.description} for part in parts]
 
 
 def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
@@ -141,20 +126,18 @@ def show_list(kind: str, records: Sequence[Mapping[str, Any]]) -> None:
     show_records(shown, _COLUMNS[kind])
 
 
-def show_spec(record: Mapping[str, Any]) -> None:
-    """Print the parts of a method spec: what they do, and their hyperparameters."""
-    for part in record["parts"]:
+def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
+    """Print the parts of a method spec: what they do, their hyperparameters, what they send."""
+    for index, part in enumerate(parts):
         prefix = f"method.{part['name']}" if part["kind"] == "add-on" else "method"
-        emit(f"{part['name']} · {part['kind']}\n\n{part['description']}\n\n")
+        gap = "\n\n" if index else ""
+        emit(f"{gap}{part['name']} · {part['kind']}\n\n{part['description']}\n\n")
         fields = [
             {"key": f"{prefix}.{name}", **field, "default": _value(field["default"])}
             for name, field in part["fields"].items()
         ]
         show_records(fields, ("key", "default", "kind", "description"))
-        emit("\n")
-    if "labels" not in record:  # an add-on alone
-        record = {"goes_with": record["parts"][0]["goes_with"] or "every method"}
-    show_record("", record, ("labels", "extras", "not_summed", "add_ons", "goes_with"))
+        show_record("", {**part, "extras": [*part.get("extras", ())]}, _SPEC)
 
 
 def show_explanations(explanations: Explanations) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fedbench.bench.evaluation.objectives.names import check_name, complete
+from fedbench.bench.evaluation.objectives.names import check_name
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, LOSS
 from fedbench.bench.system.arguments import Option, one_of
 from fedbench.bench.system.errors import ConfigError
@@ -56,7 +56,7 @@ class Search:
         str,
         Option(
             f"Search algorithm: {'; '.join(f'{n} ({s.help})' for n, s in SAMPLERS.items())}.",
-            **one_of("sampler", SAMPLERS),
+            check=one_of("sampler", SAMPLERS),
         ),
     ] = "tpe"
     batch_size: Annotated[
@@ -87,14 +87,13 @@ class Search:
             "Score to maximise, as `fedbench objectives` lists them; NAME+gate refuses trials that"
             " learnt nothing. Default: align-unif; with --fidelity halving loss.",
             check=check_name,
-            complete=complete,
         ),
     ] = None
     fidelity: Annotated[
         str,
         Option(
             "Compare trials after fewer rounds and continue the best: none or halving.",
-            **one_of("fidelity", FIDELITIES),
+            check=one_of("fidelity", FIDELITIES),
         ),
     ] = NONE
     eta: Annotated[

@@ -31,16 +31,7 @@ def draw_angles(
     degrees, concentration 0.1, "one or two bins per client"). That count
     holds only when 0.1 is multiplied by the uniform prior over bins, which is the default here.
 
-    Args:
-        owners: (N,) client of each example, -1 = unused.
-        examples: Gives the number of clients and the seed.
-        num_bins: At least 1.
-        alpha: Concentration, above 0.
-        multiply_prior: Whether each bin has alpha / num_bins, else alpha.
-
-    Returns:
-        (N,) degrees in [0, 360), NaN for unused examples, and for each client the bins of its
-        angles, ascending.
+    With `multiply_prior` the concentration of each bin is alpha / num_bins, else alpha.
     """
     num_clients, seed = examples.num_clients, examples.seed
     concentration = alpha / num_bins if multiply_prior else alpha

@@ -40,8 +40,3 @@ def check_name(name: str | None) -> str | None:
     if name is not None and name.removesuffix(GATE) not in known and not entry_points(group=GROUP):
         raise UnknownNameError("objective", name, known, f"; each may end in {GATE}")
     return name
-
-
-def complete(incomplete: str) -> list[str]:
-    """Return the names that begin so."""
-    return sorted(name for name in (*OF_CLIENTS, *SHIPPED) if name.startswith(incomplete))
