@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import shlex
 import signal
 import subprocess
 import sys
@@ -224,20 +223,6 @@ def test_nohup_is_respected() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "3 ['SIGINT', 'SIGTERM']\n"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS counts descriptors of its own")
-def test_too_few_open_files_is_exit_code_3(tmp_path: Path) -> None:
-    words = f"{shlex.quote(sys.executable)} -m fedbench run supervised {' '.join(QUICK)}"
-    places = f"--store {shlex.quote(str(tmp_path / 's'))} --data-dir {shlex.quote(str(tmp_path))}"
-    done = subprocess.run(
-        ["bash", "-c", f"ulimit -n 8; exec {words} {places}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "ulimit -n" in done.stderr
 
 
 def test_a_device_that_is_not_there_creates_nothing(call: Call, tmp_path: Path) -> None:

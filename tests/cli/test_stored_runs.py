@@ -96,8 +96,8 @@ def test_a_run_in_full(call: Call) -> None:
 
 
 def test_the_printed_command_gives_the_configuration_of_the_run() -> None:
-    """For every row of the repository: the command is what a reader would type."""
-    for row in ROWS:
+    """Of a row of every preset and method: the command is what a reader would type."""
+    for row in {(row.preset, row.method): row for row in ROWS}.values():
         description = describe(row.row_id, STORE)
         words = shlex.split(description.commands[1])
         assert words[:3] == ["fedbench", "run", row.method]

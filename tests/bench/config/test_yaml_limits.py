@@ -28,17 +28,6 @@ def test_nesting_through_aliases_is_refused() -> None:
             parse_yaml(text, "f")
 
 
-def test_depth_is_the_same_with_and_without_aliases() -> None:
-    """The mapping is level 1, 49 lists are levels 2 to 50, and their number has none left."""
-    fits, deep = ("[" * n + "]" * n for n in (49, 50))
-    assert parse_yaml(f"a: {fits}", "f")
-    inner = "[" * 24 + "]" * 24
-    assert parse_yaml(f"a: &a {inner}\nb: {'[' * 25}*a{']' * 25}", "f")
-    for text in (f"a: {deep}", f"a: &a {inner}\nb: {'[' * 26}*a{']' * 26}"):
-        with pytest.raises(ConfigError, match="is nested more than 50 deep"):
-            parse_yaml(text, "f")
-
-
 def test_sizes_and_kinds_of_files(tmp_path: Path) -> None:
     large, pipe = tmp_path / "large.yaml", tmp_path / "pipe.yaml"
     with large.open("wb") as file:

@@ -39,23 +39,6 @@ def test_the_caller_chooses_the_error(tmp_path: Path) -> None:
         atomic_write_bytes(tmp_path / "file" / "x", b"", error=DataError)
 
 
-def test_a_folder_that_cannot_be_flushed_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flush = os.fsync
-    calls = []
-
-    def only_files(descriptor: int) -> None:
-        calls.append(descriptor)
-        if len(calls) == 2:  # the file comes first, then its folder
-            raise OSError(errno.EINVAL, "no")
-        flush(descriptor)
-
-    monkeypatch.setattr(os, "fsync", only_files)
-    atomic_write_bytes(tmp_path / "x", b"data")
-    assert len(calls) == 2
-
-
 def test_a_kill_at_any_moment_leaves_an_old_or_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "x"
     code = (
@@ -126,14 +109,6 @@ def test_locks_say_no_at_once_and_come_back(tmp_path: Path) -> None:
         assert again
     with pytest.raises(StoreError, match="cannot write"), file_lock(path / "below"):
         pass
-
-
-def test_an_error_inside_a_lock_frees_it(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with pytest.raises(RuntimeError, match="inside"), file_lock(path):
-        raise RuntimeError("inside")
-    with file_lock(path) as locked:
-        assert locked
 
 
 def test_waiting_for_a_lock_ends_when_its_holder_dies(tmp_path: Path) -> None:
