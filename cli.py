@@ -571,12 +571,8 @@ def new(
     """Write a package that works, with its test, to start from."""
     from fedbench.bench.terminal.scaffold import write_package
 
-    written = write_package(kind, name, out)
-    if output.json:
-        emit_json([str(path) for path in written])
-        return
-    for path in written:
-        emit(str(path))
+    written = [str(path) for path in write_package(kind, name, out)]
+    output.show(written, lambda paths: emit("\n".join(paths)))
     if output.suggests:
         suggest(f"pip install -e {shlex.quote(str(out or name))}")
 
