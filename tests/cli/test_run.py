@@ -108,7 +108,7 @@ def test_diverged_run_is_a_row_like_any_other(call: Call, tmp_path: Path) -> Non
         (("leaderboard", "--metric", "knm_acc"), "'knn_acc'"),
         (("leaderboard", "--json", "--format", "csv"), "--format csv"),
         (("run", "simclr", "--set", "Client.LR=1"), "'client.lr'"),
-        (("partition", "--labels", "balanced:7:2"), "--labels"),
+        (("partition", "--labels", "balanced:7:2"), "balanced:7:2"),
         (("partition", "--set", "data.partition=idd"), "did you mean 'iid'?"),
         (("data", "prepare", "cifar11"), "did you mean 'cifar10'?"),
     ],
