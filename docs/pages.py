@@ -12,22 +12,55 @@ import sys
 from pathlib import Path
 
 import results_pages
+from matplotlib.figure import Figure
 
 import fedbench
 from fedbench.bench.method import registry
 from fedbench.bench.method.registry import Entry
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.export import shipped_encoders
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "leaderboards" / "results"
+sys.path.append(str(ROOT / "docs" / "studies"))
+import board  # noqa: E402
 
 
 def write(folder: Path) -> None:
     """Write every page into a folder, and the report into its `extra/`."""
     (folder / "extra").mkdir(parents=True, exist_ok=True)
     (folder / "methods.md").write_text(methods_page(), encoding="utf-8")
-    results_pages.write(folder / "results", fedbench.open_store(RESULTS))
+    store = fedbench.open_store(RESULTS)
+    results_pages.write(folder / "results", store)
+    text, picture = first_board(store)
+    (folder / "board.md").write_text(text, encoding="utf-8")
+    picture.savefig(folder / "board.svg")
     fedbench.report(folder / "extra" / "report.html", RESULTS)
+
+
+def first_board(store: Store, alpha: float = 0.1) -> tuple[str, Figure]:
+    """Return the board of the README at one alpha, as Markdown for the first page, and drawn."""
+    runs = board.judged(store)
+    table, _ = board.board(runs[runs["alpha"] == alpha])
+    start = table["untrained"].mean()
+    lines = [
+        "| method | linear % | over random init | seeds | group | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in table.iterrows():
+        values = [f"[`{name}`](generated/results/{name}.md)", f"{row['mean']:.1f} ± {row['±']:.1f}"]
+        values += [f"{row['mean'] - row['untrained']:+.1f}", row["n"], row["group"], row["note"]]
+        lines.append(f"| {' | '.join(map(str, values))} |")
+    figure = Figure(figsize=(7, 0.6 + 0.32 * len(table)), layout="constrained")
+    axes = figure.subplots()
+    shown = table[::-1]
+    axes.errorbar(shown["mean"], shown.index, xerr=shown["±"], fmt="o", capsize=3, color="#0b57d0")
+    axes.axvline(start, color="gray", linestyle="--")
+    axes.annotate("random init", (start, 0), xytext=(4, 0), textcoords="offset points")
+    axes.margins(y=0.1)
+    axes.set_xlabel("linear accuracy in %, mean and 95 % interval")
+    axes.grid(axis="x", alpha=0.3)
+    return "\n".join(lines) + "\n", figure
 
 
 def methods_page() -> str:

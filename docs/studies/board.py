@@ -24,6 +24,7 @@ from scipy import stats
 from fedbench import open_store
 from fedbench.bench.results.chance import NO_MARKS, Marks, marks
 from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.tuning.grid import load_grid, plan
 
@@ -192,6 +193,13 @@ def few_classes(runs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def judged(store: Store, dataset: str = "cifar10") -> pd.DataFrame:
+    """Return the judging runs of a store at the rates that its trials choose; see `judging`."""
+    rows = store.rows()
+    rates = chosen(trials(rows, dataset))
+    return judging(rows, dataset, rates.to_dict(), marks(store, rows))
+
+
 def show(title: str, table: Any) -> None:
     """Print a table under its title; nothing if there is none yet."""
     print(f"\n## {title}\n")
@@ -206,8 +214,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=STORE, help="folder of results")
     arguments = parser.parse_args()
     store, dataset = open_store(arguments.store), arguments.dataset
-    rows = store.rows()
-    tried = trials(rows, dataset)
+    tried = trials(store.rows(), dataset)
     rates = chosen(tried)
     show(f"{dataset}: rates", rates)
     show(f"{dataset}: regret in points, by the way of choosing", regrets(tried))
@@ -218,7 +225,7 @@ def main() -> None:
                 f"--store leaderboards/results --methods {method} --set client.lr={rate:g}"
             )
         return
-    runs = judging(rows, dataset, rates.to_dict(), marks(store, rows))
+    runs = judged(store, dataset)
     for alpha, own in runs.groupby("alpha"):
         table, tests = board(own)
         show(f"{dataset}, alpha {alpha:g}: linear accuracy", table)
