@@ -578,12 +578,21 @@ def new(
 
 
 @command("fedbench doctor --address auto")
-def doctor(*, address: opt.Address = None, folders: groups.Folders, output: groups.Output) -> Code:
+def doctor(
+    *,
+    address: opt.Address = None,
+    gpu: Annotated[
+        bool, option("Make tiny runs on the GPU too, about a minute, and say what holds.", "--gpu")
+    ] = False,
+    folders: groups.Folders,
+    output: groups.Output,
+) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path
     from fedbench.bench.tuning.doctor import checkup
 
-    result = checkup(fedbench.open_store(folders.store), as_path(folders.data_dir), address)
+    store, data_dir = fedbench.open_store(folders.store), as_path(folders.data_dir)
+    result = checkup(store, data_dir, address, gpu=gpu)
     output.show(result, show_lists.show_checks)
     return result.exit_code
 

@@ -40,7 +40,7 @@ from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, R
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import packages
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
-from fedbench.bench.system import numerics
+from fedbench.bench.system import first_use, numerics
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError
@@ -311,10 +311,12 @@ class _Run:
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
 
     def circumstances(self) -> dict[str, str | int]:
-        """Return, for the row, how clients were recorded and the largest memory on the GPU."""
+        """Return, for the row, lanes, what the GPU does wrong and the largest memory on it."""
         found: dict[str, str | int] = {}
         if self._lanes is not None:
             found["lanes"] = self._lanes.summary
+        if off := first_use.switched_off():
+            found["switched_off"] = "; ".join(f"{name}: {why}" for name, why in off.items())
         if self._device.type == "cuda":
             found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return found

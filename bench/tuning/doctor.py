@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, ResourceError
+
+if TYPE_CHECKING:
+    from fedbench.bench.tuning.first_runs import FirstRun
 
 Status = Literal["ok", "warning", "problem"]
 _DEVICES = Path(os.sep, "dev")
@@ -49,14 +52,22 @@ class Checkup:
         return {"ok": self.exit_code == 0, "checks": [asdict(check) for check in self.checks]}
 
 
-def checkup(store: Store, data_dir: Path | None = None, address: str | None = None) -> Checkup:
+def checkup(
+    store: Store, data_dir: Path | None = None, address: str | None = None, *, gpu: bool = False
+) -> Checkup:
     """Run all checks; changes nothing.
 
     Args:
         store: the store that results would go to.
         data_dir: cache of data sets; None = the default one.
         address: of a Ray cluster, to check its nodes too; None = start Ray here.
+        gpu: make tiny runs on this machine's GPU too.
+
+    Raises:
+        ResourceError: if torch sees no GPU for these runs.
     """
+    if gpu:
+        _need_gpu()
     checks: list[Check] = []
     code = 0
     parts: list[tuple[str, Callable[[], Iterator[Check]]]] = [
@@ -68,6 +79,7 @@ def checkup(store: Store, data_dir: Path | None = None, address: str | None = No
         ("store", lambda: _store(store)),
         ("data", lambda: _data(data_dir)),
         ("ray", lambda: _ray(address)),
+        *([("runs on the gpu", _first_runs)] if gpu else []),
     ]
     for name, check_part in parts:
         try:
@@ -151,6 +163,60 @@ def _gpus() -> Iterator[Check]:
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         yield Check("gpu", "ok", f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB")
+
+
+def _need_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ResourceError(
+            "--gpu: torch sees no GPU here; `fedbench doctor` says what it does see"
+        )
+
+
+def _first_runs() -> Iterator[Check]:
+    """Make tiny runs, and say what of them holds and which means of speed are wrong."""
+    import torch
+
+    from fedbench.bench.system.first_use import MEANS
+    from fedbench.bench.system.regime import reproducible
+    from fedbench.bench.tuning.first_runs import RUNS, first_run
+
+    device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
+    with reproducible(device):
+        for spec, precision in RUNS:
+            name = f"{spec} in {precision}"
+            try:
+                run = first_run(spec, precision, device)
+            except Exception as err:  # a run that fails is a result, and the others go on
+                text = str(err).partition("\n")[0]
+                remedy = f"fedbench run {spec} --device cuda --debug shows where"
+                yield Check(name, "problem", f"{type(err).__name__}: {text}", remedy)
+                continue
+            off |= run.switched_off
+            holds |= {*run.holds}
+            yield _first_run(name, run, 0.02 if precision == "fp32" else 0.05)
+    for means in MEANS:
+        if means in off:
+            remedy = "runs go on without, slower, and their rows say so"
+            yield Check(means, "warning", off[means], remedy)
+        elif means in holds:
+            yield Check(means, "ok", "gives what the plain way gives")
+        else:
+            yield Check(means, "warning", "not compared: no run came to use it")
+
+
+def _first_run(name: str, run: FirstRun, allowed: float) -> Check:
+    loss = f"loss {run.loss:.4f}, on the CPU {run.cpu_loss:.4f}"
+    if not abs(run.loss - run.cpu_loss) <= allowed * abs(run.cpu_loss):
+        remedy = "use --device cpu: results made here would be wrong"
+        return Check(name, "problem", loss, remedy)
+    same = {"twice": run.same_bits_twice, "in lanes": run.same_bits_in_lanes}
+    bits = ", ".join(f"{'same' if held else 'other'} bits {how}" for how, held in same.items())
+    detail = f"{loss}; {bits}; lanes: {run.lanes}"
+    if all(same.values()):
+        return Check(name, "ok", detail)
+    return Check(name, "warning", detail, "repeated runs differ in their last digits")
 
 
 def _store(store: Store) -> Iterator[Check]:
