@@ -483,7 +483,7 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
 def _provenance() -> dict[str, str | None]:
     """The columns `git_sha package_version`."""
     return {
-        "git_sha": _git_sha(),
+        "git_sha": git_sha(),
         "package_version": installed_version(DISTRIBUTION) or "unknown",
     }
 
@@ -510,8 +510,8 @@ def _hardware() -> str:
     return "; ".join(parts)
 
 
-def _git_sha() -> str | None:
-    """The commit of the checkout that this code runs from; None when it is installed as a wheel."""
+def git_sha() -> str | None:
+    """Return the commit of the checkout that this code runs from; None for a wheel."""
     package = find_spec("fedbench")
     if package is None or package.origin is None:
         return None

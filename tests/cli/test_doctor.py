@@ -115,7 +115,7 @@ def test_the_nodes_of_a_cluster(
     ("hidden", "status", "detail"),
     [
         (None, "warning", "/dev has nvidia0, nvidia1, but torch"),
-        ("", "ok", "CUDA_VISIBLE_DEVICES= hides nvidia0, nvidia1: runs use the processor"),
+        ("", "ok", "CUDA_VISIBLE_DEVICES hides nvidia0, nvidia1"),
     ],
 )
 def test_a_gpu_that_torch_does_not_see(
