@@ -5,34 +5,21 @@ It costs more than a few seconds: files of 26 kinds are made, damaged 5 to 20 ti
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "torture" / "flips.py"
+from tests.torture import flips
+
 NUMBER = 20
 SLOW = ("checkpoints", "clients", "rounds", "data cache", "untrained", "leaderboard")
 """Kinds whose files are made again, or of which 70 are read, every time."""
 
 
-@pytest.fixture(scope="module")
-def flips() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("flips", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["flips"] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 @pytest.mark.extended  # each kind of file has tests of its own beside the code that reads it
-def test_no_damaged_byte_is_used_silently(flips: ModuleType, tmp_path: Path) -> None:
+def test_no_damaged_byte_is_used_silently(tmp_path: Path) -> None:
     bad = []
     noticed = {}
     for name, kind in flips.kinds(tmp_path).items():
@@ -45,7 +32,7 @@ def test_no_damaged_byte_is_used_silently(flips: ModuleType, tmp_path: Path) -> 
     assert unnoticed == ["leaderboard.parquet"]  # its rows come from their own files then
 
 
-def test_a_reader_that_uses_damage_is_reported(flips: ModuleType, tmp_path: Path) -> None:
+def test_a_reader_that_uses_damage_is_reported(tmp_path: Path) -> None:
     """The script can fail: plain reading is silent, and parsing without a check is a traceback."""
     folder = tmp_path / "files"
     folder.mkdir()

@@ -82,6 +82,8 @@ def check_kind(key: str, value: Any, info: FieldInfo) -> None:
     options = _options(info.annotation)
     items = value if isinstance(value, list | tuple) else [value]
     if options and all(isinstance(item, str) for item in items):
+        if not {*items} <= {*options}:
+            options = _options(info.annotation, plugins=True)  # takes milliseconds
         for item in items:
             if item not in options:
                 raise UnknownNameError(key, item, options)
@@ -162,14 +164,14 @@ def _kinds(annotation: Any) -> set[Any]:
     return {annotation}
 
 
-def _options(annotation: Any) -> tuple[str, ...]:
+def _options(annotation: Any, plugins: bool = False) -> tuple[str, ...]:
     """Return the words that a field, or an item of its list, is limited to; else ()."""
     if get_origin(annotation) in (tuple, list, Sequence):
-        return _options(get_args(annotation)[0])
+        return _options(get_args(annotation)[0], plugins)
     if get_origin(annotation) is Annotated:
         choice, *rules = get_args(annotation)
-        more = [name for rule in rules if isinstance(rule, OrPlugin) for name in rule.names()]
-        return (*_options(choice), *sorted(more))
+        added = [rule for rule in rules if plugins and isinstance(rule, OrPlugin)]
+        return (*_options(choice), *sorted(name for rule in added for name in rule.names()))
     options = get_args(annotation) if get_origin(annotation) is Literal else ()
     return options if all(isinstance(option, str) for option in options) else ()
 

@@ -8,7 +8,6 @@ pass through the pipe.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import sys
@@ -27,7 +26,6 @@ from torch import Tensor
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.method.blame import error_of_plugin
-from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import (
     FedbenchError,
     PluginWarning,
@@ -185,8 +183,7 @@ class WorkerPool:
             error = rebuild(name, message, exit_code)
             error.add_note(detail)
             raise error
-        number, trained, extras, slot, switched_off = rest
-        first_use.switch_off(switched_off)
+        number, trained, extras, slot = rest
         tensors = {name: torch.from_numpy(value) for name, value in extras.items()}
         return number, replace(trained, extras=tensors), slot
 
@@ -225,8 +222,7 @@ def _run_worker(channel: int, memory: int) -> None:
     except (EOFError, ConnectionResetError):
         return
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it, or will
-    logging.getLogger(first_use.__name__).disabled = True
+    warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it
     views = _views(memory, server_size, upload_size, slots)
     with reproducible(device):
         _serve(pipe, spec, device, *views)
@@ -251,8 +247,7 @@ def _serve(
                 raise runner
             trained = runner.run(task, server, uploads[slot])
             extras = {name: value.numpy() for name, value in trained.extras.items()}
-            off = first_use.switched_off()
-            answer = ("done", number, replace(trained, extras={}), extras, slot, off)
+            answer = ("done", number, replace(trained, extras={}), extras, slot)
         except FedbenchError as err:
             answer = ("error", *described(err), traceback.format_exc())
         except Exception as err:

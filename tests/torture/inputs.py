@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -122,10 +122,11 @@ class Torture:
     Args:
         folder: for everything that is written; emptied.
         seed: of the inputs.
+        processes: whether some inputs run as a process of their own.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.random = folder, random.Random(seed)
+    def __init__(self, folder: Path, seed: int, processes: bool = True) -> None:
+        self.folder, self.random, self.processes = folder, random.Random(seed), processes
         shutil.rmtree(folder, ignore_errors=True)
         self.base, self.data = folder / "base", folder / "cache"
         self.base.mkdir(parents=True)
@@ -195,7 +196,7 @@ class Torture:
         """Generate and run one input."""
         place = self.folder / "inputs" / str(number)
         place.mkdir(parents=True)
-        if number % 50 == 49:
+        if self.processes and number % 50 == 49:
             return self.terminated(place)
         make = self.random.choices(
             [self.command_line, self.yaml, self.stored, self.images, self.strangers],
@@ -207,7 +208,7 @@ class Torture:
         env = {name: value for name, value in env.items() if "\0" not in value and _fits(value)}
         env["FEDBENCH_DATA_DIR"] = str(self.data)
         env.setdefault("FEDBENCH_STORE", str(place / "default"))
-        alone = number % 10 == 9 and all("\0" not in word and _fits(word) for word in words)
+        alone = self.processes and number % 10 == 9 and all(map(_fits, words))
         alone = alone and not any(word.startswith("http:") for word in words)
         before = _listing(store)
         code, out, err = (self.spawn if alone else self.call)(words, env)
@@ -704,9 +705,11 @@ def _faults(outcome: Outcome, coloured: bool) -> list[str]:
     return wrong
 
 
-def torture(folder: Path, count: int, seed: int) -> Iterator[Outcome]:
+def torture(
+    folder: Path, count: int, seed: int, processes: bool = True
+) -> Generator[Outcome, None, None]:
     """Run so many inputs and yield what came of each."""
-    run = Torture(folder, seed)
+    run = Torture(folder, seed, processes)
     here = Path.cwd()
     (folder / "work").mkdir()
     os.chdir(folder / "work")

@@ -67,7 +67,7 @@ class Partitioner:
     source: Literal["labels", "clients", "nothing"] = "labels"
     may_leave_clients_empty: bool = False
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """Fields of `data` that decide the partition."""
         return tuple(dict.fromkeys((*fields_of(self.assign), *fields_of(self.rotate))))

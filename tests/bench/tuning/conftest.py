@@ -65,8 +65,7 @@ def execute_here(job: Job) -> Outcome:
     """Run a job like a trial process."""
     reports: list[dict[str, Any]] = []
     work(job, reports.append)
-    outcome: Outcome = reports[-1]["outcome"]
-    return outcome
+    return Outcome.of(job, reports[-1])
 
 
 @pytest.fixture

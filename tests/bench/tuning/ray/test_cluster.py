@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
@@ -23,7 +25,7 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cluster import Share
-from fedbench.bench.tuning.job import Job, work
+from fedbench.bench.tuning.job import Job, Outcome, work
 from fedbench.bench.tuning.ray import executor, nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import InOneProcess
@@ -76,8 +78,8 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     settled, local = trial.settle(made, TOKEN)
     assert local
     assert scratch in settled.folder.parents
-    outcome = last(settled, history=True)["outcome"]
-    assert outcome.status == "ok"
+    message = last(settled, history=True)
+    assert message["status"] == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
     assert trial.settle(made, TOKEN)[0].folder.exists()
@@ -87,7 +89,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr("ray.tune.report", reports.append)
     trial.train({"job": made, "token": TOKEN})
-    assert reports[-1]["outcome"].status == "ok"
+    assert reports[-1]["status"] == "ok"
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
@@ -96,10 +98,13 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
     assert "--checkpoint-dir" in reports[-1]["error"]
 
+    outcome = Outcome.of(made, json.loads(json.dumps(message)))
+    assert outcome.row is not None
     store = Store(tmp_path / "store")
     store_run(store, outcome.row, history=outcome.history)
     direct = Store(tmp_path / "direct")
-    row = last(job(direct.root))["outcome"].row
+    there = last(job(direct.root))
+    row = Row.model_validate_json(there["row"])
     store_run(direct, row, elsewhere=direct.cell_dir("cell"))
     (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
     assert [{**point, "seconds": 0}] == [{**other, "seconds": 0} for other in same]
@@ -124,7 +129,9 @@ def test_the_folder_of_another_user_is_not_used(
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
-    row = last(made)["outcome"].row
+    message = last(made)
+    assert "row" in message, message
+    row = Row.model_validate_json(message["row"])
     assert not store.root.exists()
     assert made.folder == apart.cell_dir("cell")
     store_run(store, row, elsewhere=made.folder)
@@ -168,8 +175,8 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("fedbench.bench.tuning.job.execute", full)
-    outcome = last(job(tmp_path))["outcome"]
-    assert outcome.error.startswith("the run's share of the GPU's memory")
+    message = last(job(tmp_path))
+    assert message["error"].startswith("the run's share of the GPU's memory")
 
 
 def facts(**changes: Any) -> dict[str, Any]:
@@ -234,7 +241,7 @@ def test_a_cluster_is_joined_with_the_users_token(
 def test_a_store_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
-    row = last(made)["outcome"].row
+    row = Row.model_validate_json(last(made)["row"])
     (tmp_path / "store").write_text("a file, not a folder")
     with pytest.raises(StoreError, match=str(store.root)):
         store_run(store, row, elsewhere=made.folder)
