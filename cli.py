@@ -282,9 +282,9 @@ def dashboard(
     from fedbench.bench.tuning.dashboard import write_journal
 
     journal = write_journal(fedbench.open_store(store), study)
-    output.show(journal, show_tuning.show_journal)
+    output.show(journal, show_lists.show_values)
     if output.suggests:
-        suggest(shlex.join(["optuna-dashboard", str(journal.file)]))
+        suggest(shlex.join(["optuna-dashboard", journal["file"]]))
 
 
 @command("fedbench figures 0123456789abcdef0123 --out figures")
@@ -391,7 +391,10 @@ def release(
     folder: Annotated[Path, argument("New or empty folder.", "FOLDER")],
     *,
     version: Annotated[str, option("Version of the release, such as 2026.11.", metavar="TEXT")],
-    content: groups.Content,
+    against: Annotated[
+        Path | None,
+        option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
+    ] = None,
     store: opt.StoreDir = None,
     output: groups.Output,
 ) -> None:
@@ -399,7 +402,7 @@ def release(
 
     A data card and checksums lie beside it.
     """
-    result = fedbench.release(folder, store, version=version, **content.values())
+    result = fedbench.release(folder, store, version=version, against=against)
     output.show(result, show_board.show_release)
 
 
@@ -479,7 +482,8 @@ def explain(
     output: groups.Output,
 ) -> None:
     """Explain one value: meaning, range, value in each preset."""
-    output.show(fedbench.explain(key, spec), show_lists.show_explanations)
+    found = {"explanations": fedbench.explain(key, spec)}
+    output.show(found, show_lists.show_explanations)
 
 
 @command("fedbench partition --preset cross-device --labels balanced:50000:10")
@@ -578,12 +582,21 @@ def new(
 
 
 @command("fedbench doctor --address auto")
-def doctor(*, address: opt.Address = None, folders: groups.Folders, output: groups.Output) -> Code:
+def doctor(
+    *,
+    address: opt.Address = None,
+    gpu: Annotated[
+        bool, option("Make tiny runs on the GPU too, about a minute, and say what holds.", "--gpu")
+    ] = False,
+    folders: groups.Folders,
+    output: groups.Output,
+) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path
     from fedbench.bench.tuning.doctor import checkup
 
-    result = checkup(fedbench.open_store(folders.store), as_path(folders.data_dir), address)
+    store, data_dir = fedbench.open_store(folders.store), as_path(folders.data_dir)
+    result = checkup(store, data_dir, address, gpu=gpu)
     output.show(result, show_lists.show_checks)
     return result.exit_code
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,26 +30,24 @@ from benchmarks.measure import log, save
 from benchmarks.ours import W1, W3
 from benchmarks.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.evaluation.collapse import CollapseMonitor
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import net, registry
 from fedbench.bench.runs.execute import open_partition
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
-from fedbench.bench.testing import tiny_config, tiny_setup
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
-from fedbench.bench.training.trainer import Executor, Trainer
+from fedbench.bench.training.trainer import Executor
 from fedbench.bench.training.workers import InProcess
+from fedbench.bench.tuning.first_runs import first_run
 
 PAPER_IMAGES = 100 * 50 * 10 * 496
 """Images of a cross-device run: 100 rounds, 50 clients, 10 epochs, 31 batches of 16."""
 METHODS = ("simclr", "orchestra", "simsiam", "byol")
 REGIMES = ("fp32", "tf32", "bf16")
 LANES = (1, 2, 4, 8, 16, 32)
-_LABELLED = ("semifed", "cbafed")
 
 
 @dataclass(frozen=True)
@@ -119,37 +117,13 @@ def environment(bench: Bench) -> dict[str, Any]:
 
 def methods(bench: Bench) -> dict[str, Any]:
     """Every method for two rounds: eagerly on the device beside the CPU, and in lanes."""
-    cpu, results = torch.device("cpu"), dict[str, Any]()
+    results = dict[str, Any]()
     for spec in METHODS[:2] if bench.smoke else registry.specs():
-        values: dict[str, Any] = {"model__norm": "batch", "client__batch_size": 8}
-        if spec.split("+")[0] in _LABELLED:
-            values["data__label_fraction"] = 0.5
-        if spec == "orchestra":
-            values["method__global_steps"] = 5
         try:
-            setup = tiny_setup(tiny_config(spec, **values))
-            there = _trained(setup, bench.device)
-            again = _trained(setup, bench.device)
-            lanes = _trained(setup, bench.device, lanes=3)
-            here = _trained(setup, cpu)
-            results[spec] = {
-                "distance_to_cpu": float((there - here).abs().max()) if len(here) else 0.0,
-                "same_bits_twice": torch.equal(there, again),
-                "same_bits_in_lanes": torch.equal(there, lanes),
-            }
+            results[spec] = asdict(first_run(spec, "fp32", bench.device))
         except Exception:  # a method that fails is a result, and the others go on
             results[spec] = {"error": traceback.format_exc(limit=-3)}
     return results
-
-
-def _trained(setup: Setup, device: torch.device, lanes: int | None = None) -> Tensor:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
-        executor = _executor(setup, device, folder / "clients", lanes)
-        for _ in trainer.rounds(executor):
-            pass
-        return trainer.vector.cpu()
 
 
 def _executor(setup: Setup, device: torch.device, folder: Path, lanes: int | None) -> Executor:

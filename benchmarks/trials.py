@@ -95,12 +95,12 @@ def _child(context: Context, kind: str, size: int) -> dict[str, float]:
 
 def _study(size: int, folder: Path, began: float) -> dict[str, float]:
     import fedbench
-    from fedbench.bench.tuning.events import CellDone, CellProgress, CellStarted
+    from fedbench.bench.tuning.events import CellDone, CellProgress
 
     first: list[float] = []
 
     def watch(event: object) -> None:
-        if isinstance(event, CellStarted | CellProgress | CellDone) and not first:
+        if isinstance(event, CellProgress | CellDone) and not first:
             first.append(time.time() - began)
 
     fedbench.tune("simclr", set=SET, trials=size, store=folder, concurrency=2, on_progress=watch)

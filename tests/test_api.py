@@ -60,7 +60,7 @@ KEYWORDS = {
     "partition": [*SETTINGS, "data_dir", "labels"],
     "tune": [
         *SETTINGS, *PLACES, *CLUSTER, "trials", "seeds_per_trial", "sampler", "space_file",
-        "watch_labels", "stop_hopeless", "study_name", "on_progress", "dry_run",
+        "watch_labels", "study_name", "on_progress", "dry_run",
     ],
     "sweep": [
         *SETTINGS[:3], *PLACES, *CLUSTER, "methods", "seeds", "tuned", "retry_failed", "track",

@@ -149,9 +149,8 @@ def release(
     *,
     version: str,
     against: Store | Path | str | None = None,
-    table: str | None = None,
 ) -> Released:
-    """Write a release of all rows of a store with their curves, or a grid's runs as a table.
+    """Write a release of all rows of a store with their curves.
 
     Equal stores give equal bytes.
 
@@ -160,22 +159,14 @@ def release(
         store: see `open_store`.
         version: of the release, such as `2026.11`; letters, digits, dots and hyphens.
         against: an earlier release or a store; ranks that differ are listed with their causes.
-        table: a grid (a name, or a YAML file): write its runs instead as a table, a line for each
-            measured round.
 
     Raises:
-        ConfigError: for a bad version, a folder that is not empty, a store without rows, or runs
-            that cannot be compared in one table.
-        UnknownNameError: for an unknown grid.
+        ConfigError: for a bad version, a folder that is not empty, or a store without rows.
         StoreError: for a store with files that cannot be read, or a folder that cannot be written.
     """
-    store = open_store(store).require()
-    row_ids = None if table is None else _cells_of(store.rows(), table)
     from fedbench.bench.board.release import release as write_release
 
-    return write_release(
-        folder, store, version=version, against=against, table=table, row_ids=row_ids
-    )
+    return write_release(folder, store, version=version, against=against)
 
 
 def _cells_of(rows: Sequence[Row], grid: str) -> frozenset[str]:

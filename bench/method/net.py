@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.bench.nn.norms import batch_norms, keep_views_apart, views_apart
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import PluginError
 
 
@@ -121,11 +122,31 @@ class Net(nn.ModuleDict):
         """
         norms = [norm for part in parts for norm in batch_norms(self[part])]
         remote = any(part in self.remote for part in parts)
-        if len(images) < 2 or remote or not _in_one_pass(norms, images):
+
+        def apart() -> tuple[Tensor, ...]:
             return tuple(self(view, *parts) for view in images)
-        with views_apart(norms, len(images)):
-            both = self(torch.cat(tuple(images)), *parts)
-        return tuple(both.split([len(view) for view in images]))
+
+        def at_once() -> tuple[Tensor, ...]:
+            with views_apart(norms, len(images)):
+                both = self(torch.cat(tuple(images)), *parts)
+            return tuple(both.split([len(view) for view in images]))
+
+        if len(images) < 2 or remote or not _in_one_pass(norms, images):
+            return apart()
+        if not images[0].is_cuda:
+            return at_once()
+
+        def statistics() -> dict[str, list[Tensor]]:
+            found = [buffer for norm in norms for buffer in norm.buffers()]
+            return {"statistics": found}
+
+        def read(outputs: tuple[Tensor, ...]) -> dict[str, Sequence[Tensor]]:
+            weights = [p for part in parts for p in self[part].parameters()]
+            gradients = _gradients(outputs, [*images, *weights])
+            return {"outputs": outputs, "gradients": gradients}
+
+        allowed = first_use.TOLERANCE[self.precision]
+        return first_use.checked(first_use.VIEWS_AT_ONCE, at_once, apart, read, statistics, allowed)
 
     def tensor(self, name: str) -> Tensor:
         """Return the parameter or buffer with this `state_dict` name.
@@ -155,3 +176,13 @@ def _in_one_pass(norms: Sequence[nn.Module], images: Sequence[Tensor]) -> bool:
     """Tell whether views go through parts with these batch norms at once."""
     equal = len({len(view) for view in images}) == 1
     return not norms or (images[0].is_cuda and equal and keep_views_apart(norms))
+
+
+def _gradients(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the gradients of a weighted sum of outputs; none where none are wanted."""
+    if not outputs[0].requires_grad:
+        return ()
+    weights = [torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y) for y in outputs]
+    total = torch.stack([(y * w).sum() for y, w in zip(outputs, weights, strict=True)]).sum()
+    wanted = [value for value in sources if value.requires_grad]
+    return torch.autograd.grad(total, wanted, retain_graph=True, materialize_grads=True)

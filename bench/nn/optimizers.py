@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
+
+from fedbench.bench.system import first_use
 
 
 class Optimizer(Protocol):
@@ -124,21 +127,37 @@ class SGD(_Plain):
         self, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
     ) -> None:
         group = self.param_groups[0]
-        buffers = [state.get("momentum_buffer") for state in states]
-        # One pass over memory instead of four. On CPUs bits might change, on some processors.
-        fused = parameters[0].is_cuda and len({buffer is None for buffer in buffers}) == 1
-        sgd(
-            parameters,
-            gradients,
-            buffers,
-            lr=group["lr"],
-            momentum=group["momentum"],
-            weight_decay=group["weight_decay"],
-            nesterov=group["nesterov"],
-            dampening=group["dampening"],
-            maximize=False,
-            fused=fused,
-        )
+        before = [state.get("momentum_buffer") for state in states]
+
+        def move(fused: bool) -> list[Tensor | None]:
+            buffers = list(before)
+            sgd(
+                parameters,
+                gradients,
+                buffers,
+                lr=group["lr"],
+                momentum=group["momentum"],
+                weight_decay=group["weight_decay"],
+                nesterov=group["nesterov"],
+                dampening=group["dampening"],
+                maximize=False,
+                fused=fused,
+            )
+            return buffers
+
+        held = [buffer for buffer in before if buffer is not None]
+        if parameters[0].is_cuda and len(held) in (0, len(before)):
+            # One pass over memory instead of four. On CPUs bits might change, on some processors.
+            buffers = first_use.checked(
+                first_use.FUSED_SGD,
+                partial(move, True),
+                partial(move, False),
+                lambda moved: {"new momenta": [b for b in moved if b is not None]},
+                lambda: {"weights": parameters, "momenta": held},
+                first_use.ELEMENTWISE,
+            )
+        else:
+            buffers = move(False)
         for state, buffer in zip(states, buffers, strict=True):
             if buffer is not None:
                 state["momentum_buffer"] = buffer

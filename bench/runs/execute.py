@@ -40,7 +40,7 @@ from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, R
 from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import packages
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
-from fedbench.bench.system import numerics
+from fedbench.bench.system import first_use, numerics
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import DataError
@@ -311,10 +311,12 @@ class _Run:
         return {"status": "ok", **self._metrics(final, untrained), **self._cost()}
 
     def circumstances(self) -> dict[str, str | int]:
-        """Return, for the row, how clients were recorded and the largest memory on the GPU."""
+        """Return, for the row, lanes, what the GPU does wrong and the largest memory on it."""
         found: dict[str, str | int] = {}
         if self._lanes is not None:
             found["lanes"] = self._lanes.summary
+        if off := first_use.switched_off():
+            found["switched_off"] = "; ".join(f"{name}: {why}" for name, why in off.items())
         if self._device.type == "cuda":
             found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return found
@@ -481,7 +483,7 @@ def derived(config: RunConfig, dataset_revision: str) -> dict[str, Any]:
 def _provenance() -> dict[str, str | None]:
     """The columns `git_sha package_version`."""
     return {
-        "git_sha": _git_sha(),
+        "git_sha": git_sha(),
         "package_version": installed_version(DISTRIBUTION) or "unknown",
     }
 
@@ -508,8 +510,8 @@ def _hardware() -> str:
     return "; ".join(parts)
 
 
-def _git_sha() -> str | None:
-    """The commit of the checkout that this code runs from; None when it is installed as a wheel."""
+def git_sha() -> str | None:
+    """Return the commit of the checkout that this code runs from; None for a wheel."""
     package = find_spec("fedbench")
     if package is None or package.origin is None:
         return None

@@ -47,7 +47,7 @@ def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..
     """Take the fields of dataclass parameters as keywords.
 
     Signature and docstring of the result list the fields in place of their group; their texts come
-    from the `Attributes:` of the dataclass. All fields need defaults.
+    from the `Attributes:` of the dataclass, or from their `Option`. All fields need defaults.
 
     Args:
         function: takes the dataclasses.
@@ -105,7 +105,14 @@ def grouped(function: Callable[P, R], *, annotated: bool = False) -> Callable[..
 
 
 def _described(kind: type | None) -> str:
-    """Return the texts of a dataclass's fields, of its base classes first."""
-    bases = [] if kind is None else reversed(kind.__mro__)
-    texts = [inspect.cleandoc(vars(base).get("__doc__") or "") for base in bases]
-    return "\n".join(filter(None, (text.partition("Attributes:\n")[2] for text in texts)))
+    """Return the texts of a dataclass's fields, or their help; those of base classes first."""
+    texts = []
+    for base in [] if kind is None else reversed(kind.__mro__):
+        texts.append(
+            inspect.cleandoc(vars(base).get("__doc__") or "").partition("Attributes:\n")[2]
+        )
+        hints = get_type_hints(base, include_extras=True)
+        for name in vars(base).get("__annotations__", ()):
+            options = [o for o in getattr(hints[name], "__metadata__", ()) if isinstance(o, Option)]
+            texts += [f"    {name}: {option.help}" for option in options]
+    return "\n".join(filter(None, texts))

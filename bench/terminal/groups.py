@@ -343,22 +343,6 @@ class Board(Group):
 
 
 @dataclass(frozen=True)
-class Content(Group):
-    """What a release holds in addition to the runs of the store."""
-
-    against: Annotated[
-        Path | None,
-        option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
-    ] = None
-    table: Annotated[
-        str | None,
-        option(
-            "Write the runs of a grid as a table, a line for each measured round.", metavar="GRID"
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
 class Checks(Group):
     """What `verify` does in addition to checking files."""
 

@@ -139,7 +139,7 @@ class SweepProgress(Status):
         super().__init__(title, quiet=quiet, verbose=verbose)
         self._running: dict[str, str] = {}
         self._head = f"{title} · {self.first_step}"
-        self._left = ""
+        self._counts = self._left = ""
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -147,14 +147,12 @@ class SweepProgress(Status):
 
         if isinstance(event, events.Began):
             self._begin(event)
-        elif isinstance(event, events.CellStarted):
-            self._running[event.id] = event.label
-            self._head = f"{self.title} · {event.done}/{event.total} done{self._left}"
         elif isinstance(event, events.CellProgress):
+            self._head = f"{self.title} · {self._counts} done{self._left}"
             loss = "-" if event.loss is None else f"{event.loss:.4f}"
             collapsed = " · collapsed" if event.collapsed else ""
-            rounds = f"round {event.round}/{event.total}"
-            self._running[event.id] = f"{event.label} · {rounds} · loss {loss}{collapsed}"
+            state = f" · round {event.round}/{event.total} · loss {loss}{collapsed}"
+            self._running[event.id] = event.label + (state if event.round else "")
         else:
             self._running.pop(event.id, None)
             self._end(event)
@@ -164,6 +162,7 @@ class SweepProgress(Status):
         self.update(self._head, *running)
 
     def _begin(self, event: Began) -> None:
+        self._counts = f"{event.done}/{event.total}"
         device = f"{event.gpus:g} GPU each" if event.gpus else "cpu"
         number = "as many as the cluster holds" if event.concurrency is None else event.concurrency
         text = (
@@ -175,17 +174,17 @@ class SweepProgress(Status):
             note(text)
 
     def _end(self, event: CellDone) -> None:
-        left = "" if event.eta_seconds is None else f" · {duration(event.eta_seconds)} left"
-        self._left = left
-        self._head = f"{self.title} · {event.done}/{event.total} done{left}"
+        left = f" · {duration(event.eta_seconds)} left" if event.done < event.total else ""
+        self._left, self._counts = left, f"{event.done}/{event.total}"
+        self._head = f"{self.title} · {self._counts} done{left}"
         shown = not self.live or self.verbose or event.status in ("error", "diverged")
         if self.quiet or not shown:
             return
         objective = "" if event.objective is None else f" · objective {event.objective:.4f}"
         error = f" · {event.error}" if event.error else ""
         note(
-            f"{event.done}/{event.total} · {event.label} · {event.status}{objective}"
-            f" · {duration(event.seconds)}{error}{'' if event.done == event.total else left}"
+            f"{self._counts} · {event.label} · {event.status}{objective}"
+            f" · {duration(event.seconds)}{error}{left}"
         )
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.export import Exported
     from fedbench.bench.runs.resolve import Resolved
     from fedbench.bench.tuning.doctor import Checkup
-    from fedbench.bench.tuning.explain import Explanation, Explanations
 
 R = TypeVar("R")
 _COLUMNS = {
@@ -140,40 +139,36 @@ def show_spec(parts: Sequence[Mapping[str, Any]]) -> None:
         show_record("", {**part, "extras": [*part.get("extras", ())]}, _SPEC)
 
 
-def show_explanations(explanations: Explanations) -> None:
+def show_explanations(found: Mapping[str, Any]) -> None:
     """Print everything that is known of one key, method by method where they differ."""
-    for index, entry in enumerate(explanations.entries):
+    for index, record in enumerate(found["explanations"]):
         if index:
             emit("\n")
-        _show_explanation(entry)
-
-
-def _show_explanation(entry: Explanation) -> None:
-    default = _value(entry.default)
-    show_record(
-        f"{entry.key}: {entry.meaning}",
-        {
-            "methods": ", ".join(entry.methods),
-            "range": entry.kind,
-            "default": default,
-            "set it": [f"--set {entry.key}={default}", f"{entry.variable}={default}"],
-        },
-    )
-    values = [
-        {
-            **vars(value),
-            "value": _value(value.value),
-            "when": "; ".join(f"{name} {text('', wanted)}" for name, wanted in value.when.items()),
-        }
-        for value in entry.presets
-    ]
-    emit("\n")
-    show_records(values, ("preset", "value", "origin", "when", "note"))
-    searched = [{"method": name, **part} for name, part in entry.searched.items()]
-    if searched:
+        key, default = record["key"], _value(record["default"])
+        show_record(
+            f"{key}: {record['meaning']}",
+            {
+                "methods": ", ".join(record["methods"]),
+                "range": record["kind"],
+                "default": default,
+                "set it": [f"--set {key}={default}", f"{record['variable']}={default}"],
+            },
+        )
+        values = [
+            {
+                **value,
+                "value": _value(value["value"]),
+                "when": "; ".join(f"{n} {text('', wanted)}" for n, wanted in value["when"].items()),
+            }
+            for value in record["presets"]
+        ]
         emit("\n")
-        names = ("method", "type", "low", "high", "log", "step", "values")
-        show_records(searched, names, title="search spaces")
+        show_records(values, ("preset", "value", "origin", "when", "note"))
+        if record["searched"]:
+            emit("\n")
+            searched = [{"method": name, **part} for name, part in record["searched"].items()]
+            names = ("method", "type", "low", "high", "log", "step", "values")
+            show_records(searched, names, title="search spaces")
 
 
 def _value(value: Any) -> str:

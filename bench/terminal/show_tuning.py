@@ -13,19 +13,16 @@ from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, FINDINGS
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.show_results import show_reproduction
 from fedbench.bench.terminal.tables import show_record, show_records
-from fedbench.bench.terminal.units import count, duration, parameters, size, text
+from fedbench.bench.terminal.units import duration, parameters, size, text
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
-    from fedbench.bench.results.store.replicas import Difference
     from fedbench.bench.terminal.groups import Cluster, Places, Settings
     from fedbench.bench.tuning.cost import Cost
-    from fedbench.bench.tuning.dashboard import Journal
     from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
 
 _TRIALS = 20  # of more trials, only the best are listed
-_DIFFERENCES = 10  # of more differences, the first are listed
 _RUNS = 100  # of more runs of a sweep, only failed and diverged ones are listed
 _NEXT_GRID = "heterogeneity"  # suggested for a sweep after a study
 _COST = (
@@ -50,6 +47,7 @@ def show_study(result: StudyResult) -> None:
     elif any(trial["status"] == "refused" for trial in result.trials):
         best = "none: the gate refused every trial; no configuration beat not training"
     _show_trials(result.trials, result.untrained)
+    again = "" if result.repeated is None else "every bit of the stored trials is the same"
     failed = f"{text('', result.kept_errors)}: not run again, since later trials depend on them"
     show_record(
         head,
@@ -60,22 +58,11 @@ def show_study(result: StudyResult) -> None:
             "best": best,
             "caution": result.cautions,
             "failed": failed if result.kept_errors else "",
-            "against k-NN": result.correlation,
-            "repeated": _repeated(result.repeated),
+            "watched": _watched([result.correlation] if result.correlation else []),
+            "repeated": [*map(str, result.repeated or ())] or again,
             "file": result.config_file,
         },
     )
-
-
-def _repeated(differences: Sequence[Difference] | None) -> list[str]:
-    """Say that a repetition gave the same bits, or list where it did not; empty without one."""
-    if differences is None:
-        return []
-    if not differences:
-        return ["every bit of the stored trials is the same"]
-    more = len(differences) - _DIFFERENCES
-    shown = [str(each) for each in differences[:_DIFFERENCES]]
-    return [*shown, f"and {more} more; --json lists all" if more > 0 else ""]
 
 
 def show_stored_study(view: StudyView) -> None:
@@ -88,14 +75,19 @@ def show_stored_study(view: StudyView) -> None:
             "fidelity": view.fidelity,
             "random init": _random_init(view),
             "caution": view.cautions,
-            "watched": [
-                f"objective against {c.metric}: Pearson {_interval(c, 'pearson')}, Spearman"
-                f" {_interval(c, 'spearman')} over {c.n} trials (95 % intervals)"
-                for c in view.correlations
-            ],
+            "watched": _watched(view.correlations),
             "cost": f"{duration(view.seconds)}, {size(view.num_bytes)} sent",
         },
     )
+
+
+def _watched(correlations: Iterable[Correlation]) -> list[str]:
+    """Describe correlations of the objective with metrics that the search never saw."""
+    return [
+        f"objective against {c.metric}: Pearson {_interval(c, 'pearson')}, Spearman"
+        f" {_interval(c, 'spearman')} over {c.n} trials (95 % intervals)"
+        for c in correlations
+    ]
 
 
 def show_studies(views: Sequence[StudyView]) -> None:
@@ -115,12 +107,6 @@ def show_studies(views: Sequence[StudyView]) -> None:
     for view in views:
         for caution in view.cautions:
             emit(f"{view.study_id}: caution: {caution}")
-
-
-def show_journal(journal: Journal) -> None:
-    """Print the file of a journal of Optuna, and its numbers of studies and trials."""
-    studies = count(len(journal.studies), "study", "studies")
-    emit(f"{journal.file} · {studies}, {count(journal.num_trials, 'trial')}")
 
 
 def next_command(result: StudyResult, settings: Settings, places: Places, cluster: Cluster) -> str:
@@ -250,19 +236,13 @@ def plan_record(result: SweepResult) -> dict[str, Any]:
 
 def local_steps(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return local steps per client and round of each setting, over its methods and seeds."""
-    by_setting: dict[str, list[Mapping[str, Any]]] = {}
-    for cell in cells:
-        by_setting.setdefault(parameters(cell["axes"]), []).append(cell["local_steps"])
-    return [
-        {
-            "setting": setting,
-            "least": min(each["least"] for each in steps),
-            "most": max(each["most"] for each in steps),
-            "idle_clients": max(each["idle_clients"] for each in steps),
-            "num_clients": steps[0]["num_clients"],
-        }
-        for setting, steps in by_setting.items()
-    ]
+    import pandas as pd
+
+    records = [{"setting": parameters(cell["axes"]), **cell["local_steps"]} for cell in cells]
+    steps = pd.DataFrame(records).groupby("setting", sort=False)
+    columns = {"least": "min", "most": "max", "idle_clients": "max", "num_clients": "first"}
+    lines = steps.agg(columns).reset_index().to_dict("records")
+    return [{str(name): value for name, value in line.items()} for line in lines]
 
 
 def _distinct(items: Iterable[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -23,6 +24,7 @@ from fedbench.bench.config import ClientConfig
 from fedbench.bench.data.batches import Batch
 from fedbench.bench.method import Client, Labels, Loss
 from fedbench.bench.nn.optimizers import SGD
+from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import resident
 from fedbench.bench.system.errors import PluginError
 from fedbench.bench.system.seeding import single_thread
@@ -46,6 +48,11 @@ def reason_to_run_eagerly(setup: Setup) -> str:
     if setup.config.client.optimizer != "sgd":
         return "only steps of client.optimizer=sgd are recorded"
     return ""
+
+
+def recording() -> bool:
+    """Tell whether recorded steps may be replayed in this run; on a CPU they always may."""
+    return first_use.RECORDED_STEPS not in first_use.switched_off()
 
 
 class LaneExecutor:
@@ -187,7 +194,7 @@ class _ClientSlot:
                 if full
                 else runner.step(batch, client, optimizer)
             )
-            work.replayed += full
+            work.replayed += full and recording()
             return None
         with runner.draws_of(task):
             sent = runner.after(work.local)
@@ -219,15 +226,35 @@ class _Program:
     def replay(self, batch: Batch, client: Client) -> Loss:
         """Make a step on a full batch; the parts of the result are overwritten by the next one."""
         buffers = self._fill(batch)
-        if self._recorded is not None:
-            graph, loss = self._recorded
-            graph.replay()
-            return replace(loss, total=loss.total.clone())
-        if self._runner.device.type == "cuda" and self._runs == _WARM_UP:
+        step = partial(self._runner.step, buffers, self._client, self.optimizer)
+        if self._runner.device.type == "cpu" or self._runs < _WARM_UP or not recording():
+            self._runs += 1
+            return step()
+        if self._recorded is None:
             self._recorded = self._record(buffers)
-            return self.replay(batch, client)
-        self._runs += 1
-        return self._runner.step(buffers, self._client, self.optimizer)
+        graph, recorded = self._recorded
+        binding = self._runner.binding
+
+        def replayed() -> Loss:
+            graph.replay()
+            return replace(recorded, total=recorded.total.clone())
+
+        def state() -> dict[str, list[Tensor]]:
+            vectors = binding.server, binding.personal
+            return {
+                "gradients": [vector.grad for vector in vectors],
+                "weights": [vector.data for vector in vectors],
+                "momenta": self.optimizer.tensors(),
+            }
+
+        return first_use.checked(
+            first_use.RECORDED_STEPS,
+            replayed,
+            step,
+            lambda loss: {"losses": [loss.total]},
+            state,
+            first_use.TOLERANCE[binding.net.precision],
+        )
 
     def _record(self, buffers: Batch) -> tuple[torch.cuda.CUDAGraph, Loss]:
         graph = torch.cuda.CUDAGraph()
@@ -325,6 +352,12 @@ class _SlotSGD:
         self._sgd.step()
         for values, _, scratch in self._rows:
             values.index_copy_(0, self._row, scratch.detach())
+
+    def tensors(self) -> list[Tensor]:
+        """Return what a step changes besides the net: momenta and scratch rows."""
+        states = self._sgd.state_dict()["state"].values()
+        momenta = [value for state in states for value in state.values()]
+        return [*momenta, *(scratch for _, _, scratch in self._rows)]
 
     def zero_grad(self) -> None:
         """Drop all gradients."""

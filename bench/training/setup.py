@@ -162,7 +162,7 @@ class Setup:
             chosen = chosen[self.labels[chosen] >= 0]
         labels = torch.from_numpy(self.labels[chosen]).to(device)
         if images is not None:
-            return ClientData(images[torch.from_numpy(chosen).to(device)], labels)
+            return ClientData(images[torch.tensor(chosen, device=device)], labels)
         return ClientData(torch.from_numpy(self.images[chosen]).to(device), labels)
 
     @property

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbench.bench.config import RunConfig
 from fedbench.bench.method import RoundPlan, Server, Upload
 from fedbench.bench.nn.optimizers import Optimizer
+from fedbench.bench.system import first_use
 from fedbench.bench.system.compute import all_finite
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import sweep_temporary
@@ -112,6 +113,7 @@ class Trainer:
         sizes = setup.partition.sizes
         self._holders = [k for k in range(len(sizes)) if sizes[k] > 0]
         self._monitor = monitor
+        first_use.begin_run()
         self._resume()
         least = default_seconds(self.total_rounds)
         self._between = least if checkpoint_seconds is None else checkpoint_seconds
@@ -381,6 +383,7 @@ class Trainer:
             "platforms": self.platforms,
             "train_seconds": self.train_seconds,
             "after": self._after,
+            "switched_off": first_use.switched_off(),
         }
         save_checkpoint(self.folder, Checkpoint(self.rounds_done, tensors, state))
         self._after = self.rounds_done
@@ -418,6 +421,7 @@ class Trainer:
         earlier = state["platforms"]
         self.platforms = earlier if earlier[-1:] == self.platforms else earlier + self.platforms
         self.train_seconds = state["train_seconds"]
+        first_use.switch_off(state.get("switched_off", {}))
         for client_id, stored in self._personal.rounds().items():
             older = [r for r in stored if r < self.personal_rounds.get(client_id, 0)]
             for round_index in older[:-1]:

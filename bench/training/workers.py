@@ -8,6 +8,7 @@ pass through the pipe.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import sys
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.method.blame import error_of_plugin
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import (
     FedbenchError,
     PluginWarning,
@@ -183,7 +185,8 @@ class WorkerPool:
             error = rebuild(name, message, exit_code)
             error.add_note(detail)
             raise error
-        number, trained, extras, slot = rest
+        number, trained, extras, slot, switched_off = rest
+        first_use.switch_off(switched_off)
         tensors = {name: torch.from_numpy(value) for name, value in extras.items()}
         return number, replace(trained, extras=tensors), slot
 
@@ -222,7 +225,8 @@ def _run_worker(channel: int, memory: int) -> None:
     except (EOFError, ConnectionResetError):
         return
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it
+    warnings.simplefilter("ignore", PluginWarning)  # the parent has shown it, or will
+    logging.getLogger(first_use.__name__).disabled = True
     views = _views(memory, server_size, upload_size, slots)
     with reproducible(device):
         _serve(pipe, spec, device, *views)
@@ -247,7 +251,8 @@ def _serve(
                 raise runner
             trained = runner.run(task, server, uploads[slot])
             extras = {name: value.numpy() for name, value in trained.extras.items()}
-            answer = ("done", number, replace(trained, extras={}), extras, slot)
+            off = first_use.switched_off()
+            answer = ("done", number, replace(trained, extras={}), extras, slot, off)
         except FedbenchError as err:
             answer = ("error", *described(err), traceback.format_exc())
         except Exception as err:

@@ -10,8 +10,6 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.yaml_files import load_yaml
 from fedbench.bench.data.datasets import Dataset
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.data_names import dataset_name
-from fedbench.bench.results.leaderboard.studies import data_named, study_data
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.fields import field_infos, show
 from fedbench.bench.runs.resolve import RESERVED, warn_once
@@ -76,22 +74,21 @@ def find_tuned(
     """
     if tuned == AUTO:
         metas = [store.study(study_id) or {} for study_id in store.studies()]
-        studies = [meta for meta in metas if meta.get("finished_at")]
-        studies.sort(key=lambda meta: (meta["finished_at"], meta["study_id"]))
+        ended = sorted((m for m in metas if m.get("finished_at")), key=lambda m: m["finished_at"])
         latest = {
             meta["spec"]: meta
-            for meta in studies
-            if meta["preset"] == preset and _is_on(meta, dataset)
+            for meta in ended
+            if meta["preset"] == preset and meta.get("whole") == dataset.whole
         }
         if missing := [spec for spec in specs if spec not in latest]:
-            others = [meta for meta in studies if meta["spec"] in missing]
-            raise ConfigError(_no_study(missing, preset, dataset.name, others, store))
-        for spec in specs:
-            _warn(latest[spec])
-        return {
-            spec: TunedValues(latest[spec]["best"]["params"], latest[spec]["study_id"])
-            for spec in specs
-        }
+            others = {m["spec"]: m["study_id"] for m in ended if m["spec"] in missing}
+            also = f"; name one of other data or presets: {', '.join(others.values())}"
+            raise ConfigError(
+                f"--tuned auto: no finished study of {', '.join(missing)} on {dataset.name!r} with"
+                f" preset {preset!r} in {str(store.root)!r}; run `fedbench tune {missing[0]}"
+                f" --preset {preset}` on it first, or choose --methods{also if others else ''}"
+            )
+        return {spec: _values_of(latest[spec]) for spec in specs}
     given = [tuned] if isinstance(tuned, str | Path) else tuned
     if not given:
         raise ConfigError("--tuned: is empty; give auto, or studies, or leave it out")
@@ -131,40 +128,11 @@ def _named(store: Store, study: str | Path) -> tuple[str, TunedValues]:
         raise ConfigError(
             f"study {str(study)!r} has not finished; run its `fedbench tune` command again first"
         )
-    _warn(meta)
-    return meta["spec"], TunedValues(meta["best"]["params"], str(study))
+    return meta["spec"], _values_of(meta)
 
 
-def _warn(meta: Mapping[str, Any]) -> None:
-    """Tell the user what speaks against the best values of a study."""
+def _values_of(meta: Mapping[str, Any]) -> TunedValues:
+    """Return the best values of a finished study; tells the user what speaks against them."""
     for text in meta.get("cautions") or ():
         warn_once(f"study {meta['study_id']} of {meta['spec']}: {text}")
-
-
-def _is_on(meta: Mapping[str, Any], dataset: Dataset) -> bool:
-    """True for a study on the content of a data set, or on a part of it.
-
-    Studies before benchmark version 4 do not say, so that they go by the name of the folder.
-    """
-    if "whole" in meta:
-        return bool(meta["whole"] == dataset.whole)
-    return dataset_name(data_named(meta)) == dataset_name(dataset.name)
-
-
-def _no_study(
-    specs: Sequence[str],
-    preset: str,
-    dataset: str,
-    others: Sequence[Mapping[str, Any]],
-    store: Store,
-) -> str:
-    message = (
-        f"--tuned auto: no finished study of {', '.join(specs)} on {dataset!r} with preset"
-        f" {preset!r} in {str(store.root)!r}; run `fedbench tune {specs[0]} --preset {preset}` on"
-        " it first, or choose --methods"
-    )
-    if others:
-        latest = {meta["spec"]: meta for meta in others}
-        where = [f"{m['study_id']} ({study_data(m)}, {m['preset']})" for m in latest.values()]
-        message += f"; studies of other data or presets must be named: {', '.join(where)}"
-    return message
+    return TunedValues(meta["best"]["params"], meta["study_id"])

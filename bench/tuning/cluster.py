@@ -96,11 +96,8 @@ class Cluster:
         if self.lanes is not None:  # refuses what a run would refuse
             choose_devices("cpu", self.cpus_per_trial, self.lanes)
         given, joins = self.gpus_per_trial, self.address is not None
-        if device == "cuda" and joins:
-            usual = 1.0
-        else:
-            usual = 1.0 if choose_devices(device, 1)[0] != "cpu" and not joins else 0.0
-        gpus = usual if given is None else given
+        wanted = device == "cuda" if joins else choose_devices(device, 1)[0] != "cpu"
+        gpus = float(wanted) if given is None else given
         if device == "cpu" and gpus > 0:
             raise ConfigError(f"--device cpu and --gpus-per-trial {gpus:g} exclude each other")
         if device == "cuda" and gpus == 0:

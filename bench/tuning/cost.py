@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.runs.arguments import Places
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.tuning.cluster import Cluster, Share, estimate_device
 
+if TYPE_CHECKING:
+    from fedbench.bench.runs.estimate import Estimate
+
 _RAY_SECONDS = 5.0
 """Start and end of Ray, mostly waits of fixed length: 2.1 to 3.1 s and 1.1 to 1.4 s, and Tune's
 import. Measured with Ray 2.60 on one machine of 2 cores."""
 _DEVICES = (1, 8, 64)
 """Numbers of devices with a finishing time, besides the number of this command."""
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """Measured time of a step, for all runs with one method, encoder and batch size.
-
-    Attributes:
-        method: method spec.
-        backbone: name of the encoder.
-        batch_size: examples per step.
-        seconds: seconds per step, the mean over all of them.
-        steps: number of steps of these runs together.
-        cells: number of these runs.
-    """
-
-    method: str
-    backbone: str
-    batch_size: int
-    seconds: float
-    steps: int
-    cells: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,8 @@ class Cost:
         disk_bytes: size of the runs in the store, at most.
         concurrency: runs at a time.
         device: device of the measurement, `cpu` or `cuda`.
-        steps: measured times.
+        steps: for each method, encoder and batch size of these runs `method backbone batch_size
+            seconds steps cells`: mean seconds per step, number of steps, and number of runs.
     """
 
     hours: float
@@ -65,7 +49,7 @@ class Cost:
     disk_bytes: int
     concurrency: int
     device: str
-    steps: tuple[StepCost, ...]
+    steps: tuple[Mapping[str, Any], ...]
 
 
 def estimate_cost(
@@ -107,13 +91,16 @@ def estimate_cost(
     def finish(devices: int) -> float:
         return (starting + max(sum(work) / devices, *work, 0.0)) / 3600
 
-    models = [(c.spec, c.model.backbone, c.client.batch_size) for c in configs]
+    of_model: dict[tuple[Any, ...], list[Estimate]] = {}
+    for config, cost in zip(configs, costs, strict=True):
+        model = (config.spec, config.model.backbone, config.client.batch_size)
+        of_model.setdefault(model, []).append(cost)
     steps = []
-    for model in dict.fromkeys(models):
-        of_model = [cost for cost, other in zip(costs, models, strict=True) if other == model]
-        count = sum(cost.num_steps for cost in of_model)
-        seconds = sum(cost.num_steps * cost.step_seconds for cost in of_model)
-        steps.append(StepCost(*model, seconds / max(1, count), count, len(of_model)))
+    for (method, backbone, batch_size), alike in of_model.items():
+        count = sum(cost.num_steps for cost in alike)
+        seconds = sum(cost.num_steps * cost.step_seconds for cost in alike) / max(1, count)
+        record = {"method": method, "backbone": backbone, "batch_size": batch_size}
+        steps.append({**record, "seconds": seconds, "steps": count, "cells": len(alike)})
     return Cost(
         hours=finish(at_a_time),
         device_hours=sum(work) / 3600,

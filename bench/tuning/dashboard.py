@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -15,27 +13,11 @@ from fedbench.bench.system.errors import StoreError, UnknownNameError
 from fedbench.bench.tuning.space import Dimension, SearchSpace
 
 
-@dataclass(frozen=True)
-class Journal:
-    """A journal of Optuna, and the studies in it.
-
-    Attributes:
-        file: the journal.
-        studies: ids of the studies.
-        num_trials: trials of all of them.
-    """
-
-    file: Path
-    studies: tuple[str, ...]
-    num_trials: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the document of `fedbench dashboard --json`."""
-        return {"file": str(self.file), "studies": [*self.studies], "num_trials": self.num_trials}
-
-
-def write_journal(store: Store, study_id: str | None = None) -> Journal:
+def write_journal(store: Store, study_id: str | None = None) -> dict[str, Any]:
     """Write the store's studies, or one of them, to `optuna.journal`; replaces an older one.
+
+    Returns:
+        The path of the journal under `file`, the ids of its `studies`, and `num_trials`.
 
     Raises:
         UnknownNameError: no such study.
@@ -52,32 +34,29 @@ def write_journal(store: Store, study_id: str | None = None) -> Journal:
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    chosen = known if study_id is None else [study_id]
-    studies = {name: _study(store, name) for name in chosen}
+    metas = {name: store.study(name) or {} for name in (known if study_id is None else [study_id])}
+    trials = {name: _trials(store, name, meta) for name, meta in metas.items()}
     store.check_writable()
     file = store.root / "optuna.journal"
     file.unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ExperimentalWarning
         storage = JournalStorage(JournalFileBackend(str(file)))
-    for name, (about, trials) in studies.items():
+    for name, meta in metas.items():
         study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-        for key, value in about.items():
-            study.set_user_attr(key, value)
-        study.add_trials(trials)
-    return Journal(file, tuple(chosen), sum(len(trials) for _, trials in studies.values()))
+        for key in ("spec", "preset", "sampler"):
+            study.set_user_attr(key, meta.get(key))
+        study.add_trials(trials[name])
+    num_trials = sum(map(len, trials.values()))
+    return {"file": str(file), "studies": [*metas], "num_trials": num_trials}
 
 
-def _study(store: Store, study_id: str) -> tuple[dict[str, Any], list[Any]]:
-    """Return what the dashboard shows of a study, and its trials in Optuna's type."""
-    meta = store.study(study_id) or {}
+def _trials(store: Store, study_id: str, meta: dict[str, Any]) -> list[Any]:
+    """Return the trials of a study in Optuna's type."""
     try:
         dimensions = TypeAdapter(dict[str, Dimension]).validate_python(meta["space"])
         space = SearchSpace(meta["spec"], dimensions, (), "").distributions()
-        return (
-            {key: meta[key] for key in ("spec", "preset", "sampler")},
-            [_trial(trial, space) for trial in store.trials(study_id)],
-        )
+        return [_trial(trial, space) for trial in store.trials(study_id)]
     except (KeyError, ValueError) as err:
         raise StoreError(
             f"study {study_id!r}: its study.json is missing, or of another version of fedbench"

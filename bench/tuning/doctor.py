@@ -8,16 +8,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, ResourceError
 
-Status = Literal["ok", "warning", "problem"]
+if TYPE_CHECKING:
+    from fedbench.bench.tuning.first_runs import FirstRun
+
 _DEVICES = Path(os.sep, "dev")
-_LITTLE_MEMORY, _LITTLE_DISK, _LITTLE_SHM = 2e9, 2e9, 100e6
+_LITTLE = 2e9
+"""Bytes of memory or disk below which there is a warning."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Check:
     """
 
     name: str
-    status: Status
+    status: Literal["ok", "warning", "problem"]
     detail: str
     remedy: str = ""
 
@@ -49,27 +52,35 @@ class Checkup:
         return {"ok": self.exit_code == 0, "checks": [asdict(check) for check in self.checks]}
 
 
-def checkup(store: Store, data_dir: Path | None = None, address: str | None = None) -> Checkup:
+def checkup(
+    store: Store, data_dir: Path | None = None, address: str | None = None, *, gpu: bool = False
+) -> Checkup:
     """Run all checks; changes nothing.
 
     Args:
         store: the store that results would go to.
         data_dir: cache of data sets; None = the default one.
         address: of a Ray cluster, to check its nodes too; None = start Ray here.
+        gpu: make tiny runs on this machine's GPU too.
+
+    Raises:
+        ResourceError: if torch sees no GPU for these runs.
     """
+    if gpu:
+        _need_gpu()
     checks: list[Check] = []
     code = 0
-    parts: list[tuple[str, Callable[[], Iterator[Check]]]] = [
-        ("packages", _packages),
-        ("methods", _methods),
-        ("processor", _processor),
-        ("gpu", _gpus),
-        ("numeric platform", _numerics),
-        ("store", lambda: _store(store)),
-        ("data", lambda: _data(data_dir)),
-        ("ray", lambda: _ray(address)),
-    ]
-    for name, check_part in parts:
+    parts: dict[str, Callable[[], Iterator[Check]]] = {
+        "packages": _packages,
+        "processor": _processor,
+        "gpu": _gpus,
+        "store": lambda: _store(store),
+        "data": lambda: _data(data_dir),
+        "ray": _ray_here if address is None else lambda: _nodes(address),
+    }
+    if gpu:
+        parts["runs on the gpu"] = _first_runs
+    for name, check_part in parts.items():
         try:
             checks += check_part()
         except FedbenchError as err:
@@ -81,44 +92,31 @@ def checkup(store: Store, data_dir: Path | None = None, address: str | None = No
 
 
 def _packages() -> Iterator[Check]:
+    from fedbench.bench.method import registry
     from fedbench.bench.tuning.ray.nodes import versions
 
     installed = versions()
     yield Check("python", "ok", platform.python_version())
-    missing = [name for name, version in installed.items() if version is None]
-    if missing:
-        detail = f"missing: {', '.join(missing)}"
-        yield Check("packages", "problem", detail, "reinstall fedbench")
+    if missing := [name for name, version in installed.items() if version is None]:
+        yield Check("packages", "problem", f"missing: {', '.join(missing)}", "reinstall fedbench")
     texts = [f"{name} {version}" for name, version in installed.items() if version is not None]
     yield Check("packages", "ok", ", ".join(texts))
-
-
-def _methods() -> Iterator[Check]:
-    from fedbench.bench.method import registry
-
     names = [name for name, entry in registry.entries().items() if not entry.is_addon]
     yield Check("methods", "ok", ", ".join(names))
 
 
 def _processor() -> Iterator[Check]:
-    from fedbench.bench.system.compute import physical_cores
-
-    memory = psutil.virtual_memory()
-    little = memory.available < _LITTLE_MEMORY
-    yield Check(
-        "processor",
-        "warning" if little else "ok",
-        f"{physical_cores()} cores, {memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB of"
-        " memory free",
-        "lower --workers or --concurrency" if little else "",
-    )
-
-
-def _numerics() -> Iterator[Check]:
     import torch
 
+    from fedbench.bench.system.compute import physical_cores
     from fedbench.bench.system.numerics import measure
 
+    free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
+    detail = f"{physical_cores()} cores, {free / 1e9:.1f} of {total / 1e9:.1f} GB of memory free"
+    if free < _LITTLE:
+        yield Check("processor", "warning", detail, "lower --workers or --concurrency")
+    else:
+        yield Check("processor", "ok", detail)
     measured = measure("cuda" if torch.cuda.is_available() else "cpu")
     detail = f"{measured} ({measured.numpy_blas}; {measured.torch_blas}; {measured.precision})"
     yield Check("numeric platform", "ok", detail)
@@ -127,45 +125,89 @@ def _numerics() -> Iterator[Check]:
 def _gpus() -> Iterator[Check]:
     import torch
 
-    if not torch.cuda.is_available():
-        built = torch.version.cuda
-        reason = "torch sees none" if built else "torch is built without CUDA"
-        present = sorted(path.name for path in _DEVICES.glob("nvidia[0-9]*"))
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if not present:
-            yield Check("gpu", "ok", f"none ({reason}): runs use the processor")
-        elif hidden in ("", "-1"):
-            detail = (
-                f"CUDA_VISIBLE_DEVICES={hidden} hides {', '.join(present)}: runs use the processor"
-            )
-            yield Check("gpu", "ok", detail)
-        else:
-            needs = (
-                f"a driver for CUDA {built}, or torch for an older CUDA"
-                if built
-                else "CUDA's torch"
-            )
-            detail = f"/dev has {', '.join(present)}, but {reason}: runs use the processor"
-            yield Check("gpu", "warning", detail, f"install {needs}")
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            gpu = torch.cuda.get_device_properties(index)
+            yield Check("gpu", "ok", f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB")
         return
-    for index in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(index)
-        yield Check("gpu", "ok", f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB")
+    present = ", ".join(sorted(path.name for path in _DEVICES.glob("nvidia[0-9]*")))
+    if present and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        built = torch.version.cuda
+        remedy = (
+            f"a driver for CUDA {built}, or torch for an older one" if built else "CUDA's torch"
+        )
+        detail = f"/dev has {present}, but torch sees none: runs use the processor"
+        yield Check("gpu", "warning", detail, f"install {remedy}")
+    else:
+        hidden = f" (CUDA_VISIBLE_DEVICES hides {present})" if present else ""
+        yield Check("gpu", "ok", f"none{hidden}: runs use the processor")
+
+
+def _need_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ResourceError(
+            "--gpu: torch sees no GPU here; `fedbench doctor` says what it does see"
+        )
+
+
+def _first_runs() -> Iterator[Check]:
+    """Make tiny runs, and say what of them holds and which means of speed are wrong."""
+    import torch
+
+    from fedbench.bench.system.first_use import MEANS
+    from fedbench.bench.system.regime import reproducible
+    from fedbench.bench.tuning.first_runs import RUNS, first_run
+
+    device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
+    with reproducible(device):
+        for spec, precision in RUNS:
+            name = f"{spec} in {precision}"
+            try:
+                run = first_run(spec, precision, device)
+            except Exception as err:  # a run that fails is a result, and the others go on
+                text = str(err).partition("\n")[0]
+                remedy = f"fedbench run {spec} --device cuda --debug shows where"
+                yield Check(name, "problem", f"{type(err).__name__}: {text}", remedy)
+                continue
+            off |= run.switched_off
+            holds |= {*run.holds}
+            yield _first_run(name, run, 0.02 if precision == "fp32" else 0.05)
+    for means in MEANS:
+        if means in off:
+            remedy = "runs go on without, slower, and their rows say so"
+            yield Check(means, "warning", off[means], remedy)
+        elif means in holds:
+            yield Check(means, "ok", "gives what the plain way gives")
+        else:
+            yield Check(means, "warning", "not compared: no run came to use it")
+
+
+def _first_run(name: str, run: FirstRun, allowed: float) -> Check:
+    loss = f"loss {run.loss:.4f}, on the CPU {run.cpu_loss:.4f}"
+    if not abs(run.loss - run.cpu_loss) <= allowed * abs(run.cpu_loss):
+        remedy = "use --device cpu: results made here would be wrong"
+        return Check(name, "problem", loss, remedy)
+    same = {"twice": run.same_bits_twice, "in lanes": run.same_bits_in_lanes}
+    bits = ", ".join(f"{'same' if held else 'other'} bits {how}" for how, held in same.items())
+    detail = f"{loss}; {bits}; lanes: {run.lanes}"
+    if all(same.values()):
+        return Check(name, "ok", detail)
+    return Check(name, "warning", detail, "repeated runs differ in their last digits")
 
 
 def _store(store: Store) -> Iterator[Check]:
     store.check_writable()
-    problems = store.problems()
-    folder = store.root
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = next(f for f in (store.root, *store.root.absolute().parents) if f.exists())
     free = shutil.disk_usage(folder).free
-    text = f"{store.root}: {len(store.rows())} rows, {free / 1e9:.1f} GB free"
-    if free < _LITTLE_DISK:
-        yield Check("store", "warning", text, "free some space, or choose another --store")
+    detail = f"{store.root}: {len(store.rows())} rows, {free / 1e9:.1f} GB free"
+    if free < _LITTLE:
+        remedy = "free some space, or choose another --store"
+        yield Check("store", "warning", detail, remedy)
     else:
-        yield Check("store", "ok", text)
-    for problem in problems:
+        yield Check("store", "ok", detail)
+    for problem in store.problems():
         yield Check("store", "warning", problem, "delete the file to run its cell again")
 
 
@@ -175,23 +217,6 @@ def _data(data_dir: Path | None) -> Iterator[Check]:
     ready = [record["name"] for record in dataset_records(data_dir) if record["cached"]]
     detail = f"ready: {', '.join(dict.fromkeys(['digits', *ready]))}"
     yield Check("data", "ok", detail, "`fedbench datasets` shows how to get others")
-
-
-def _ray(address: str | None) -> Iterator[Check]:
-    from fedbench.bench.tuning.ray.session import auth_state, has_token, short_folder
-
-    yield Check("temporary files", "ok", str(short_folder()))
-    shm = Path(os.sep, "dev", "shm")
-    if shm.is_dir() and (free := shutil.disk_usage(shm).free) < _LITTLE_SHM:
-        detail = f"{free / 1e6:.0f} MB free: Ray falls back to the disk"
-        yield Check("shared memory", "warning", detail, "docker run --shm-size=1g")
-    if address is None:
-        yield from _ray_here()
-        return
-    if not has_token() or os.environ.get("RAY_AUTH_MODE") == "disabled":
-        detail = "no token: everybody who reaches the cluster's port can run code on it"
-        yield Check("authentication", "warning", detail, f"{auth_state()}; docs/cluster.md")
-    yield from _nodes(address)
 
 
 def _ray_here() -> Iterator[Check]:
@@ -206,15 +231,17 @@ def _ray_here() -> Iterator[Check]:
 
 def _nodes(address: str) -> Iterator[Check]:
     from fedbench.bench.tuning.ray.nodes import report_nodes
-    from fedbench.bench.tuning.ray.session import ray_session
+    from fedbench.bench.tuning.ray.session import auth_state, has_token, ray_session
 
+    if not has_token() or os.environ.get("RAY_AUTH_MODE") == "disabled":
+        detail = "no token: everybody who reaches the cluster's port can run code on it"
+        yield Check("authentication", "warning", detail, f"{auth_state()}; docs/cluster.md")
     with ray_session(None, address):
         reports = report_nodes(gpus=True)
     yield Check("ray", "ok", f"{address}: {len(reports)} nodes")
     for report in reports:
         offers = [f"{report.resources.get(name, 0):g} {name}" for name in ("CPU", "GPU")]
-        facts = report.facts
-        if facts:
+        if facts := report.facts:
             offers.append(f"{facts['memory_bytes'] / 1e9:.0f} GB of memory")
             offers += sorted(set(facts["gpus"] or ()))
         name, detail = f"node {report.name}", ", ".join(offers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,30 +24,13 @@ class Began:
 
 
 @dataclass(frozen=True)
-class CellStarted:
-    """A cell began or was resumed.
-
-    Attributes:
-        id: id of the cell.
-        label: its name for people.
-        done: cells that have ended.
-        total: cells of the whole command.
-    """
-
-    id: str
-    label: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True)
 class CellProgress:
-    """A round of a cell is over; sent about once a second, not for every round.
+    """A cell began, or a round of it is over; sent about once a second, not for every round.
 
     Attributes:
         id: id of the cell.
         label: its name for people.
-        round: rounds done.
+        round: rounds done; 0 when it begins or is resumed.
         total: rounds of this cell.
         loss: mean of the round; None if no client made a step.
         collapsed: verdict of the collapse detector.
@@ -58,8 +40,8 @@ class CellProgress:
     label: str
     round: int
     total: int
-    loss: float | None
-    collapsed: bool
+    loss: float | None = None
+    collapsed: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +51,7 @@ class CellDone:
     Attributes:
         id: id of the cell.
         label: its name for people.
-        status: `ok`, `diverged`, `error`, `stopped`, `paused`, or `elsewhere` if another process
+        status: `ok`, `diverged`, `error`, `paused`, or `elsewhere` if another process
             ran it.
         objective: the label-free score, if there is one.
         seconds: wall time of the cell.
@@ -86,35 +68,9 @@ class CellDone:
     seconds: float
     done: int
     total: int
-    eta_seconds: float | None
+    eta_seconds: float
     error: str | None = None
 
 
-Event = Began | CellStarted | CellProgress | CellDone
+Event = Began | CellProgress | CellDone
 OnProgress = Callable[[Event], None]
-
-
-class Pace:
-    """Counter of ended cells that predicts how long the others will take.
-
-    Args:
-        total: cells of the whole command.
-        done: cells that had ended before; they do not count for the pace.
-    """
-
-    def __init__(self, total: int, done: int = 0) -> None:
-        self.total, self.done = total, done
-        self._before = done
-        self._began = time.monotonic()
-
-    def step(self, total: int) -> None:
-        """Count one more ended cell, of a total that may have shrunk."""
-        self.done, self.total = self.done + 1, total
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """Seconds left; None before the first cell has ended."""
-        ended = self.done - self._before
-        if ended == 0:
-            return None
-        return (time.monotonic() - self._began) / ended * max(0, self.total - self.done)

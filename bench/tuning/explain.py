@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -17,71 +16,19 @@ from fedbench.bench.runs.resolve import variable
 from fedbench.bench.tuning.space import read_space, space_file
 
 
-@dataclass(frozen=True)
-class PresetValue:
-    """A value that a preset gives.
-
-    Attributes:
-        preset: name of the preset.
-        value: the value.
-        origin: `paper`, `code` (released with it) or `ours`; `default` where the preset has none.
-        when: conditions of the preset's rule; empty = always.
-        note: remark of the preset's file.
-    """
-
-    preset: str
-    value: Any
-    origin: str
-    when: Mapping[str, Any]
-    note: str
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What is known of one key.
-
-    Attributes:
-        key: dotted name.
-        methods: the methods, or the add-on, whose field it is; empty = every run has it.
-        meaning: one line.
-        kind: type and range.
-        default: value without a preset.
-        presets: values under each preset; of one preset, a later one wins where it holds.
-        searched: method or add-on -> the range in its search space.
-        variable: environment variable that sets it.
-    """
-
-    key: str
-    methods: tuple[str, ...]
-    meaning: str
-    kind: str
-    default: Any
-    presets: tuple[PresetValue, ...]
-    searched: Mapping[str, Mapping[str, Any]]
-    variable: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Explanations:
-    """Explanations of one key: several where methods have different fields of one name."""
-
-    entries: tuple[Explanation, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return {"explanations": [entry.as_dict() for entry in self.entries]}
-
-
-def explain(key: str, spec: str | None = None) -> Explanations:
+def explain(key: str, spec: str | None = None) -> list[dict[str, Any]]:
     """Explain one key of the configuration.
 
     Args:
         key: dotted name, such as `client.lr` or `method.temperature`.
         spec: only for this method spec; None = for every method.
+
+    Returns:
+        A record of `key methods meaning kind default presets searched variable`; several where
+        methods have different fields of one name. `methods` are those, or the add-on, whose field
+        it is; empty = every run has it. `presets` has records of `preset value origin when note`:
+        of one preset, a later one wins where its conditions `when` hold. `searched` has the range
+        in the search space of each method or add-on.
 
     Raises:
         UnknownNameError: for an unknown method.
@@ -93,8 +40,23 @@ def explain(key: str, spec: str | None = None) -> Explanations:
     for owner, info in fields[key].items():
         facts = repr((info.description, kind_text(info), _default(info)))
         alike.setdefault(facts, (info, []))[1].append(owner)
-    groups = alike.values()
-    return Explanations(tuple(_explanation(key, info, owners, spec) for info, owners in groups))
+    presets = [load_preset(name) for name in preset_names()]
+    records = []
+    for info, named in alike.values():
+        owners, default = [*filter(None, named)], _default(info)
+        records.append(
+            {
+                "key": key,
+                "methods": owners,
+                "meaning": info.description or "",
+                "kind": kind_text(info),
+                "default": default,
+                "presets": [v for p in presets for v in _values(key, p, default, owners, spec)],
+                "searched": dict(_searched(key, owners, spec)),
+                "variable": variable(key),
+            }
+        )
+    return records
 
 
 def fields_by_key(spec: str | None = None) -> dict[str, dict[str, FieldInfo]]:
@@ -122,45 +84,33 @@ def _default(info: FieldInfo) -> Any:
     return info.get_default(call_default_factory=True)
 
 
-def _explanation(key: str, info: FieldInfo, owners: list[str], spec: str | None) -> Explanation:
-    named = tuple(filter(None, owners))
-    default, presets = _default(info), map(load_preset, preset_names())
-    return Explanation(
-        key,
-        named,
-        info.description or "",
-        kind_text(info),
-        default,
-        tuple(v for preset in presets for v in _values(key, preset, default, named, spec)),
-        dict(_searched(key, named, spec)),
-        variable(key),
-    )
-
-
 def _values(
-    key: str, preset: Preset, default: Any, owners: tuple[str, ...], spec: str | None
-) -> list[PresetValue]:
+    key: str, preset: Preset, default: Any, owners: Sequence[str], spec: str | None
+) -> list[dict[str, Any]]:
     """Return a preset's values of a key: the one that always holds, then its rules' values.
 
     Values that a later rule replaces for every method in question are left out.
     """
-    values = [PresetValue(preset.preset, default, "default", {}, "")]
+
+    def record(value: Any, origin: str, note: str, **when: Any) -> dict[str, Any]:
+        head = {"preset": preset.preset, "value": value, "origin": origin}
+        return {**head, "when": when, "note": note}
+
+    values = [record(default, "default", "")]
     if entry := preset.values.get(key):
-        values = [PresetValue(preset.preset, entry.value, entry.origin, {}, entry.note)]
+        values = [record(entry.value, entry.origin, entry.note)]
     specs = [registry.canonical_spec(spec)] if spec else [_specs()[name] for name in owners]
     for rule in preset.rules:
         held = [rule.fits(name) for name in specs]
         if (entry := rule.values.get(key)) and (any(held) or not specs):
             if held and all(held) and rule.when.keys() <= {"method", "addon"}:
                 values = []
-            values.append(
-                PresetValue(preset.preset, entry.value, entry.origin, rule.when, entry.note)
-            )
+            values.append(record(entry.value, entry.origin, entry.note, **rule.when))
     return values
 
 
 def _searched(
-    key: str, owners: tuple[str, ...], spec: str | None
+    key: str, owners: Sequence[str], spec: str | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the methods and add-ons whose search space has a key, with its range there."""
     specs = _specs()

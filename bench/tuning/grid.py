@@ -44,13 +44,23 @@ class Scale(Strict):
     by: Literal["linear", "sqrt", "inverse"]
     of: str
 
-    def apply(self, base: int | float, ratio: float) -> int | float:
-        """Return the scaled value: at least 1 and rounded for an int, six digits for a float."""
-        factor = {"linear": ratio, "sqrt": math.sqrt(ratio), "inverse": 1 / ratio}[self.by]
-        value = base * factor
-        if isinstance(base, int):
-            return max(1, math.floor(value + 0.5))
-        return float(f"{value:.6g}")
+    def follow(self, key: str, plain: RunConfig, new: Any) -> Scaled | None:
+        """Scale a value of a configuration to a new value of the axis; None if it does not change.
+
+        A whole number is at least 1 and rounded, others have six digits.
+        """
+        base, old = get(plain, key), get(plain, self.of)
+        factor = float(new) / float(old)
+        scaled = (
+            base * {"linear": factor, "sqrt": math.sqrt(factor), "inverse": 1 / factor}[self.by]
+        )
+        whole = isinstance(base, int)
+        value = max(1, math.floor(scaled + 0.5)) if whole else float(f"{scaled:.6g}")
+        top, bottom = (old, new) if self.by == "inverse" else (new, old)
+        ratio = f"{self.of.rpartition('.')[2]} {top} / {bottom}"
+        times = f"sqrt({ratio})" if self.by == "sqrt" else ratio
+        text = f"{key} {base:g} -> {value:g}: x {times}"
+        return None if value == base else Scaled(key, base, value, text)
 
 
 @dataclass(frozen=True)
@@ -61,29 +71,13 @@ class Scaled:
         key: its dotted name.
         base: its value without the axis.
         value: its value in the cell.
-        reason: the factor, with both values of the axis.
+        text: in one line, as `client.lr 0.003 -> 0.0042: x sqrt(participation 1.0 / 0.5)`.
     """
 
     key: str
     base: int | float
     value: int | float
-    reason: str
-
-    @property
-    def text(self) -> str:
-        """One line: `client.lr 0.003 -> 0.00424264: x sqrt(participation 1.0 / 0.5)`."""
-        return f"{self.key} {self.base:g} -> {self.value:g}: {self.reason}"
-
-
-def _follow(key: str, scale: Scale, plain: RunConfig, new: Any) -> Scaled | None:
-    """Scale a value of a configuration to a new value of its axis; None if it does not change."""
-    base, old = get(plain, key), get(plain, scale.of)
-    value = scale.apply(base, float(new) / float(old))
-    if value == base:
-        return None
-    top, bottom = (old, new) if scale.by == "inverse" else (new, old)
-    ratio = f"{scale.of.rpartition('.')[2]} {top} / {bottom}"
-    return Scaled(key, base, value, f"x sqrt({ratio})" if scale.by == "sqrt" else f"x {ratio}")
+    text: str
 
 
 def _check_scale(
@@ -412,7 +406,7 @@ def _followers(
         if key in known_keys(spec) and scale.of in point:
             without = {name: value for name, value in overrides.items() if name != scale.of}
             plain = resolve(spec, set=without, **settings).config
-            followers.append(_follow(key, scale, plain, point[scale.of]))
+            followers.append(scale.follow(key, plain, point[scale.of]))
     return tuple(follower for follower in followers if follower is not None)
 
 
@@ -453,56 +447,48 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
         UnknownNameError: for a grid that does not exist.
     """
     grid = load_grid(name)
-    cells = [
-        cell
-        for preset in sorted({row.preset for row in rows} & {*preset_names()})
-        for cell in plan(grid, preset=preset, environ={})
-    ]
     names = {key for preset in ("", *grid.presets) for key in grid.keys(preset)}
-    planned = {_trained(cell.config.model_dump(mode="json"), names) for cell in cells}
-    points = {(cell.preset, _point(cell.axes, grid.keys(cell.preset))) for cell in cells}
+
+    def trained(config: RunConfig) -> str:
+        """Return a configuration with those fields of its evaluation that the grid varies."""
+        content = config.model_dump(mode="json")
+        varied = {k: v for k, v in content["evaluation"].items() if f"evaluation.{k}" in names}
+        return canonical_json({**content, "evaluation": varied})
+
+    def split(config: RunConfig, preset: str) -> tuple[str, str]:
+        """Return the settings of a training without the grid's names and the seed, and these."""
+        values, keys = flat_config(config), grid.keys(preset)
+        rest = {
+            key: value
+            for key, value in values.items()
+            if key != "seed" and key not in keys and not key.startswith("evaluation.")
+        }
+        point = {key: values.get(key) for key in keys}
+        return canonical_json([config.spec, rest]), canonical_json([preset, point])
+
+    planned, points = set[str](), set[str]()
+    for preset in sorted({row.preset for row in rows} & {*preset_names()}):
+        for cell in plan(grid, preset=preset, environ={}):
+            planned.add(trained(cell.config))
+            points.add(split(cell.config, cell.preset)[1])
+    known = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
+    configs = {row.row_id: _config_of(row) for row in known}
+    parts = {row.row_id: split(configs[row.row_id], row.preset) for row in known}
+    ran = [row for row in known if row.grid == grid.grid]
+    families = {(parts[row.row_id][0], row.seed) for row in ran}
+    points |= {parts[row.row_id][1] for row in ran}
     row_ids = {row.row_id for row in rows if row.grid == grid.grid}
-    rows = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone
-    ran = [row for row in rows if row.grid == grid.grid]
-    points |= {(row.preset, _split(row, grid.keys(row.preset))[1]) for row in ran}
-    families = {(_split(row, grid.keys(row.preset))[0], row.seed) for row in ran}
-    for row in rows:
-        family, point = _split(row, grid.keys(row.preset))
-        sibling = (family, row.seed) in families and (row.preset, point) in points
-        # Rows of an older version lack later fields, which have their defaults then.
-        config = RunConfig.model_validate_json(_by_content(row)).model_dump(mode="json")
-        if sibling or _trained(config, names) in planned:
+    for row in known:
+        family, point = parts[row.row_id]
+        sibling = (family, row.seed) in families and point in points
+        if sibling or trained(configs[row.row_id]) in planned:
             row_ids.add(row.row_id)
     return frozenset(row_ids)
 
 
-def _split(row: Row, keys: Sequence[str]) -> tuple[str, str]:
-    """Return a row's training configuration without a grid's names, and its values of these."""
-    config = RunConfig.model_validate_json(_by_content(row))
-    values = flat_config(config)
-    point = _point(values, keys)
-    rest = {
-        key: value
-        for key, value in values.items()
-        if key != "seed" and key not in keys and not key.startswith("evaluation.")
-    }
-    return canonical_json([config.spec, rest]), point
-
-
-def _trained(config: Mapping[str, Any], names: Collection[str]) -> str:
-    """Return a configuration as JSON, with those fields of its evaluation that a grid varies."""
-    evaluation = {k: v for k, v in config["evaluation"].items() if f"evaluation.{k}" in names}
-    return canonical_json({**config, "evaluation": evaluation})
-
-
-def _by_content(row: Row) -> str:
-    """Return a row's configuration as JSON; a known data set by its name, wherever it lay."""
-    if ":" in row.dataset:
-        return row.config_json
+def _config_of(row: Row) -> RunConfig:
+    """Return a row's configuration; a known data set is named by its content, wherever it lay."""
     config = json.loads(row.config_json)
-    config["data"]["name"] = row.dataset
-    return canonical_json(config)
-
-
-def _point(values: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return canonical_json({key: values.get(key) for key in keys})
+    if ":" not in row.dataset:
+        config["data"]["name"] = row.dataset
+    return RunConfig.model_validate_json(json.dumps(config))

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,15 +34,13 @@ from fedbench.bench.training.history import History, RoundRecord
 
 REPORT_SECONDS = 1.0
 """Least time between two reports of one run; reports never influence its result."""
-COLLAPSED_ROUNDS = 3
-"""Collapsed rounds in a row that end a run with `stop_collapsed`."""
 _POLL_SECONDS = 0.2
 _GPU_FULL = (
     "the run's share of the GPU's memory is too small; raise --gpus-per-trial or lower"
     " client.batch_size"
 )
 
-_GPU_FAULTS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
+_CUDA_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -67,7 +65,6 @@ class Job:
         lanes: clients at a time in the process; None = no lanes.
         earlier: ids of runs with the same training, in the store or in the same sweep before it.
         shared: look for the row in the store first, since another process may have written it.
-        stop_collapsed: end the run early when its encoder has collapsed.
         untrained: only measure the encoder before training; no row comes of it.
         until_round: round after which the run pauses; None = it is run to its end.
         track: viewers that get its rounds and its row from the trial process.
@@ -89,7 +86,6 @@ class Job:
     lanes: int | None = None
     earlier: tuple[str, ...] = ()
     shared: bool = True
-    stop_collapsed: bool = False
     untrained: bool = False
     until_round: int | None = None
     track: tuple[str, ...] = ()
@@ -112,9 +108,9 @@ class Outcome:
 
     Attributes:
         job: the job.
-        status: `ok`, `diverged`, `error`, `stopped`, `paused` after `Job.until_round`, or
+        status: `ok`, `diverged`, `error`, `paused` after `Job.until_round`, or
             `elsewhere` if another process ran it.
-        row: its row; None for `error`, `stopped` and `paused`, until a row is made for the error.
+        row: its row; None for `error` and `paused`, until a row is made for the error.
         error: the error in one line.
         seconds: wall time.
         bytes: bytes sent by clients and server together.
@@ -135,9 +131,7 @@ class Outcome:
 
     @property
     def objective(self) -> float | None:
-        """The label-free score; 0 by definition if the encoder has collapsed."""
-        if self.status == "stopped":
-            return 0.0
+        """The label-free score."""
         if self.figures is not None:
             return self.figures.get("objective")
         return self.row.objective if self.row is not None else None
@@ -147,24 +141,6 @@ class Outcome:
         if self.figures is not None:
             return self.figures.get(name)
         return None if self.row is None else metric_value(self.row, name)
-
-    @classmethod
-    def of(cls, job: Job, message: Mapping[str, Any]) -> Outcome:
-        """Return the outcome that the last report of a trial process describes.
-
-        Raises:
-            StoreError, ResourceError: if no run is possible there.
-        """
-        status = message["status"]
-        if status == "abort":
-            kind = StoreError if message["kind"] == StoreError.__name__ else ResourceError
-            raise kind(message["error"])
-        row = Row.model_validate_json(message["row"]) if message.get("row") else None
-        cost = (row.bytes_up or 0) + (row.bytes_down or 0) if row else message.get("bytes", 0)
-        seconds, history = message.get("seconds", 0.0), message.get("history")
-        figures, tracked = message.get("figures"), message.get("tracked", False)
-        error = message.get("error")
-        return cls(job, status, row, error, seconds, cost, history, figures, tracked)
 
 
 class Jobs(Protocol):
@@ -204,18 +180,14 @@ def store_outcome(jobs: Jobs, outcome: Outcome, tracking: Tracking) -> None:
         tracking.end(row, [flatten(point) for point in points])
 
 
-class _Stopped(Exception):  # noqa: N818
-    """The encoder of a run has collapsed for good."""
-
-
 def work(job: Job, report: Report, *, history: bool = False) -> str:
     """Execute a run under its lock and return the status of the last report.
 
-    A GPU fault (`is_gpu_fault`) is raised.
+    An error that `breaks_cuda` is raised.
 
-    Every report is a dict with `status`: `running` after some rounds, then one of `ok diverged
-    error stopped paused elsewhere`; `busy` if another process holds the run, `abort` if no run
-    is possible here.
+    Every report is a dict with `status`: `running` after some rounds, `busy` if another process
+    holds the run, and last `ended` with an `outcome`, or `abort` with the `error` because of which
+    no run is possible here.
 
     Args:
         job: the run.
@@ -223,30 +195,29 @@ def work(job: Job, report: Report, *, history: bool = False) -> str:
         history: send the rounds with the last report.
     """
     began = time.monotonic()
-    message: dict[str, Any] = {"status": "busy"}
     try:
         while True:
             with job.place.lock(job.name) as mine:
                 if mine:
-                    message = _perform(job, report, began)
-                    if history and message["status"] != "error":
+                    outcome = _perform(job, report, began)
+                    if history and outcome.status != "error":
                         records = History(job.folder).read()
-                        message["history"] = [record.as_dict() for record in records]
-                    report(message)
-                    return str(message["status"])
+                        outcome = replace(outcome, history=[r.as_dict() for r in records])
+                    report({"status": "ended", "outcome": outcome})
+                    return outcome.status
             if time.monotonic() - began >= job.wait_seconds:
-                break
+                report({"status": "busy"})
+                return "busy"
             time.sleep(_POLL_SECONDS)
     except (StoreError, ResourceError) as err:
-        message = _abort(err)
-    report(message)
-    return str(message["status"])
+        report({"status": "abort", "error": err})
+        return "abort"
 
 
-def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
+def _perform(job: Job, report: Report, began: float) -> Outcome:
     store, folder = Store(job.store), job.folder
     if job.shared and (stored := store.finished(job.row_id)) is not None:
-        return {"status": "elsewhere", "row": stored.model_dump_json()}
+        return Outcome(job, "elsewhere", stored)
     reported, failures = began, list[str]()
     tracking = Tracking((), store)
     with suppress(ResourceError):  # one that cannot be had here, as without its package
@@ -255,8 +226,6 @@ def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
     def on_round(record: RoundRecord, total: int) -> None:
         nonlocal reported
         tracking.round(flatten(record.as_dict()))
-        if watch is not None:
-            watch.add(record)
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
             report(
@@ -269,13 +238,15 @@ def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
                 }
             )
 
+    def ended(status: str, **known: Any) -> Outcome:
+        return Outcome(job, status, **{"seconds": time.monotonic() - began, **known})
+
     try:
-        watch = _CollapseWatch(folder) if job.stop_collapsed else None
         workers = job.workers if job.device == "cpu" and job.lanes is None else 1
         dataset = reopen(job.dataset, name=job.dataset_name)
         if job.untrained:
             figures = untrained_figures(job.config, dataset, job.device)
-            return {"status": "ok", "figures": figures, "seconds": time.monotonic() - began}
+            return ended("ok", figures=figures)
         place = Place(
             folder, None, workers, job.device, dataset, job.lanes, until_round=job.until_round
         )
@@ -290,41 +261,26 @@ def _perform(job: Job, report: Report, began: float) -> dict[str, Any]:
             row = with_training_of(row, trained)
         if tracking.names:
             tracking.end(row, _points(folder))
-    except _Stopped:
-        tracking.close()
-        cost = sum(record.bytes_up + record.bytes_down for record in History(folder).read())
-        return {"status": "stopped", "bytes": cost, "seconds": time.monotonic() - began}
     except Paused as paused:
         tracking.close(failed=False)
-        return {
-            "status": "paused",
-            "figures": dict(paused.metrics),
-            "bytes": paused.bytes,
-            "seconds": paused.seconds,
-        }
-    except (StoreError, ResourceError) as err:
-        tracking.close()
-        return _abort(err)
+        figures = dict(paused.metrics)
+        return ended("paused", figures=figures, bytes=paused.bytes, seconds=paused.seconds)
     except Exception as err:
         tracking.close()
-        if is_gpu_fault(err):  # CUDA answers every later call in this process with the same error
+        if isinstance(err, StoreError | ResourceError) or breaks_cuda(err):
             raise
-        with suppress(StoreError):  # the report has the message in one line
+        with suppress(StoreError):  # the outcome has the message in one line
             atomic_write_text(folder / "error.txt", traceback.format_exc())
         text = _GPU_FULL if type(err).__name__ == "OutOfMemoryError" else one_line(err)
-        return {"status": "error", "error": text, "seconds": time.monotonic() - began}
+        return ended("error", error=text)
     tracked = bool(tracking.names) and not failures
-    return {
-        "status": row.status,
-        "row": row.model_dump_json(),
-        "seconds": row.wall_seconds,
-        "tracked": tracked,
-    }
-
-
-def _abort(err: FedbenchError) -> dict[str, Any]:
-    """Return the report of an error because of which no run is possible here."""
-    return {"status": "abort", "kind": type(err).__name__, "error": one_line(err)}
+    return ended(
+        row.status,
+        row=row,
+        bytes=(row.bytes_up or 0) + (row.bytes_down or 0),
+        seconds=row.wall_seconds,
+        tracked=tracked,
+    )
 
 
 def _points(folder: Path) -> list[dict[str, Any]]:
@@ -332,37 +288,14 @@ def _points(folder: Path) -> list[dict[str, Any]]:
     return [flatten(record.as_dict()) for record in History(folder).read()]
 
 
-class _CollapseWatch:
-    """Ends a run with `COLLAPSED_ROUNDS` collapsed rounds in a row, in its history or added.
-
-    The history may be ahead of the checkpoint, since an earlier process died, perhaps when the run
-    had collapsed. Rounds give the same bits when they are repeated, so the decision does not depend
-    on where a run was interrupted.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._collapsed: list[bool] = []
-        for record in History(folder).read():
-            self.add(record)
-
-    def add(self, record: RoundRecord) -> None:
-        """Take a round, which replaces itself and those after it."""
-        self._collapsed[record.round_index :] = [record.collapsed]
-        last = self._collapsed[-COLLAPSED_ROUNDS:]
-        if len(last) == COLLAPSED_ROUNDS and all(last):
-            raise _Stopped
-
-
-def is_gpu_fault(err: BaseException) -> bool:
-    """Return True for a failure of the GPU or of CUDA after which its process is of no use.
+def breaks_cuda(err: BaseException) -> bool:
+    """Return True for an error after which CUDA answers every call in its process with the same.
 
     Too little memory is none: the run asks for too much, and the process goes on.
     """
-    if type(err).__name__ == "OutOfMemoryError":
-        return False
-    if type(err).__name__ == "AcceleratorError":
-        return True
-    return isinstance(err, RuntimeError) and any(text in str(err) for text in _GPU_FAULTS)
+    kind = type(err).__name__
+    known = isinstance(err, RuntimeError) and any(text in str(err) for text in _CUDA_ERRORS)
+    return kind == "AcceleratorError" or (known and kind != "OutOfMemoryError")
 
 
 def one_line(err: BaseException) -> str:

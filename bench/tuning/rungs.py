@@ -6,7 +6,7 @@ configured rounds. A decision follows from the finished records of one rung and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,16 +120,19 @@ def _ends(rounds: int, eta: int, rungs: int) -> list[int]:
     return [-(-rounds // eta**left) for left in range(rungs - 1, -1, -1)]
 
 
-def decide(records: Iterable[Mapping[str, Any]], keep: int) -> list[int]:
+def decide(records: Mapping[int, Mapping[str, Any]], keep: int) -> list[int]:
     """Return the numbers of the trials that go on after a rung, the best first.
 
     Trials with the highest scores go on, those that a gate refused after all others; ties: the
     first. Trials without a score (diverged, failed) never go on.
 
     Args:
-        records: of all trials of the rung: `number status score`.
+        records: number of each trial of the rung -> its `status` and `score`.
         keep: number of trials that may go on; 0 after the last rung.
     """
-    usable = [r for r in records if r["score"] is not None and r["status"] in ("ok", "refused")]
-    ranked = sorted(usable, key=lambda r: (r["status"] != "ok", -r["score"], r["number"]))
-    return [record["number"] for record in ranked[:keep]]
+    places = {
+        number: (record["status"] != "ok", -record["score"], number)
+        for number, record in records.items()
+        if record["score"] is not None and record["status"] in ("ok", "refused")
+    }
+    return sorted(places, key=lambda number: places[number])[:keep]

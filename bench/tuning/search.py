@@ -21,31 +21,10 @@ _MANY = {"min": 1, "max": _MAX_RUNS}
 class Search:
     """Number of trials, their suggestions, and how they are scored.
 
-    Attributes:
-        trials: number of trials of the whole study.
-        seeds_per_trial: runs per trial, with `seed`, `seed + 1`, …; the objective is their mean.
-        sampler: a search algorithm of `fedbench.bench.tuning.samplers`.
-        batch_size: trials that are suggested together, before any of their results is known; part
-            of the study's identity. None = as in a stored study with the same arguments, else as
-            many as fill the GPUs, the cluster or `concurrency`, at least 4 and at most a quarter of
-            the trials; on CPUs 4, so that machines of different size make the same study.
-            `random`, `sobol` and `grid` need no results: their trials do not wait for each other.
-        space_file: search space in place of the method's.
-        watch_labels: measure k-NN accuracy as well; the search never sees it.
-        stop_hopeless: end a run when its encoder has collapsed for three rounds in a row (its
-            objective is then 0), and give a trial no further seeds whose first seed lies below the
-            median of the first seeds in earlier batches.
-        study_name: name of a separate study with the same arguments.
-        objective: score that is maximised, as `fedbench objectives` lists them; with `+gate` it is
-            undefined for trials that shrank, became narrow or learnt nothing beyond random init.
-            None = align + 0.2 unif; with `halving` the last loss, since after few rounds the
-            other says nothing of the end (docs/studies/selection.md).
-        fidelity: `none` runs every trial to its end; `halving` compares all trials of a bracket
-            (`batch_size`; by default all trials of the study) after few rounds and continues the
-            best, and so on.
-        eta: with `halving`, one trial in so many goes on after a rung; None = 4.
-        rungs: rungs of a bracket, the last at the configured rounds; None = 3, or as many as
-            rounds and trials suffice for.
+    Every field's `Option` says what it is. In addition: seeds of a trial are `seed`, `seed + 1`, …;
+    `random`, `sobol` and `grid` need no results, so that their trials do not wait for each other;
+    the last rung is that of the configured rounds; with `halving` the objective is by default the
+    last loss, since after few rounds the other says nothing of the end (docs/studies/selection.md).
     """
 
     trials: Annotated[int, Option("Number of trials in the study.", limits=_MANY)] = 20
@@ -62,8 +41,7 @@ class Search:
     batch_size: Annotated[
         int | None,
         Option(
-            "Trials suggested together, part of the study's identity; default: as many as run at a"
-            " time, 4 on CPUs.",
+            "Trials suggested together, part of the study's identity; default: 4; halving: all.",
             "--batch",
             _MANY,
         ),
@@ -73,10 +51,6 @@ class Search:
     ] = None
     watch_labels: Annotated[
         bool, Option("Record accuracies too; the search never uses them.", "--watch-labels")
-    ] = False
-    stop_hopeless: Annotated[
-        bool,
-        Option("Stop collapsed runs, and give bad trials no further seeds.", "--stop-hopeless"),
     ] = False
     study_name: Annotated[
         str | None, Option("Name of the study; default: made from its settings.", "--study")
@@ -131,16 +105,8 @@ class Search:
                 f"--trials {self.trials} with --seeds-per-trial {self.seeds_per_trial}: a study has"
                 f" at most {_MAX_RUNS:,} runs; give a smaller number"
             )
-        sampler = find_sampler(self.sampler)
-        if self.fidelity == NONE:
-            return
-        if sampler.finished_only:
+        if find_sampler(self.sampler).finished_only and self.fidelity != NONE:
             raise ConfigError(
                 f"--sampler {self.sampler}: learns from trials that were run to their end, and"
                 f" --fidelity {self.fidelity} runs few of them; use --sampler tpe, random or sobol"
-            )
-        if self.stop_hopeless:
-            raise ConfigError(
-                f"--stop-hopeless: --fidelity {self.fidelity} ends trials by a rule of its own;"
-                " leave one of them out"
             )

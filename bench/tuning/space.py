@@ -44,14 +44,6 @@ class FloatRange(Strict):
         """Return True for a value in the range."""
         return _is_number(value) and self.low <= value <= self.high
 
-    def ends(self) -> tuple[Scalar, ...]:
-        """Return the values to check: if they are valid, so are all others."""
-        return self.low, self.high
-
-    def steps(self) -> tuple[Scalar, ...]:
-        """Return the values of a grid search; empty without a `grid`."""
-        return self.grid
-
 
 class IntRange(Strict):
     """Whole numbers from low to high in steps; with `log` every number, small ones more often."""
@@ -77,14 +69,6 @@ class IntRange(Strict):
             return False
         return bool((value - self.low) % self.step == 0)
 
-    def ends(self) -> tuple[Scalar, ...]:
-        """Return the values to check: if they are valid, so are all others."""
-        return self.low, self.high
-
-    def steps(self) -> tuple[Scalar, ...]:
-        """Return the values of a grid search: every number."""
-        return tuple(range(self.low, self.high + 1, self.step))
-
 
 class Choice(Strict):
     """A list of values without order."""
@@ -96,16 +80,15 @@ class Choice(Strict):
         """Return True for a value in the list."""
         return value in self.values
 
-    def ends(self) -> tuple[Scalar, ...]:
-        """Return the values to check: if they are valid, so are all others."""
-        return self.values
-
-    def steps(self) -> tuple[Scalar, ...]:
-        """Return the values of a grid search: all of them."""
-        return self.values
-
 
 Dimension = Annotated[FloatRange | IntRange | Choice, Field(discriminator="type")]
+
+
+def _steps(part: FloatRange | IntRange | Choice) -> tuple[Scalar, ...]:
+    """Return the values of a grid search; empty for a range of floats without a `grid`."""
+    if isinstance(part, IntRange):
+        return tuple(range(part.low, part.high + 1, part.step))
+    return part.values if isinstance(part, Choice) else part.grid
 
 
 def _check_ends(low: float, high: float, log: bool) -> None:
@@ -183,7 +166,7 @@ class SearchSpace:
         Raises:
             ConfigError: for a range without `grid`.
         """
-        axes = {key: dimension.steps() for key, dimension in self.dimensions.items()}
+        axes = {key: _steps(dimension) for key, dimension in self.dimensions.items()}
         if without := next((key for key, values in axes.items() if not values), None):
             raise ConfigError(
                 f"space {self.spec}: {without} has no grid; add 'grid: [...]' to its dimension"
@@ -263,7 +246,10 @@ def _check_space(space: SpaceFile, spec: str) -> None:
         check_key(key, spec, known)
         if space.method in addons and not key.startswith(f"method.{space.method}."):
             raise ConfigError(f"{key!r} must begin with 'method.{space.method}.'")
-        for value in dimension.ends():
+        ends = (
+            dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+        )
+        for value in ends:  # if these are valid, so are all others
             build_config(spec, {key: value})
         default = flat_config(build_config(spec, {})).get(key)
         if default is not None and not dimension.holds(default):

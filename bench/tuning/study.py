@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.statistics import pearson, spearman
-from fedbench.bench.results.leaderboard.studies import best_trial
+from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
@@ -29,13 +27,14 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import temporary_folder
+from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Share
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
-from fedbench.bench.tuning.halving import RungTrials, ended_brackets
+from fedbench.bench.tuning.halving import RungTrials
 from fedbench.bench.tuning.random_init import cautions, noise_limit, without_training
-from fedbench.bench.tuning.ray.executor import cluster_slots, run_jobs
+from fedbench.bench.tuning.ray.executor import run_jobs
 from fedbench.bench.tuning.rungs import NONE, Halving, make_halving
 from fedbench.bench.tuning.samplers import check_space
 from fedbench.bench.tuning.scoring import Scoring
@@ -45,14 +44,14 @@ from fedbench.bench.tuning.study_plan import StudyPlan
 from fedbench.bench.tuning.trials import WATCHED, Trials
 
 BATCH_SIZE = 4
-"""Least number of trials per batch, and the number on CPUs, however many processors there are."""
+"""Trials per batch unless `--batch` says otherwise, whatever the machine."""
 _RESULTS = (
     *("status", "seeds", "params", "objective", "watched"),
     *("seed_objectives", "bytes", "spread", "scores"),
 )
 """Entries of a trial that a repetition gives again, to the last bit."""
-_LEAST_BATCHES = 4
 _ROUNDS = "federation.num_rounds"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +71,7 @@ class StudyResult(Shown):
         untrained: figures of encoders at random init, one per `seed`.
         cautions: reasons not to trust the best values.
         objective: name of the score that was maximised.
-        correlation: `pearson`, `spearman`, `n` of objective and k-NN accuracy, with `watch_labels`.
+        correlation: of objective and k-NN accuracy, with `watch_labels`.
         fidelity: `name`, `eta`, `rounds` of its rungs and `sizes` of its brackets; None if every
             trial is run to its end.
         kept_errors: trials that failed and are not run again, since later ones were suggested
@@ -95,7 +94,7 @@ class StudyResult(Shown):
     config_file: Path | None
     untrained: tuple[Mapping[str, float], ...] = field(default=(), repr=False)
     cautions: tuple[str, ...] = ()
-    correlation: Mapping[str, float | int | None] | None = None
+    correlation: Correlation | None = None
     objective: str = DEFAULT
     fidelity: Mapping[str, Any] | None = None
     kept_errors: tuple[int, ...] = ()
@@ -150,8 +149,7 @@ def tune(
     The same arguments give the same trials, however often the call is interrupted; more `trials`
     extend the study. A trial that failed is run again by the next call, unless later ones were
     suggested after it, which another outcome would change. A dimension that `set`, files or the
-    environment set is not searched. No rule looks at trials that happen to run at the same time, so
-    the outcome does not depend on timing.
+    environment set is not searched.
 
     Args:
         spec: method spec.
@@ -175,52 +173,50 @@ def tune(
     store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
     study = _plan(spec, settings, search, places, cluster)
-    if search.batch_size is None:
-        study = _with_stored_batch(study) or _with_batch_of(study, share, may_ask=not dry_run)
-    brackets = [] if study.halving is None else study.halving.brackets(study.total)
-    stored, complete = study.trials()
-    repeated, outdated = None, study.outdated()
+    base = study.base.config
+    for line in without_effect(base, study.dataset):
+        _log.warning("%s", line)
+    stored, outdated = study.trials(), study.outdated()
+    repeated = file = cost = None
     if dry_run:
-        to_run, file = study.missing(complete), None
-        base = study.base.config
-        runs = [base] * to_run * search.seeds_per_trial  # their seeds do not change the cost
+        to_run = study.missing(stored)
+        runs = [base] * to_run
         if study.halving is not None:
-            recorded = {trial["number"] for trial in complete}
-            left = sum(not recorded.issuperset(bracket) for bracket in brackets)
-            runs = _of_rungs(base, study.halving) * left * search.seeds_per_trial
+            runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
+        runs = runs * search.seeds_per_trial  # their seeds do not change the cost
         runs += [without_training(base)] * len(study.unmeasured())
         keep = study.halving is not None
         cost = estimate_cost(runs, cluster, share, places, keep_cells=keep)
     else:
         before = stored
         stored, to_run, file = _run(study, share, tracking, on_progress)
-        cost = None
         if again and before:
             repeated = _repeated(study, before, share, on_progress)
         for study_id in outdated if again else ():
             store.drop_study(study_id)
     best = best_trial(stored)
+    scored = [
+        (trial["objective"], trial["watched"][WATCHED])
+        for trial in stored
+        if trial["objective"] is not None and WATCHED in trial["watched"]
+    ]
     untrained = (store.study(study.study_id) or {}).get("untrained", ())
     return StudyResult(
         study_id=study.study_id,
-        spec=study.base.config.spec,
+        spec=base.spec,
         preset=study.base.preset,
         status="planned" if dry_run else "finished",
         best=None
         if best is None
-        else {
-            "trial": best["number"],
-            "objective": best["objective"],
-            "params": dict(best["params"]),
-        },
+        else {"trial": best["number"], "objective": best["objective"], "params": best["params"]},
         untrained=tuple(untrained),
         cautions=() if best is None else cautions(best, untrained, study.scoring),
         objective=study.scoring.name,
         trials=tuple(stored),
         to_run=to_run,
         config_file=file,
-        correlation=_correlation(stored) if search.watch_labels else None,
-        kept_errors=study.failed(stored)[1],
+        correlation=correlate(WATCHED, scored) if search.watch_labels else None,
+        kept_errors=tuple(t["number"] for t in study.kept(stored) if t["status"] == "error"),
         repeated=repeated,
         outdated=outdated,
         fidelity=None if study.halving is None else study.halving.as_dict(),
@@ -232,7 +228,6 @@ def tune(
 def _plan(
     spec: str, settings: Settings, search: Search, places: Places, cluster: Cluster
 ) -> StudyPlan:
-    """Return the plan of a study; without a batch size, with the default one."""
     fixed = {
         **flatten(settings.set or {}, keep=field_infos(spec)),
         # No metric that reads a label is computed, unless it is to be watched.
@@ -251,11 +246,6 @@ def _plan(
     base = configure({}, settings.seed)
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
-    if scoring.ranked and search.stop_hopeless:
-        raise ConfigError(
-            f"--stop-hopeless: --objective {scoring.name} ranks trials that have all their seeds;"
-            " leave one of them out"
-        )
     space = _without(
         load_space(spec, file=as_path(search.space_file)),
         {*user_keys(spec, settings.config_files), *fixed},
@@ -269,56 +259,30 @@ def _plan(
     check_space(search.sampler, space.distributions())
     points = space.grid() if search.sampler == "grid" else space.first_points(base.config)
     total = min(search.trials, len(points)) if search.sampler == "grid" else search.trials
-    plan = StudyPlan(
+    size = search.batch_size or (BATCH_SIZE if search.fidelity == NONE else total)
+    halving = make_halving(
+        search.fidelity,
+        eta=search.eta,
+        rungs=search.rungs,
+        rounds=base.config.federation.num_rounds,
+        least_rounds=registry.create(spec, base.config.method).needs().least_rounds,
+        size=size,
+    )
+    if halving is not None:
+        halving.brackets(total)  # refuses trials that do not fill the last one
+    return StudyPlan(
         search=search,
         base=base,
         configure=configure,
         space=space,
         points=points,
         total=total,
-        batch_size=BATCH_SIZE,
+        batch_size=size,
         store=places.open_store(),
         dataset=open_dataset(base.config, places.cache),
         cluster=cluster,
+        halving=halving,
     )
-    default = BATCH_SIZE if search.fidelity == NONE else total
-    return _resized(plan, search.batch_size or default)
-
-
-def _resized(plan: StudyPlan, size: int) -> StudyPlan:
-    """Return the plan with another batch size, and its brackets with as many trials.
-
-    Raises:
-        ConfigError: for rungs that the rounds or these trials do not suffice for.
-    """
-    search, config = plan.search, plan.base.config
-    halving = make_halving(
-        search.fidelity,
-        eta=search.eta,
-        rungs=search.rungs,
-        rounds=config.federation.num_rounds,
-        least_rounds=registry.create(config.spec, config.method).needs().least_rounds,
-        size=size,
-    )
-    return replace(plan, batch_size=size, halving=halving)
-
-
-def _with_stored_batch(plan: StudyPlan) -> StudyPlan | None:
-    """Return the plan of the stored study that differs from this one in its batch size alone.
-
-    Of several the one with the most trials counts, then the one with the batch size of this.
-    """
-    known = plan.store.studies()
-    sizes = {(plan.store.study(study_id) or {}).get("batch_size") for study_id in known}
-    found = []
-    for size in sorted(filter(None, sizes)):
-        with suppress(ConfigError):  # no size for brackets of these rungs
-            other = _resized(plan, size)
-            fills = other.halving is None or other.total % size == 0
-            if fills and other.study_id in known:
-                count = len(plan.store.trials(other.study_id))
-                found.append((count, size == plan.batch_size, size, other))
-    return max(found, key=lambda entry: entry[:3])[-1] if found else None
 
 
 def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
@@ -331,26 +295,6 @@ def _of_rungs(config: RunConfig, halving: Halving) -> list[RunConfig]:
     return runs
 
 
-def _with_batch_of(study: StudyPlan, share: Share, *, may_ask: bool) -> StudyPlan:
-    """Return the study with as many trials per batch as run at a time, within bounds.
-
-    Args:
-        study: with the least batch size.
-        share: of a run.
-        may_ask: join a cluster to count its slots.
-    """
-    if study.barrier is None or study.halving is not None:
-        return study
-    cluster, slots = study.cluster, 1
-    if cluster.concurrency is None and cluster.address is not None and may_ask:
-        slots = cluster_slots(share, cluster.address)
-    elif cluster.concurrency is not None or share.gpus:
-        slots = cluster.at_a_time(share) or 1
-    # A search that suggests everything at once learns nothing.
-    wanted = min(ceil(slots / study.search.seeds_per_trial), study.total // _LEAST_BATCHES)
-    return replace(study, batch_size=max(BATCH_SIZE, wanted))
-
-
 def _run(
     study: StudyPlan, share: Share, tracking: Tracking, on_progress: OnProgress | None
 ) -> tuple[list[dict[str, Any]], int, Path | None]:
@@ -360,8 +304,8 @@ def _run(
         StoreError: if another process runs this study, or the store cannot be written.
     """
     store, study_id, cluster = study.store, study.study_id, study.cluster
-    stored, complete = study.trials()
-    to_run = study.missing(complete)
+    stored = study.trials()
+    to_run = study.missing(stored)
     if to_run or study.unmeasured():
         store.check_writable()
         with store.lock(study_id) as locked:
@@ -370,13 +314,10 @@ def _run(
                     f"study {study_id} is being run by another process on this store; wait for it,"
                     " or give this one another study name"
                 )
-            stored, complete = study.trials()  # another process may have run some of them
-            to_run = study.missing(complete)
+            stored = study.trials()  # another process may have run some of them
+            to_run, kept = study.missing(stored), study.kept(stored)
             study.forget_runs(trial["number"] for trial in stored)  # left by a killed process
-            if study.halving is not None:  # the others are read again, rung by rung
-                brackets = study.halving.brackets(study.total)
-                complete = [dict(record) for record in ended_brackets(brackets, complete)]
-            elif len(complete) < len(stored):
+            if study.halving is None and len(kept) < len(stored):
                 # A killed process may have begun the next batch, which may get other parameters.
                 start = (stored[-1]["number"] // study.batch_size + 1) * study.batch_size
                 study.forget_runs(range(start, start + study.batch_size))
@@ -391,7 +332,7 @@ def _run(
             kind = Trials if study.halving is None else RungTrials
             try:
                 run_jobs(
-                    kind(study, complete, meta.get("untrained", ()), record),
+                    kind(study, kept, meta.get("untrained", ()), record),
                     cluster,
                     share,
                     root=cluster.checkpoints or store.root,
@@ -400,7 +341,7 @@ def _run(
                 )
             finally:
                 study.forget_random_inits()
-        stored, _ = study.trials()
+        stored = study.trials()
     study.forget_runs(trial["number"] for trial in stored)
     return stored, to_run, _write_best(study, stored)
 
@@ -448,17 +389,6 @@ def _write_best(study: StudyPlan, trials: Sequence[Mapping[str, Any]]) -> Path |
         write_best(path, base.config.spec, base.preset, study_id, best["params"], texts)
         store.write_study(study_id, description)
     return path
-
-
-def _correlation(trials: Sequence[Mapping[str, Any]]) -> dict[str, float | int | None]:
-    """Correlate the objective with what was watched, over the trials that have both."""
-    pairs = [
-        (trial["objective"], trial["watched"][WATCHED])
-        for trial in trials
-        if trial["objective"] is not None and trial["watched"].get(WATCHED) is not None
-    ]
-    columns = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return {"pearson": pearson(*columns), "spearman": spearman(*columns), "n": len(pairs)}
 
 
 def _without(space: SearchSpace, names: Collection[str]) -> SearchSpace:

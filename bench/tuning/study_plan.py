@@ -75,8 +75,7 @@ class StudyPlan:
     @property
     def barrier(self) -> int | None:
         """Trials of which each waits for those before; None if no trial looks at another."""
-        waits = SAMPLERS[self.search.sampler].learns or self.search.stop_hopeless
-        return self.batch_size if waits else None
+        return self.batch_size if SAMPLERS[self.search.sampler].learns else None
 
     @property
     def seeds(self) -> range:
@@ -114,7 +113,7 @@ class StudyPlan:
             "sampler": self.search.sampler,
             "batch_size": self.batch_size,
             "seeds_per_trial": self.search.seeds_per_trial,
-            "stop_hopeless": self.search.stop_hopeless,
+            "stop_hopeless": False,  # an option of earlier versions
             "name": self.search.study_name,
             **({"code": self.base.config.code} if self.base.config.code else {}),
             **({} if objective == DEFAULT else {"objective": objective}),
@@ -155,37 +154,37 @@ class StudyPlan:
             **self._identity(),
         }
 
-    def trials(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the trials of the store, and those of them that need no further run."""
-        stored = with_ranks(self.store.trials(self.study_id), self.scoring.name)
-        again, _ = self.failed(stored)
-        return stored, [trial for trial in stored if trial["number"] not in again]
+    def trials(self) -> list[dict[str, Any]]:
+        """Return the trials of the store."""
+        return with_ranks(self.store.trials(self.study_id), self.scoring.name)
 
-    def failed(
-        self, stored: Sequence[Mapping[str, Any]]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the numbers of failed trials: those to be run again, and those that stay failed.
+    def kept(self, stored: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the trials that need no further run.
 
-        One stays if others were suggested, or went on to another rung, after it: another outcome
-        would change the study.
+        A failed one is run again, unless others were suggested, or went on to another rung, after
+        it: another outcome would change the study. With halving whole brackets are kept; the
+        records of others are read again, rung by rung.
         """
-        failed = [trial for trial in stored if trial["status"] == "error"]
         last = max((trial["number"] for trial in stored), default=0)
 
         def stays(trial: Mapping[str, Any]) -> bool:
+            if trial["status"] != "error":
+                return True
             if self.halving is not None:
                 return "rung" in trial
             size = self.barrier
             return size is not None and trial["number"] // size < last // size
 
-        return (
-            tuple(trial["number"] for trial in failed if not stays(trial)),
-            tuple(trial["number"] for trial in failed if stays(trial)),
-        )
+        kept = [trial for trial in stored if stays(trial)]
+        if self.halving is None:
+            return kept
+        numbers = {trial["number"] for trial in kept}
+        brackets = [b for b in self.halving.brackets(self.total) if numbers.issuperset(b)]
+        return [trial for trial in kept if any(trial["number"] in b for b in brackets)]
 
-    def missing(self, complete: Sequence[Mapping[str, Any]]) -> int:
-        """Return the number of trials to run, given those that need no further run."""
-        return self.total - sum(1 for trial in complete if trial["number"] < self.total)
+    def missing(self, stored: Sequence[Mapping[str, Any]]) -> int:
+        """Return the number of trials to run."""
+        return self.total - sum(1 for trial in self.kept(stored) if trial["number"] < self.total)
 
     def run_name(self, number: int, seed: int) -> str:
         """Return the name of a run's folder; no other study, and no sweep, works in it."""

@@ -201,7 +201,7 @@ def sweep(
         for identity, cell in named.items()
         if dry_run or identity in to_run
     }
-    _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs], warn=not dry_run)
+    _check_steps(grid.grid, [(job.label, steps[job.row_id]) for job in jobs])
     configs = [named[identity].config for identity in steps]
     lines = [line for config in configs for line in without_effect(config, datasets(config))]
     for line, times in Counter(lines).items():
@@ -321,18 +321,24 @@ def _planned(
     cells = plan(grid, **settings)
     if tuned is None:
         return cells
-    wholes = {datasets(cell.config).whole: datasets(cell.config) for cell in cells}
-    tuned_cells: list[Cell] = []
-    for whole, dataset in [*wholes.items()][: None if tuned == AUTO else 1]:
+    preset = load_preset(settings["preset"]).preset
 
-        def on_dataset(cells: list[Cell], whole: str = whole) -> list[Cell]:
-            return [c for c in cells if tuned != AUTO or datasets(c.config).whole == whole]
+    def with_best(of: Sequence[Cell]) -> list[Cell]:
+        specs = list(dict.fromkeys(cell.config.spec for cell in of))
+        best = find_tuned(store, tuned, specs, preset, datasets(of[0].config))
+        return plan(grid, **settings, tuned=best)
 
-        specs = list(dict.fromkeys(cell.config.spec for cell in on_dataset(cells)))
-        preset = load_preset(settings["preset"]).preset
-        best = find_tuned(store, tuned, specs, preset, dataset)
-        tuned_cells += on_dataset(plan(grid, **settings, tuned=best))
-    return tuned_cells
+    if tuned != AUTO:
+        return with_best(cells)
+    by_data: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_data.setdefault(datasets(cell.config).whole, []).append(cell)
+    return [
+        cell
+        for whole, of_data in by_data.items()
+        for cell in with_best(of_data)
+        if datasets(cell.config).whole == whole
+    ]
 
 
 def _with_earlier(jobs: Sequence[Job], rows: Iterable[Row]) -> list[Job]:
@@ -427,13 +433,12 @@ def _label(cell: Cell) -> str:
     return " ".join([cell.config.spec, *axes, f"seed={cell.config.seed}"])
 
 
-def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]], *, warn: bool) -> None:
+def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]]) -> None:
     """Refuse cells in which nobody trains, and warn of those with clients that never do.
 
     Args:
         grid: name of the grid.
         cells: label and steps of each.
-        warn: log the warning.
 
     Raises:
         ConfigError: names the first cell in which nobody trains, and their number.
@@ -446,15 +451,10 @@ def _check_steps(grid: str, cells: Sequence[tuple[str, LocalSteps]], *, warn: bo
             f" local step, for example in {label}: {steps.reason}"
         )
     partial = [(label, s) for label, s in cells if s.idle_clients]
-    if partial and warn:
+    if partial:
         label, steps = max(partial, key=lambda item: item[1].idle_clients)
-        _log.warning(
-            "%d of %d cells have clients that never train; most of them %s: %s",
-            len(partial),
-            len(cells),
-            label,
-            steps.idle,
-        )
+        counts = f"{len(partial)} of {len(cells)} cells have clients that never train"
+        _log.warning("%s; most of them %s: %s", counts, label, steps.idle)
 
 
 def _record(

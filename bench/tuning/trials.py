@@ -8,9 +8,9 @@ The sampler of every trial is seeded by the trial's number, except for those wit
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-import statistics
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,6 @@ class Open:
     left: deque[Job]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     running: int = 0
-    skipped: bool = False
     error: str | None = None
 
 
@@ -93,9 +92,19 @@ class Trials:
         self._records = {record["number"]: record for record in records}
         self._open: dict[int, Open] = {}
         self._trial_of: dict[str, tuple[int, int]] = {}
-        per_trial = plan.search.seeds_per_trial
-        self.total = plan.total * per_trial + len(self._before)
-        self.ended = (plan.total - plan.missing(records)) * per_trial
+        self._done = 0  # runs that have ended during this command
+        self.ended = plan.total * len(plan.seeds) - self._runs_ahead()
+
+    @property
+    def total(self) -> int:
+        """Number of runs of the study, fewer where some turn out not to be needed."""
+        open_runs = sum(len(trial.left) + trial.running for trial in self._open.values())
+        return self.ended + self._done + open_runs + len(self._before) + self._runs_ahead()
+
+    def _runs_ahead(self) -> int:
+        """Return the number of runs of trials that have not begun."""
+        numbers = itertools.chain(self._suggested, range(self._next, self._plan.total))
+        return sum(n not in self._records for n in numbers) * len(self._plan.seeds)
 
     @property
     def finished(self) -> bool:
@@ -121,7 +130,7 @@ class Trials:
             return None
         while True:
             for trial in self._open.values():
-                if trial.left and not (self._by_seed and trial.running):
+                if trial.left:
                     trial.running += 1
                     return trial.left.popleft()
             number = self._suggest()
@@ -189,6 +198,7 @@ class Trials:
 
     def done(self, outcome: Outcome) -> None:
         """Take the outcome of a run; write the trial's record after the last one."""
+        self._done += 1
         if outcome.job.untrained:
             seed = self._before.pop(outcome.job.name)
             if outcome.figures is not None:
@@ -202,17 +212,8 @@ class Trials:
         trial = self._open[number]
         trial.running -= 1
         trial.outcomes[seed] = outcome
-        if self._by_seed and trial.left and self._hopeless(number, trial):
-            self.total -= len(trial.left)
-            trial.left.clear()
-            trial.skipped = True
         if not trial.left and not trial.running:
             self._close(number, trial)
-
-    @property
-    def _by_seed(self) -> bool:
-        """True if each seed of a trial waits for the one before it."""
-        return self._plan.search.stop_hopeless
 
     def _begin(self, number: int, params: Params) -> None:
         plan, trial = self._plan, Open(params, deque())
@@ -229,7 +230,6 @@ class Trials:
         except ConfigError as err:  # values that are legal one by one but not together
             trial.error = str(err)
             trial.left.clear()
-            self.total -= len(plan.seeds)
             self._close(number, trial)
 
     def _job(self, name: str, config: RunConfig, label: str, number: int | None = None) -> Job:
@@ -249,24 +249,7 @@ class Trials:
             workers=plan.cluster.cpus_per_trial,
             lanes=plan.cluster.lanes,
             shared=False,
-            stop_collapsed=plan.search.stop_hopeless,
         )
-
-    def _hopeless(self, number: int, trial: Open) -> bool:
-        """Judge by the first run of a trial if its other seeds would be a waste of time."""
-        first = trial.outcomes.get(self._plan.seeds[0])
-        if first is None:
-            return False
-        score = self._score(first)
-        if score is None or first.status == "stopped":
-            return True
-        batch_start = number // self._plan.batch_size * self._plan.batch_size
-        earlier = [
-            record["seed_objectives"][0]
-            for other, record in self._records.items()
-            if other < batch_start and record["seed_objectives"][:1] not in ([], [None])
-        ]
-        return bool(earlier) and score < statistics.median(earlier)
 
     def _close(self, number: int, trial: Open) -> None:
         del self._open[number]
@@ -278,7 +261,7 @@ class Trials:
         outcomes = [trial.outcomes[seed] for seed in plan.seeds if seed in trial.outcomes]
         objectives = [self._score(outcome) for outcome in outcomes]
         status = _status(trial, outcomes)
-        objective = _mean(objectives) if status in ("ok", "stopped") else None
+        objective = _mean(objectives) if status == "ok" else None
         spread, scores = _means(outcomes, SPREAD), _means(outcomes, metrics())
         error = trial.error or next((o.error for o in outcomes if o.error), None)
         if status == "ok":
@@ -345,6 +328,4 @@ def _status(trial: Open, outcomes: Sequence[Outcome]) -> str:
     seen = {outcome.status for outcome in outcomes}
     if trial.error or "error" in seen:
         return "error"
-    if "diverged" in seen:
-        return "diverged"
-    return "stopped" if trial.skipped or "stopped" in seen else "ok"
+    return "diverged" if "diverged" in seen else "ok"

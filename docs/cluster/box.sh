@@ -12,7 +12,7 @@ common=(--preset cross-device --set "data.name=$DATA" --gpus-per-trial "$SHARE" 
 fedbench doctor --store "$STORE"
 fedbench data prepare "$DATA"
 for method in "${METHODS[@]}"; do
-  fedbench tune "$method" --trials 24 "${common[@]}" || (($? == 4))  # 4: some runs failed
+  fedbench tune "$method" --trials 24 --batch 6 "${common[@]}" || (($? == 4))  # 4: some runs failed
 done
 chosen=$(IFS=,; echo "${METHODS[*]}")
 fedbench sweep --grid heterogeneity --methods "$chosen" --tuned auto "${common[@]}" --dry-run

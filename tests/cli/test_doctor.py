@@ -66,6 +66,17 @@ def test_what_is_missing_is_a_problem(
     assert "127.0.0.1:1" in nobody.out
 
 
+def test_runs_on_a_gpu_need_one(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    answer = call("doctor", "--store", tmp_path, "--gpu")
+    assert answer.code == 3
+    assert answer.out == ""
+    assert "--gpu" in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
 def test_the_nodes_of_a_cluster(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +115,7 @@ def test_the_nodes_of_a_cluster(
     ("hidden", "status", "detail"),
     [
         (None, "warning", "/dev has nvidia0, nvidia1, but torch"),
-        ("", "ok", "CUDA_VISIBLE_DEVICES= hides nvidia0, nvidia1: runs use the processor"),
+        ("", "ok", "CUDA_VISIBLE_DEVICES hides nvidia0, nvidia1"),
     ],
 )
 def test_a_gpu_that_torch_does_not_see(

@@ -28,9 +28,9 @@ def test_values_are_those_of_a_run(preset: str) -> None:
     spec = "simclr+uv"
     config = fedbench.resolve(spec, preset=preset, environ={}).config
     for key in ("client.lr", "method.temperature", "method.uv.rows", "data.label_fraction"):
-        (entry,) = fedbench.explain(key, spec).entries
-        values = [v for v in entry.presets if v.preset == preset]
-        certain = [v.value for v in values if v.when.keys() <= {"method", "addon"}]
+        (record,) = fedbench.explain(key, spec)
+        values = [v for v in record["presets"] if v["preset"] == preset]
+        certain = [v["value"] for v in values if v["when"].keys() <= {"method", "addon"}]
         assert certain[-1] == get(config, key), key
 
 

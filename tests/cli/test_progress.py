@@ -27,10 +27,10 @@ def show(progress: SweepProgress) -> None:
     """Send the events of two cells; the first ends well, the second does not."""
     with progress:
         progress(events.Began(total=3, done=1, concurrency=2, gpus=0.5))
-        progress(events.CellStarted("a", "simclr seed=0", done=1, total=3))
+        progress(events.CellProgress("a", "simclr seed=0", 0, 4))
         progress(events.CellProgress("a", "simclr seed=0", 1, 4, loss=0.5, collapsed=False))
         progress(events.CellDone("a", "simclr seed=0", "ok", 0.25, 61.0, 2, 3, 30.0))
-        progress(events.CellDone("b", "simclr seed=1", "error", None, 1.0, 3, 3, None, "torn"))
+        progress(events.CellDone("b", "simclr seed=1", "error", None, 1.0, 3, 3, 0.0, "torn"))
 
 
 def test_an_evaluated_round_always_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -143,6 +143,57 @@ class Shadow(Tensor):
         return FakeGPU.active.run(func, args, kwargs or {})
 
 
+class FakeGraph:
+    """A CUDA graph: operations that run again on the same memory, with the same numbers."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+        self._before: dict[int, tuple[Any, Any]] = {}
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation for the shape of its result; what it changes is restored later."""
+        for tensor in tree_flatten((args, kwargs))[0]:
+            if isinstance(tensor, Tensor):
+                memory = tensor.untyped_storage()
+                self._before.setdefault(memory.data_ptr(), (memory, memory.clone()))
+        out = func(*args, **kwargs)
+        for tensor in tree_flatten(out)[0]:
+            if isinstance(tensor, Tensor):
+                memory = tensor.untyped_storage()
+                self._before.setdefault(memory.data_ptr(), (memory, None))
+        self.operations.append((func, args, kwargs, out))
+        return out
+
+    def undo(self) -> None:
+        """Restore memory as it was before the recording, which on a GPU runs nothing."""
+        for memory, content in self._before.values():
+            memory.fill_(255) if content is None else memory.copy_(content)  # 255: NaN
+
+    def replay(self) -> None:
+        """Run all operations on what the memory holds now."""
+        for func, args, kwargs, out in self.operations:
+            results = tree_flatten(func(*args, **kwargs))[0]
+            for old, new in zip(tree_flatten(out)[0], results, strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@contextmanager
+def _recording(graph: FakeGraph, **_: Any) -> Iterator[None]:
+    FakeGPU.graph = graph
+    try:
+        yield
+    finally:
+        FakeGPU.graph = None
+        graph.undo()
+
+
+class _Stream:
+    def __init__(self, device: Any = None) -> None: ...
+
+    def wait_stream(self, other: _Stream) -> None: ...
+
+
 def _to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """`Tensor.to` in all its forms."""
     given = list(args[1:])
@@ -204,6 +255,8 @@ class FakeGPU(TorchDispatchMode):
     """
 
     active: ClassVar[FakeGPU | None] = None
+    graph: ClassVar[FakeGraph | None] = None
+    """What operations are recorded into, at the moment."""
     leaving: ClassVar[bool] = False
     """A transfer that Python asked for; C++ takes shadows for CPU tensors anyway."""
 
@@ -260,7 +313,10 @@ class FakeGPU(TorchDispatchMode):
         if name == "_fused_sdp_choice":
             return 0  # the formula itself: a GPU's kernels have other operators
         before = [(x, x._inner.shape) for x in shadows]
-        out = func(*inner_args, **inner_kwargs)
+        if self.graph is None:
+            out = func(*inner_args, **inner_kwargs)
+        else:
+            out = self.graph.record(func, inner_args, inner_kwargs)
         if any(shadow._inner.shape != shape for shadow, shape in before):
             raise NotImplementedError(f"{func} resized a tensor in place")
         self._count(func, name, args, kwargs, bool(shadows), asked, (inner_args, inner_kwargs))
@@ -374,6 +430,13 @@ def _believed() -> Iterator[None]:
         patch(torch.cuda, "get_device_name", lambda device=None: "fake GPU")
         patch(torch.cuda, "is_bf16_supported", lambda *a, **k: True)
         patch(torch.cuda, "mem_get_info", lambda device=None: (2**33, 2**33))
+        patch(torch.cuda, "max_memory_allocated", lambda device=None: 2**20)
+        patch(torch.cuda, "reset_peak_memory_stats", lambda device=None: None)
+        patch(torch.cuda, "Stream", _Stream)
+        patch(torch.cuda, "current_stream", _Stream)
+        patch(torch.cuda, "stream", lambda stream: nullcontext())
+        patch(torch.cuda, "CUDAGraph", FakeGraph)
+        patch(torch.cuda, "graph", _recording)
         patch(Tensor, "pin_memory", lambda self, *a: self)
         for name in ("tensor", "as_tensor"):  # they copy below the reach of any mode
             patch(torch, name, _maker(getattr(torch, name)))

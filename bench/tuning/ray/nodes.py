@@ -5,14 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import shutil
 import socket
-import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from fedbench.bench.system.errors import ResourceError
@@ -145,6 +141,8 @@ def facts(gpus: bool = False) -> dict[str, Any]:
     Args:
         gpus: ask torch for the names of its GPUs; else they are None.
     """
+    from fedbench.bench.runs.execute import git_sha
+
     names = None
     if gpus:
         import torch
@@ -155,27 +153,17 @@ def facts(gpus: bool = False) -> dict[str, Any]:
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "packages": versions(),
-        "commit": _commit(),
+        "commit": git_sha(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": names,
     }
 
 
-def _commit() -> str | None:
-    """Return the commit of a checkout of fedbench; None for a wheel."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return None
-    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
-
-
 class Pool:
     """Nodes of the running Ray that get trials.
 
-    A node is left out after two faults of one of its GPUs, or if it cannot run trials: torch sees
-    fewer GPUs than Ray offers, say, or it does not see the folder for checkpoints.
+    A node is left out if it cannot run trials: torch sees fewer GPUs than Ray offers, say, or it
+    does not see the folder for checkpoints.
 
     Args:
         need: resources of a trial.
@@ -190,13 +178,12 @@ class Pool:
         self.left_out: list[str] = []
         self._reasons: list[str] = []
         self._names: dict[str, str] = {}
-        self._faults = Counter[tuple[str, str]]()
 
     def admit_new(self) -> None:
         """Ask the nodes that were not asked before, warn of differences, leave out the unable.
 
         Raises:
-            ResourceError: if no node is left; names each node and its problems.
+            ResourceError: as `leave_out`.
         """
         new = {node["NodeID"] for node in live_nodes()} - set(self._names)
         if not new:
@@ -206,38 +193,22 @@ class Pool:
             if not self.need.fits(report.resources):
                 continue
             if report.problems:
-                self._leave_out(report.node_id, f"cannot run trials: {'; '.join(report.problems)}")
+                self.leave_out(report.node_id, "; ".join(report.problems))
             elif report.differences:
                 _log.warning("node %s: %s", report.name, ", ".join(report.differences))
-        self.check()
 
-    def fault(self, message: Mapping[str, Any]) -> None:
-        """Leave out a node that cannot run trials, or one of whose GPUs has had its second fault.
-
-        Args:
-            message: `status` (`unfit` or `gpu-fault`), `node`, `gpus` and `error`, as a trial
-                reports them.
+    def leave_out(self, node: str, problem: str) -> None:
+        """Give a node that cannot run trials no more of them.
 
         Raises:
-            ResourceError: if no node is left; names node and GPU.
+            ResourceError: if no node is left; names all nodes and their problems.
         """
-        node, gpu, error = message["node"], message["gpus"] or "?", message["error"]
         if node in self.left_out:  # another trial was there
             return
-        reason = f"cannot run trials: {error}"
-        if message["status"] == "gpu-fault":
-            self._faults[node, gpu] += 1
-            _log.warning(
-                "node %s, GPU %s: %s; its run is repeated in a new process",
-                *(self._name(node), gpu, error),
-            )
-            if self._faults[node, gpu] < _FAULTS:
-                return
-            reason = (
-                f"GPU {gpu} has failed {_FAULTS} times: {error} (to use the node's other GPUs,"
-                " start Ray there again with CUDA_VISIBLE_DEVICES without this one)"
-            )
-        self._leave_out(node, reason)
+        text = f"node {self._names.get(node, node)} cannot run trials: {problem}"
+        self.left_out = [*self.left_out, node]
+        self._reasons.append(text)
+        _log.warning("%s; it gets none", text)
         self.check()
 
     def check(self) -> None:
@@ -290,15 +261,3 @@ class Pool:
         for node in live_nodes():
             if node["NodeID"] not in self.left_out:
                 yield node["Resources"]
-
-    def _name(self, node: str) -> str:
-        if node not in self._names:
-            addresses = {n["NodeID"]: str(n["NodeManagerAddress"]) for n in live_nodes()}
-            self._names[node] = addresses.get(node, node)
-        return self._names[node]
-
-    def _leave_out(self, node: str, reason: str) -> None:
-        text = f"node {self._name(node)} {reason}"
-        self.left_out = [*self.left_out, node]
-        self._reasons.append(text)
-        _log.warning("%s; it gets no trials", text)

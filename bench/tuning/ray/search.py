@@ -20,14 +20,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from fedbench.bench.results.trackers import Tracking
-from fedbench.bench.tuning.events import (
-    CellDone,
-    CellProgress,
-    CellStarted,
-    Event,
-    OnProgress,
-    Pace,
-)
+from fedbench.bench.tuning.events import CellDone, CellProgress, Event, OnProgress
 from fedbench.bench.tuning.job import Job, Jobs, Outcome, store_outcome
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.session import Session
@@ -89,14 +82,13 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         self._attempts, self._patience = attempts, patience
         self._common = {} if token is None else {"token": token}
         self._on_progress, self._tracking = on_progress, tracking
-        self._pace = Pace(jobs.total, jobs.ended)
+        self._done, self._began = jobs.ended, time.monotonic()
         self._live: dict[str, Job] = {}  # trial -> its job
         self._processes: set[str] = set()  # trials whose process is at work
         self._again: deque[Job] = deque()
         self._deaths: Counter[str] = Counter()
         self._rounds: dict[str, int] = {}
-        self._faulty: set[str] = set()  # trials that reported a fault of their node
-        self._started: set[str] = set()
+        self._unfit: set[str] = set()  # trials whose node cannot run them
         self._handed_out = 0
         self._counted_at, self._lost_since = time.monotonic(), 0.0
         self.failure: Exception | None = None
@@ -161,10 +153,9 @@ class JobSearcher(Searcher):  # type: ignore[misc]
 
     def started(self, trial_id: str) -> None:
         """Note that a trial process has started its job."""
-        job = self._live.get(trial_id)
-        if job is not None and job.name not in self._started:
-            self._started.add(job.name)
-            self._emit(CellStarted(job.name, job.label, self._pace.done, self._pace.total))
+        if (job := self._live.get(trial_id)) is not None:
+            rounds = job.config.federation.num_rounds
+            self._emit(CellProgress(job.name, job.label, 0, rounds))
 
     def reported(self, trial_id: str, message: dict[str, Any]) -> None:
         """Handle a report of a trial process (see `job.work` and `trial.train`)."""
@@ -178,22 +169,24 @@ class JobSearcher(Searcher):  # type: ignore[misc]
                 del self._deaths[job.name]  # a Counter takes a missing key
             progress = (message[key] for key in ("round", "total", "loss", "collapsed"))
             self._emit(CellProgress(job.name, job.label, *progress))
-        elif status in ("gpu-fault", "unfit"):
-            self._faulty.add(trial_id)
-            self._pool.fault(message)
+        elif status == "unfit":
+            self._unfit.add(trial_id)
+            self._pool.leave_out(message["node"], message["error"])
+        elif status == "abort":
+            raise message["error"]
         elif status == "busy":
             self._again.append(self._live.pop(trial_id))
         else:
-            self._end(trial_id, Outcome.of(job, message))
+            self._end(trial_id, replace(message["outcome"], job=job))
 
     def died(self, trial_id: str, reason: str) -> None:
         """Repeat the job of a process that ended without a last report, or record its failure."""
         job = self._live.get(trial_id)
         if job is None or self.stopping:
             return
-        faulty = trial_id in self._faulty  # the node's failure, not the job's
-        self._deaths[job.name] += not faulty
-        if faulty or self._deaths[job.name] < self._attempts:
+        unfit = trial_id in self._unfit  # the node's failure, not the job's
+        self._deaths[job.name] += not unfit
+        if unfit or self._deaths[job.name] < self._attempts:
             self._again.append(self._live.pop(trial_id))
             return
         self._check()  # the death of Ray itself is no failure of the job
@@ -232,10 +225,10 @@ class JobSearcher(Searcher):  # type: ignore[misc]
     def _end(self, trial_id: str, outcome: Outcome) -> None:
         store_outcome(self._jobs, outcome, self._tracking)
         del self._live[trial_id]
-        job, pace = outcome.job, self._pace
-        self._started.discard(job.name)  # a paused run may start again
-        pace.step(self._jobs.total)
-        counts = (pace.done, pace.total, pace.eta_seconds)
+        self._done += 1
+        job, total = outcome.job, self._jobs.total
+        seconds_each = (time.monotonic() - self._began) / (self._done - self._jobs.ended)
+        counts = (self._done, total, seconds_each * max(0, total - self._done))
         result = (outcome.status, outcome.objective, outcome.seconds)
         self._emit(CellDone(job.name, job.label, *result, *counts, outcome.error))
 
@@ -261,10 +254,9 @@ class _Reports(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Pass a report on; Tune keeps last results, so its large parts are taken out."""
+        """Pass a report on; Tune keeps last results, so its large part is taken out."""
         message = dict(result)
-        for name in ("row", "history"):
-            result.pop(name, None)
+        result.pop("outcome", None)
         self._call(self._searcher.reported, trial.trial_id, message)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

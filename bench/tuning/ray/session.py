@@ -17,8 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import psutil
-
 from fedbench.bench.system.compute import physical_cores
 from fedbench.bench.system.errors import ConfigError, FedbenchError, ResourceError
 from fedbench.bench.system.scratch import (
@@ -54,7 +52,6 @@ _WORKERS = {
     "prestart_worker_first_driver": False,
 }
 _LOGGERS = ("ray", "ray.tune", "ray.tune.tune", "ray.tune.execution.tune_controller")
-_START_ERRORS = (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError)
 _SECONDS_TO_DIE = 5.0
 _SECONDS_TO_EXIT_LOST = 12.0
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -82,15 +79,11 @@ class Session:
         folder: for Tune's files; deleted after the session.
         received: signals so far.
         lost: name of the part of Ray that has died; empty while all is well.
-        private: whether Ray is started on this machine for the session; its processes are looked
-            after from their start, those of another Ray by their addresses.
     """
 
     folder: Path
     received: list[int] = field(default_factory=list)
     lost: str = ""
-    private: bool = False
-    _processes: dict[str, psutil.Process] = field(default_factory=dict)
     _addresses: dict[str, _Address] = field(default_factory=dict)
 
     @property
@@ -114,7 +107,7 @@ class Session:
             )
 
     def find_addresses(self) -> None:
-        """Note where the parts of a Ray listen that this process has not started."""
+        """Note where the parts of Ray listen."""
         import ray
 
         context = ray.get_runtime_context()
@@ -131,23 +124,10 @@ class Session:
         Raises:
             Interrupted, ResourceError: as `raise_if_ending`.
         """
-        if self.private and len(self._processes) < len(_PARTS):
-            for child in psutil.Process().children():
-                with suppress(psutil.Error):
-                    if child.name() in _PARTS:
-                        self._processes.setdefault(child.name(), child)
-        dead = [name for name, process in self._processes.items() if not _is_alive(process)]
-        dead += [name for name, place in self._addresses.items() if not _answers(place)]
+        dead = [name for name, place in self._addresses.items() if not _answers(place)]
         if dead:
             self.lost = self.lost or dead[0]
         self.raise_if_ending()
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE) and process.is_running()
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _answers(place: _Address) -> bool:
@@ -194,13 +174,11 @@ def ray_session(num_cpus: int | None = None, address: str | None = None) -> Iter
             foreign = ray.is_initialized()
             try:
                 if not foreign:
-                    session.private = address is None
                     with _hangup_blocked():
                         _init(folder, num_cpus or physical_cores(), address)
                     install_handlers()  # Ray has installed one of its own
                 session.raise_if_ending()
-                if not session.private:
-                    session.find_addresses()
+                session.find_addresses()
                 yield session
             finally:
                 with suppress(FedbenchError):
@@ -377,9 +355,6 @@ def _init(folder: Path, num_cpus: int, address: str | None) -> None:
             **common,
         )
     except Exception as err:
-        # A node that is too slow to start raises Exception itself (ray/_private/node.py).
-        if type(err) is not Exception and not isinstance(err, _START_ERRORS):
-            raise
         reason = " ".join(str(err).split())[:300]
         if address is None:
             raise ResourceError(
@@ -411,7 +386,15 @@ def _check_reachable(address: str) -> str:
             " it must be a node of the cluster; start it there, for example with `ray job submit`"
         )
     if address == "auto":
-        address = _find_cluster()
+        from ray._private import services
+
+        try:
+            address = str(services.canonicalize_bootstrap_address("auto"))
+        except (ConnectionError, ValueError, OSError) as err:
+            raise ResourceError(
+                "no Ray cluster is found for --address auto, on this machine or in RAY_ADDRESS;"
+                " start one with `ray start --head`, or name it: --address HOST:PORT"
+            ) from err
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()):
         raise ConfigError(f"--address: must be HOST:PORT or auto (got {address!r})")
@@ -423,15 +406,3 @@ def _check_reachable(address: str) -> str:
             " `ray status`"
         ) from err
     return address
-
-
-def _find_cluster() -> str:
-    from ray._private import services
-
-    try:
-        return str(services.canonicalize_bootstrap_address("auto"))
-    except (ConnectionError, ValueError, OSError) as err:
-        raise ResourceError(
-            "no Ray cluster is found for --address auto, on this machine or in RAY_ADDRESS; start"
-            " one with `ray start --head`, or name it: --address HOST:PORT"
-        ) from err

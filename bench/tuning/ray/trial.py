@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.system.errors import DataError, FedbenchError, ResourceError
+from fedbench.bench.system.errors import DataError, ResourceError
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
-from fedbench.bench.tuning.job import Job, is_gpu_fault, one_line, work
+from fedbench.bench.tuning.cluster import local_gpus
+from fedbench.bench.tuning.job import Job, work
 
 TOKEN_FILE = "driver-token"
 """File in `cells/` of the driver's folder for checkpoints; who reads the token sees the folder."""
@@ -39,8 +40,10 @@ def settle(job: Job, token: str) -> tuple[Job, bool]:
         sent and its folder deleted when it has ended.
 
     Raises:
-        ResourceError: if the data set, or `--checkpoint-dir`, is not on this node.
+        ResourceError: if its GPU, the data set, or `--checkpoint-dir` is not on this node.
     """
+    if job.device == "cuda" and not local_gpus():
+        raise ResourceError("Ray offers a GPU, torch sees none")
     try:
         reopen(job.dataset, job.revision)
     except DataError as err:
@@ -93,53 +96,35 @@ def limit_memory(gpus: float) -> None:
             torch.cuda.set_per_process_memory_fraction(_OF_SHARE * gpus)
 
 
-class _UnfitError(FedbenchError):
-    """This node cannot run a job."""
-
-
 def train(config: dict[str, Any]) -> None:
     """Run one job; the function of Ray Tune's trials.
 
-    A GPU fault is reported and raised, so that Tune ends the process and no other job meets it. So
-    is a node of a cluster that cannot run the job.
-
     Args:
         config: a `Job` under `job`; in a cluster, the driver's token under `token`.
+
+    Raises:
+        ResourceError: if this node cannot run the job, after a report that says so.
+        RuntimeError: for a failure of CUDA; Tune ends the process, so that no other job meets it.
     """
     import ray
     from ray import tune
 
-    try:
-        _train(config["job"], config.get("token"))
-    except Exception as err:
-        if isinstance(err, _UnfitError) or is_gpu_fault(err):
-            status = "unfit" if isinstance(err, _UnfitError) else "gpu-fault"
-            node = ray.get_runtime_context().get_node_id()
-            gpus = ", ".join(map(str, ray.get_gpu_ids()))
-            tune.report({"status": status, "node": node, "gpus": gpus, "error": one_line(err)})
-        raise
-
-
-def _train(job: Job, token: str | None) -> None:
-    import ray
-    import torch
-    from ray import tune
-
-    gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0.0)
+    job: Job = config["job"]
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
-    if job.device == "cuda" and token is not None and not torch.cuda.is_available():
-        raise _UnfitError(f"Ray offers {gpus:g} GPU, torch sees none")
+    gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0.0)
     with reproducible(job.device):
         limit_memory(gpus)
         # The last report is made inside the lock: Tune lets it return only after the driver has
         # written the row, so nobody can find the job free and its row missing.
-        if token is None:
+        if "token" not in config:
             work(job, tune.report)
             return
         try:
-            job, local = settle(job, token)
-        except FedbenchError as err:
-            raise _UnfitError(str(err)) from err
+            job, local = settle(job, config["token"])
+        except ResourceError as err:
+            node = ray.get_runtime_context().get_node_id()
+            tune.report({"status": "unfit", "node": node, "error": str(err)})
+            raise
         if local:  # the viewers' folders are not seen from here; the driver passes the row
             job = replace(job, track=())
         if work(job, tune.report, history=local) not in ("busy", "paused") and local:

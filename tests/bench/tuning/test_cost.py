@@ -24,7 +24,7 @@ def test_a_dry_run_counts_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert result.estimate.disk_bytes > 0
     assert result.estimate.device == "cpu"
     # 4 cells of each method, each with one round of one of three clients: a step at least.
-    steps = {step.method: (step.cells, step.steps) for step in result.estimate.steps}
+    steps = {step["method"]: (step["cells"], step["steps"]) for step in result.estimate.steps}
     assert {method: cells for method, (cells, _) in steps.items()} == {"simclr": 4, "supervised": 4}
     assert all(count >= 4 for _, count in steps.values())
     finish = result.estimate.finish_hours

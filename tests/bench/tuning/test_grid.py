@@ -45,31 +45,6 @@ def test_heterogeneity_on_the_demo_preset() -> None:
     assert {(cell.config.data.name, cell.preset) for cell in planned} == {("digits", "demo")}
 
 
-def test_heterogeneity_elsewhere_has_the_papers_concentrations() -> None:
-    planned = cells(preset="cross-device")
-    assert {cell.axes["data.alpha"] for cell in planned} == {0.001, 0.1, 1.0, 100000.0}
-    assert {cell.config.seed for cell in planned} == {0, 1, 2}
-
-
-def test_sources_has_the_papers_methods() -> None:
-    planned = cells(load_grid("sources"), preset="mi-semi", seeds=[0])
-    assert len(planned) == 11 * 3  # methods and sources
-    assert {cell.config.data.label_fraction for cell in planned} == {0.1}
-    assert len(cells(load_grid("sources"), preset="mi", seeds=[0])) == 7 * 3
-    assert load_grid("sources").lists("mi")[2] == (0, 1, 2, 3, 4)
-
-
-def test_both_sources_grow_together_in_non_iid() -> None:
-    for cell in cells(load_grid("non-iid"), preset="mi", methods=["simclr"], seeds=[0]):
-        assert cell.config.data.rotation_alpha == cell.config.data.alpha
-
-
-def test_label_fraction_probes_on_images_that_no_client_has() -> None:
-    planned = cells(load_grid("label-fraction"), methods=["simclr"], seeds=[0])
-    assert [cell.config.data.label_fraction for cell in planned] == [0.1, 0.5, 1.0]
-    assert {cell.config.evaluation.labels_from for cell in planned} == {"held-out"}
-
-
 def test_order_is_seed_then_axes_then_method() -> None:
     planned = cells(methods=["supervised", "simclr"], seeds=[5, 3])
     seen = [(cell.config.seed, cell.axes["data.alpha"], cell.config.spec) for cell in planned]
@@ -135,12 +110,6 @@ def test_what_the_grid_sets_cannot_be_set_as_well(tmp_path: Path) -> None:
 def test_an_empty_list_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"--{next(iter(given))}"):
         cells(**given)
-
-
-def test_files_reach_every_cell(tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text("client: {lr: 0.7}\n", encoding="utf-8")
-    assert {cell.config.client.lr for cell in cells(config_files=[file])} == {0.7}
 
 
 def test_own_grid_file(tmp_path: Path) -> None:
@@ -246,21 +215,3 @@ def test_a_field_of_one_method_follows_there_only() -> None:
     planned = cells(small(methods=["simclr", "supervised"], scaling=scaling), methods=None)
     assert [len(cell.scaled) for cell in planned] == [0, 0, 1, 0]  # the demo's alpha is 0.1
     assert planned[2].config.method["temperature"] == pytest.approx(1.0)
-
-
-def test_the_privacy_grid_has_table_7_strict_clusters_and_the_control() -> None:
-    def what(cell: Cell) -> tuple[object, ...]:
-        method = cell.config.method
-        names = ("representations", "strict_k_anonymity", "epsilon", "delta")
-        return tuple(method[name] for name in names)
-
-    planned = cells(load_grid("privacy"), preset="laptop", seeds=[0])
-    assert [what(cell) for cell in planned] == [
-        ("memory", False, 1.0, 1e-3),
-        ("centroids", False, 1.0, 1e-3),
-        ("centroids", True, 1.0, 1e-3),
-        ("private", False, 0.8, 1e-3),
-        ("private", False, 1.0, 1e-3),
-        ("private", False, 10.0, 1e-3),
-        ("random", False, 1.0, 1e-3),
-    ]

@@ -16,7 +16,14 @@ from fedbench.bench.runs.fields import get
 from fedbench.bench.runs.presets import preset_names
 from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.errors import ConfigError
-from fedbench.bench.tuning.space import Choice, FloatRange, IntRange, load_space, space_records
+from fedbench.bench.tuning.space import (
+    Choice,
+    FloatRange,
+    IntRange,
+    SearchSpace,
+    load_space,
+    space_records,
+)
 from tests.specs import ON_ANY, SPECS
 
 
@@ -113,12 +120,14 @@ def test_a_range_without_grid_is_refused(tmp_path: Path) -> None:
         space.grid()
 
 
-def test_steps_of_single_dimensions() -> None:
+def test_single_dimensions() -> None:
     line = FloatRange(type="float", low=0.0, high=1.0)
-    assert line.steps() == ()
-    assert IntRange(type="int", low=1, high=7, step=3).steps() == (1, 4, 7)
-    assert Choice(type="choice", values=("a", "b")).steps() == ("a", "b")
-    assert not IntRange(type="int", low=1, high=9, step=2).holds(2)
+    odd = IntRange(type="int", low=1, high=7, step=3)
+    space = SearchSpace("s", {"n": odd, "c": Choice(type="choice", values=("a", "b"))}, (), "")
+    assert [tuple(point.values()) for point in space.grid()] == [
+        (n, c) for n in (1, 4, 7) for c in "ab"
+    ]
+    assert not odd.holds(2)
     assert not line.holds(True)
     assert not line.holds(math.nan)
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -20,10 +19,8 @@ from fedbench.bench.runs.execute import Origin, facts, open_dataset
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
-from fedbench.bench.training.history import History, RoundRecord
-from fedbench.bench.tuning import job as job_module
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.events import Began, CellDone, CellStarted, Event, Pace
+from fedbench.bench.tuning.events import Began, CellDone, CellProgress, Event
 from fedbench.bench.tuning.grid import Grid, Scale, cells_of, check_grid, load_grid, plan
 from fedbench.bench.tuning.job import Job, Outcome, work
 from fedbench.bench.tuning.sweep import _planned, _Rows, sweep
@@ -247,72 +244,22 @@ def last(made: Job) -> dict[str, Any]:
 
 
 def test_a_cell_reports_how_it_ended(tmp_path: Path) -> None:
-    row = Row.model_validate_json(last(job(tmp_path))["row"])
+    made = job(tmp_path)
+    row = last(made)["outcome"].row
     assert row.status == "ok"
-    failed = last(replace(job(tmp_path / "b"), dataset=tmp_path / "nowhere"))
-    assert failed["status"] == "error"
-    assert "\n" not in failed["error"]
+    failed = last(replace(job(tmp_path / "b"), dataset=tmp_path / "nowhere"))["outcome"]
+    assert failed.status == "error"
+    assert "\n" not in failed.error
     with Store(tmp_path).lock("cell"):
-        assert last(job(tmp_path)) == {"status": "busy"}
+        assert last(made) == {"status": "busy"}
     blocked = tmp_path / "file"
     blocked.write_text("")
     message = last(job(blocked))
-    assert (message["status"], message["kind"]) == ("abort", "StoreError")
-    with pytest.raises(StoreError, match=str(blocked)):
-        Outcome.of(job(blocked), message)
-
-
-def test_a_cell_that_another_process_finished_is_not_run(tmp_path: Path) -> None:
-    made = job(tmp_path)
-    row = Row.model_validate_json(last(made)["row"])
-    Store(tmp_path).write_row(row)
-    message = last(replace(made, row_id=row.row_id))
-    assert message["status"] == "elsewhere"
-    assert Row.model_validate_json(message["row"]) == row
-
-
-def records(*collapsed: bool) -> list[RoundRecord]:
-    return [
-        RoundRecord(index, 0.5, {}, 1, 0, 1, 3, 4, 0.9, 5.0, 0.8, flag)
-        for index, flag in enumerate(collapsed)
-    ]
-
-
-def test_a_collapsed_run_stops_at_the_same_round_wherever_it_was_killed(tmp_path: Path) -> None:
-    made = replace(job(tmp_path), stop_collapsed=True)
-    folder = Store(tmp_path).cell_dir("cell")
-    folder.mkdir(parents=True)
-    rounds = records(True, True, False, True, True, True)
-    history = [json_with_checksum(record.as_dict()) + "\n" for record in rounds]
-    (folder / "history.jsonl").write_text("".join(history) + '{"collaps')
-    message = last(made)
-    assert (message["status"], message["bytes"]) == ("stopped", 6 * 7)
-    assert Outcome.of(made, message).objective == 0.0
-
-
-def test_collapsed_rounds_are_counted_from_one_reading_of_the_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = records(True, True, False, True, True, True)
-    read = MagicMock(side_effect=[rounds[:done] for done in range(6)] * 6)
-    monkeypatch.setattr(History, "read", read)
-    for start in range(6):  # an interruption repeats all rounds after the checkpoint's
-        for done in range(6):
-            watch = job_module._CollapseWatch(tmp_path)
-            for record in rounds[min(start, done) : 5]:
-                watch.add(record)
-            with pytest.raises(job_module._Stopped):
-                watch.add(rounds[5])
-    assert read.call_count == 36
-
-
-def test_pace_counts_only_what_ended_now() -> None:
-    pace = Pace(total=10, done=4)
-    assert pace.eta_seconds is None
-    pace.step(8)
-    assert (pace.done, pace.total) == (5, 8)
-    assert pace.eta_seconds is not None
-    assert pace.eta_seconds >= 0
+    assert (message["status"], type(message["error"])) == ("abort", StoreError)
+    assert str(blocked) in str(message["error"])
+    Store(tmp_path).write_row(row)  # another process has finished it
+    elsewhere = last(replace(made, row_id=row.row_id))["outcome"]
+    assert (elsewhere.status, elsewhere.row) == ("elsewhere", row)
 
 
 def test_a_gpu_that_is_not_there_is_refused_before_ray_starts(
@@ -335,7 +282,7 @@ def test_through_ray_two_at_a_time(tmp_path: Path, in_one_process: Use) -> None:
     result = small(store, concurrency=2, on_progress=events.append)
     assert counts(result) == (4, 0, 4, 0, 0)
     assert events[0] == Began(total=4, done=0, concurrency=2, gpus=0.0)
-    assert [type(event) for event in events].count(CellStarted) == 4
+    assert len({event.id for event in events if isinstance(event, CellProgress)}) == 4
     ends = [event for event in events if isinstance(event, CellDone)]
     assert [event.done for event in ends] == [1, 2, 3, 4]
     assert home.exists() == before
@@ -351,7 +298,7 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     for number, name in enumerate(["digits", "hub:/far/cifar10"]):
         study = {
             "study_id": f"s{number}", "spec": "simclr", "preset": "demo", "finished_at": "2026",
-            "trials": 1, "seeds_per_trial": 1,
+            "trials": 1, "seeds_per_trial": 1, "whole": f"content of {name.rpartition('/')[2]}",
             "config": {"data": {"name": name}}, "best": {"params": {"client.lr": 0.01 + number}},
         }  # fmt: skip
         store.write_study(f"s{number}", study)
@@ -372,11 +319,6 @@ def test_each_data_set_takes_its_own_studies(tmp_path: Path) -> None:
     assert planned(2, "s0") == [("cifar10", "s0", 0.01), ("digits", "s0", 0.01)]
     with pytest.raises(ConfigError, match="'mnist'"):
         planned(3, "auto")
-    # Studies since version 4 record the content.
-    (third,) = (store.study("s1"),)
-    content = {"study_id": "s2", "dataset": "hub:far", "whole": "content of mnist"}
-    store.write_study("s2", {**(third or {}), **content, "best": {"params": {"client.lr": 3.0}}})
-    assert planned(3, "auto")[2] == ("mnist", "s2", 3.0)
 
 
 FURTHER = {"evaluation.protocols": ["knn", "linear"], "evaluation.knn_neighbours": 5}

@@ -33,7 +33,7 @@ def test_a_terminated_sweep_says_so_and_leaves_nothing_running(tmp_path: Path) -
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Began\n"
-        assert process.stdout.readline() == "CellStarted\n"
+        assert process.stdout.readline() == "CellProgress\n"
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)

@@ -1,4 +1,4 @@
-"""Sweep on a Ray cluster of this machine: a node dies, its GPUs are not there, or its CUDA fails.
+"""Sweep on a Ray cluster of this machine: a node dies, or its GPUs are not there.
 
 Runs as a separate program, since Ray's core reads its settings once per process.
 """
@@ -40,29 +40,6 @@ def with_a_lost_node(live_nodes: Callable[[], list[Any]]) -> Callable[[], list[A
     return seen
 
 
-def failing(node: str, log: Path) -> Callable[[dict[str, Any]], None]:
-    """Make trials whose CUDA fails on one node, and which log the processes that it fails in."""
-
-    def train(config: dict[str, Any]) -> None:
-        import os
-
-        import ray
-
-        from fedbench.bench.tuning import job
-        from fedbench.bench.tuning.ray import trial
-
-        def execute(*_: Any) -> Any:
-            with log.open("a") as file:
-                file.write(f"{os.getpid()}\n")
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-        if ray.get_runtime_context().get_node_id() == node:
-            vars(job)["execute"] = execute
-        trial.train(config)
-
-    return train
-
-
 def main(store: str, arguments: str) -> None:
     """Sweep on nodes that are given by their resources; print what came out."""
     given = json.loads(arguments)
@@ -75,7 +52,7 @@ def main(store: str, arguments: str) -> None:
     from fedbench.bench.system.errors import FedbenchError
     from fedbench.bench.tuning.events import CellDone, CellProgress
     from fedbench.bench.tuning.grid import Grid
-    from fedbench.bench.tuning.ray import nodes, search
+    from fedbench.bench.tuning.ray import nodes
     from fedbench.bench.tuning.sweep import sweep
 
     node = {"object_store_memory": 80 * 2**20}
@@ -103,8 +80,6 @@ def main(store: str, arguments: str) -> None:
             second = cluster.add_node(**node, **resources)
         if given["kill"]:
             vars(nodes)["live_nodes"] = with_a_lost_node(nodes.live_nodes)
-        if given["broken"]:
-            vars(search)["train"] = failing(cluster.head_node.node_id, folder / "faults")
         done = sweep(
             Grid.model_validate(given["grid"]),
             store=Store(store),
@@ -117,8 +92,6 @@ def main(store: str, arguments: str) -> None:
     except FedbenchError as err:
         result.update(code=err.exit_code, error=str(err))
     finally:
-        log = folder / "faults"
-        result["faults"] = log.read_text().split() if log.exists() else []
         print(json.dumps(result))  # all that is on stdout
         cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.fields import build_config
@@ -25,7 +23,7 @@ from fedbench.bench.system.errors import (
 )
 from fedbench.bench.system.packages import DISTRIBUTION
 from fedbench.bench.tuning.cluster import Share
-from fedbench.bench.tuning.job import Job, Outcome, work
+from fedbench.bench.tuning.job import Job, work
 from fedbench.bench.tuning.ray import executor, nodes, session, trial
 from fedbench.bench.tuning.ray.session import ray_session
 from tests.bench.tuning.conftest import InOneProcess
@@ -78,8 +76,8 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     settled, local = trial.settle(made, TOKEN)
     assert local
     assert scratch in settled.folder.parents
-    message = last(settled, history=True)
-    assert message["status"] == "ok"
+    outcome = last(settled, history=True)["outcome"]
+    assert outcome.status == "ok"
     assert not (tmp_path / "unseen").exists()
     # The next attempt on this node finds the folder again; when the cell has ended it goes.
     assert trial.settle(made, TOKEN)[0].folder.exists()
@@ -89,7 +87,7 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr("ray.tune.report", reports.append)
     trial.train({"job": made, "token": TOKEN})
-    assert reports[-1]["status"] == "ok"
+    assert reports[-1]["outcome"].status == "ok"
     assert not settled.folder.exists()
     # A folder for checkpoints that only this node misses: the cell is repeated on another.
     elsewhere = replace(made, checkpoints=tmp_path / "elsewhere")
@@ -98,13 +96,10 @@ def test_a_node_that_sees_no_store_works_in_a_local_folder(
     assert (reports[-1]["status"], reports[-1]["node"]) == ("unfit", "a" * 8)
     assert "--checkpoint-dir" in reports[-1]["error"]
 
-    outcome = Outcome.of(made, json.loads(json.dumps(message)))
-    assert outcome.row is not None
     store = Store(tmp_path / "store")
     store_run(store, outcome.row, history=outcome.history)
     direct = Store(tmp_path / "direct")
-    there = last(job(direct.root))
-    row = Row.model_validate_json(there["row"])
+    row = last(job(direct.root))["outcome"].row
     store_run(direct, row, elsewhere=direct.cell_dir("cell"))
     (point,), (same) = store.curve(row.row_id), direct.curve(row.row_id)
     assert [{**point, "seconds": 0}] == [{**other, "seconds": 0} for other in same]
@@ -129,9 +124,7 @@ def test_the_folder_of_another_user_is_not_used(
 def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
-    message = last(made)
-    assert "row" in message, message
-    row = Row.model_validate_json(message["row"])
+    row = last(made)["outcome"].row
     assert not store.root.exists()
     assert made.folder == apart.cell_dir("cell")
     store_run(store, row, elsewhere=made.folder)
@@ -175,8 +168,8 @@ def test_a_cell_that_needs_more_memory_than_its_part_says_so(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("fedbench.bench.tuning.job.execute", full)
-    message = last(job(tmp_path))
-    assert message["error"].startswith("the run's share of the GPU's memory")
+    outcome = last(job(tmp_path))["outcome"]
+    assert outcome.error.startswith("the run's share of the GPU's memory")
 
 
 def facts(**changes: Any) -> dict[str, Any]:
@@ -241,7 +234,7 @@ def test_a_cluster_is_joined_with_the_users_token(
 def test_a_store_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
     store, apart = Store(tmp_path / "store"), Store(tmp_path / "apart")
     made = replace(job(store.root), checkpoints=apart.root)
-    row = Row.model_validate_json(last(made)["row"])
+    row = last(made)["outcome"].row
     (tmp_path / "store").write_text("a file, not a folder")
     with pytest.raises(StoreError, match=str(store.root)):
         store_run(store, row, elsewhere=made.folder)

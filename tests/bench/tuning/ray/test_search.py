@@ -17,14 +17,12 @@ from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.execute import Origin
 from fedbench.bench.system.errors import ConfigError, ResourceError
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.events import CellDone, CellProgress, CellStarted, Event
+from fedbench.bench.tuning.events import CellDone, CellProgress, Event
 from fedbench.bench.tuning.job import Job, Outcome
 from fedbench.bench.tuning.ray import search as module
 from fedbench.bench.tuning.ray.nodes import Pool
 from fedbench.bench.tuning.ray.search import JobSearcher
 from fedbench.bench.tuning.ray.session import Session
-
-ERROR = {"status": "error", "error": "no luck", "seconds": 1.0}
 
 
 class Fixed:
@@ -70,6 +68,12 @@ def jobs(count: int) -> list[Job]:
         Job(name, "0" * 20, name, RunConfig(), Origin(), Path("store"), Path("data"))
         for name in names
     ]
+
+
+ERROR = {
+    "status": "ended",
+    "outcome": Outcome(jobs(1)[0], "error", error="no luck", seconds=1.0),
+}
 
 
 def make(source: Fixed, **changes: Any) -> JobSearcher:
@@ -133,13 +137,12 @@ def test_events_tell_the_story() -> None:
     searcher = make(Fixed(jobs(1)), on_progress=seen.append)
     searcher.suggest("a")
     searcher.started("a")
-    searcher.started("a")  # the same cell after its process died
     running = {"status": "running", "round": 1, "total": 2, "loss": None, "collapsed": True}
     searcher.reported("a", running)
     searcher.reported("a", ERROR)
     searcher.reported("a", running)  # the result is no longer needed
     assert seen == [
-        CellStarted("cell-0", "cell-0", 0, 1),
+        CellProgress("cell-0", "cell-0", 0, 10),
         CellProgress("cell-0", "cell-0", 1, 2, None, True),
         CellDone("cell-0", "cell-0", "error", None, 1.0, 1, 1, 0.0, "no luck"),
     ]
@@ -209,7 +212,7 @@ def test_a_store_error_in_a_trial_ends_everything() -> None:
     searcher = make(Fixed(jobs(1)))
     searcher.suggest("a")
     with pytest.raises(ResourceError, match="no GPU"):
-        searcher.reported("a", {"status": "abort", "kind": "ResourceError", "error": "no GPU"})
+        searcher.reported("a", {"status": "abort", "error": ResourceError("no GPU")})
 
 
 def test_a_cluster_that_lost_its_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

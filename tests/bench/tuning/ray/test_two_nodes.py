@@ -12,8 +12,8 @@ from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.sweep import sweep
 from tests.bench.tuning.test_sweep import GRID, SMALL, TIMES
 
-from .test_broken_gpus import on_nodes
 from .test_cluster import Use
+from .test_nodes import on_nodes
 
 LONG = {**SMALL, "federation.num_rounds": 40, "client.local_epochs": 8}
 

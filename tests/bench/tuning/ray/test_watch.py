@@ -17,12 +17,11 @@ from fedbench.bench.tuning.ray.session import Interrupted, Session
 SCRIPT = """
 import sys, time
 from pathlib import Path
-import psutil
 from fedbench.bench.tuning.ray import session as module
 module._SECONDS_BETWEEN_CHECKS = 0.05
 module._SECONDS_TO_EXIT_LOST = 0.3
 session = module.Session(Path(sys.argv[1]))
-session._processes["raylet"] = psutil.Process(int(sys.argv[2]))
+session._addresses["raylet"] = ("127.0.0.1", int(sys.argv[2]))
 with module._watch(session) as end_watch:
     print("watching", flush=True)
     if sys.argv[3] == "ends":
@@ -36,6 +35,19 @@ with module._watch(session) as end_watch:
 print("left", session.lost, flush=True)
 time.sleep(0.6)
 """
+
+
+LISTENING = """
+import socket, time
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    time.sleep(600)
+"""
+
+
+def port_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 @pytest.mark.parametrize(
@@ -52,11 +64,11 @@ def test_a_death_ends_the_process_unless_it_ends_in_time(
     folder = tmp_path / "fb-session"
     folder.mkdir()
     (folder / ".fedbench").write_text("")
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    listening = [sys.executable, "-c", LISTENING]
     with (
-        subprocess.Popen(sleep) as raylet,
+        subprocess.Popen(listening, stdout=subprocess.PIPE, text=True) as raylet,
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder), str(raylet.pid), what],
+            [sys.executable, "-c", SCRIPT, str(folder), port_of(raylet), what],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

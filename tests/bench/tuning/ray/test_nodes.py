@@ -1,4 +1,4 @@
-"""Broken GPUs: no row of a healthy cell, no process used twice, nodes named and left out."""
+"""Nodes and GPUs that cannot run cells are named and left out."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import torch
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.tuning.cluster import Share
-from fedbench.bench.tuning.job import is_gpu_fault
+from fedbench.bench.tuning.job import breaks_cuda
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport, Pool
 from tests.bench.tuning.test_sweep import GRID, SMALL
 
-from .test_search import ERROR, Fixed, jobs, make, name
+from .test_search import Fixed, jobs, make, name
 
-FAULT = {"status": "gpu-fault", "node": "a" * 8, "gpus": "3", "error": "RuntimeError: CUDA error"}
+UNFIT = {"status": "unfit", "node": "a" * 8, "error": "it does not see the folder"}
 
 
 def on_nodes(store: Path, *resources: dict[str, float], **given: Any) -> dict[str, Any]:
     script = Path(__file__).with_name("on_nodes.py")
     settings = {"grid": GRID.model_dump(mode="json"), "overrides": SMALL, "nodes": resources,
-                "gpus": 0, "broken": False, "kill": False, **given}  # fmt: skip
+                "gpus": 0, "kill": False, **given}  # fmt: skip
     done = subprocess.run(
         [sys.executable, script, str(store), json.dumps(settings)],
         capture_output=True,
@@ -51,24 +51,6 @@ def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path) -> None:
     assert Store(tmp_path).rows() == []
 
 
-@pytest.mark.slow  # starts a Ray cluster
-@pytest.mark.extended
-def test_cells_after_a_cuda_failure_are_untouched(tmp_path: Path) -> None:
-    result = on_nodes(tmp_path, {"num_cpus": 1}, broken=True)
-    assert result["code"] == 3
-    assert "RuntimeError: CUDA error: an illegal" in result["error"]
-    assert len(result["faults"]) == len(set(result["faults"])) == 2  # each in its own process
-    assert Store(tmp_path).rows() == []
-
-
-@pytest.mark.extended  # a cluster of two nodes takes over a minute on two cores
-def test_cells_of_a_broken_node_run_on_another(tmp_path: Path) -> None:
-    result = on_nodes(tmp_path, {"num_cpus": 1}, {"num_cpus": 1}, broken=True)
-    assert result["counts"] == [4, 0, 4, 0]
-    assert len(result["faults"]) == len(set(result["faults"]))
-    assert {row.status for row in Store(tmp_path).rows()} == {"ok"}
-
-
 def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch) -> None:
     live = [{"Resources": {"CPU": 1, "GPU": 2}}]
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
@@ -79,29 +61,13 @@ def test_a_cluster_with_gpus_gives_each_run_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_faults_of_a_gpu() -> None:
-    assert is_gpu_fault(RuntimeError("CUDA error: device-side assert triggered"))
-    assert is_gpu_fault(RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"))
-    assert is_gpu_fault(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling"))
-    assert is_gpu_fault(torch.AcceleratorError("an illegal memory access was encountered"))
-    assert not is_gpu_fault(torch.cuda.OutOfMemoryError("CUDA out of memory"))
-    assert not is_gpu_fault(ValueError("CUDA error"))
-    assert not is_gpu_fault(RuntimeError("shapes do not fit"))
-
-
-def test_a_fault_of_a_gpu_is_no_death_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, seen = Fixed(jobs(1)), list[Any]()
-    pool = Pool(Share(), 2)
-    monkeypatch.setattr(pool, "fault", seen.append)
-    searcher = make(source, attempts=2, pool=pool)
-    for trial in "abcd":
-        assert name(searcher.suggest(trial)) == "cell-0"
-        searcher.reported(trial, FAULT)
-        searcher.died(trial, "CUDA error")
-        searcher.on_trial_complete(trial)
-    assert (source.outcomes, seen) == ([], [FAULT] * 4)
-    searcher.suggest("e")
-    searcher.reported("e", ERROR)
-    assert [outcome.error for outcome in source.outcomes] == ["no luck"]
+    assert breaks_cuda(RuntimeError("CUDA error: device-side assert triggered"))
+    assert breaks_cuda(RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"))
+    assert breaks_cuda(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling"))
+    assert breaks_cuda(torch.AcceleratorError("an illegal memory access was encountered"))
+    assert not breaks_cuda(torch.cuda.OutOfMemoryError("CUDA out of memory"))
+    assert not breaks_cuda(ValueError("CUDA error"))
+    assert not breaks_cuda(RuntimeError("shapes do not fit"))
 
 
 def test_only_deaths_without_a_new_round_count() -> None:
@@ -130,15 +96,14 @@ def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(
     monkeypatch.setattr(nodes, "live_nodes", lambda: live)
     pool, source = Pool(Share(1)), Fixed(jobs(1))
     searcher = make(source, attempts=1, pool=pool)
-    unfit = {**FAULT, "status": "unfit", "error": "it does not see the folder"}
     for trial in "xy":  # a second trial was there, too
         assert name(searcher.suggest(trial)) == "cell-0"
-        searcher.reported(trial, unfit)
+        searcher.reported(trial, UNFIT)
         searcher.died(trial, "")
         searcher.on_trial_complete(trial)
     assert (pool.left_out, pool.slots(), source.outcomes) == (["a" * 8], 1, [])
-    with pytest.raises(ResourceError, match="node a "):
-        pool.fault(unfit | {"node": "b" * 8})
+    with pytest.raises(ResourceError, match="aaaaaaaa"):
+        pool.leave_out("b" * 8, "no GPU")
 
 
 def test_nodes_of_an_autoscaler_are_asked_for_and_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,25 +150,3 @@ def test_nodes_are_left_out_and_late_ones_asked(monkeypatch: pytest.MonkeyPatch)
     pool.admit_new()
     pool.admit_new()  # nobody is asked twice
     assert asked == [{"a" * 8, "b" * 8}, {"d" * 8}]
-    pool.fault(FAULT)
-    with pytest.raises(ResourceError, match="node a GPU 3"):
-        pool.fault(FAULT)
-
-
-def test_a_node_is_left_out_after_two_faults_of_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    live = [
-        {"NodeID": letter * 8, "NodeManagerAddress": letter, "Resources": {"CPU": 8, "GPU": 2}}
-        for letter in "ab"
-    ]
-    monkeypatch.setattr(nodes, "live_nodes", lambda: live)
-    pool = Pool(Share(1, 0.5))
-    assert pool.slots() == 8
-    pool.fault(FAULT)
-    pool.fault(FAULT | {"gpus": "0"})  # one of each is none too many
-    assert (pool.left_out, pool.slots()) == ([], 8)
-    pool.fault(FAULT)
-    pool.fault(FAULT)  # another process was there
-    assert (pool.left_out, pool.slots()) == (["a" * 8], 4)
-    pool.fault(FAULT | {"node": "b" * 8})
-    with pytest.raises(ResourceError, match=r"node a GPU 3 .*node b GPU 3"):
-        pool.fault(FAULT | {"node": "b" * 8})

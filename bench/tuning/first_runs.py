@@ -1,0 +1,121 @@
+"""Tiny runs on a GPU beside the same ones on the CPU: what of fedbench holds on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.bench.config import RunConfig
+from fedbench.bench.evaluation.collapse import CollapseMonitor
+from fedbench.bench.runs.execute import open_dataset
+from fedbench.bench.runs.fields import build_config
+from fedbench.bench.system import first_use
+from fedbench.bench.system.regime import TF32
+from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.training.client import ClientRunner
+from fedbench.bench.training.lanes import LaneExecutor
+from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
+from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.workers import InProcess
+
+RUNS = (
+    *((spec, "fp32") for spec in ("simclr", "simsiam", "byol", "orchestra")),
+    ("simclr", "tf32"),
+    ("simclr", "bf16"),
+)
+"""Method specs and precisions of the runs that `fedbench doctor --gpu` makes."""
+_LANES = 2
+_TINY: Mapping[str, Any] = {
+    "data.train_subset": 160,
+    "data.test_subset": 40,
+    "data.num_clients": 4,
+    "data.partition": "iid",
+    "model.norm": "batch",
+    "model.width": 4,
+    "client.batch_size": 8,
+    "client.lr": 0.003,
+    "federation.num_rounds": 2,
+}
+_BY_SPEC: Mapping[str, Mapping[str, Any]] = {
+    "orchestra": {"method.global_steps": 5},
+    "semifed": {"data.label_fraction": 0.5},
+    "cbafed": {"data.label_fraction": 0.5},
+}
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """How a tiny run on a device compares with the same run on the CPU.
+
+    Attributes:
+        loss, cpu_loss: mean over the steps of the first round with steps; later rounds of so small
+            nets amplify rounding.
+        largest_distance: between a weight there and on the CPU, in the end.
+        same_bits_twice: whether a second run there has the weights of the first.
+        same_bits_in_lanes: whether a run in lanes has.
+        lanes: what lanes recorded.
+        holds: means of speed, as `first_use.MEANS` names them, that give what the plain way gives.
+        switched_off: those that do not, and the difference.
+    """
+
+    loss: float
+    cpu_loss: float
+    largest_distance: float
+    same_bits_twice: bool
+    same_bits_in_lanes: bool
+    lanes: str
+    holds: tuple[str, ...]
+    switched_off: Mapping[str, str]
+
+
+def first_run(spec: str, precision: str, device: torch.device) -> FirstRun:
+    """Train a method for two rounds on a device: twice, in lanes, and on the CPU."""
+    there = _setup(spec, precision)
+    loss, weights, _ = _train(there, device)
+    _, again, _ = _train(there, device)
+    _, in_lanes, lanes = _train(there, device, _LANES)
+    holds, off = first_use.agreed(), first_use.switched_off()
+    on_cpu = _setup(spec, "fp32" if precision == TF32 else precision)
+    cpu_loss, expected, _ = _train(on_cpu, torch.device("cpu"))
+    return FirstRun(
+        loss,
+        cpu_loss,
+        float((weights - expected).abs().max()) if len(weights) else 0.0,
+        torch.equal(weights, again),
+        torch.equal(weights, in_lanes),
+        lanes,
+        tuple(sorted(holds)),
+        off,
+    )
+
+
+def _setup(spec: str, precision: str) -> Setup:
+    values = {**_TINY, **_BY_SPEC.get(spec.split("+")[0], {}), "client.precision": precision}
+    config: RunConfig = build_config(spec, values)
+    dataset = open_dataset(config, None)
+    return Setup.of(config, dataset, partition_of(dataset, config))
+
+
+def _train(
+    setup: Setup, device: torch.device, lanes: int | None = None
+) -> tuple[float, Tensor, str]:
+    """Return the loss of the first round with steps, the last weights, and the lanes' summary."""
+    with tempfile.TemporaryDirectory() as name, single_thread():
+        folder = Path(name)
+        trainer = Trainer(setup, folder, "0" * 20, device, CollapseMonitor(setup, device))
+        executor: InProcess | LaneExecutor
+        if lanes is None:
+            executor = InProcess(ClientRunner(setup, device, folder / "clients"))
+        else:
+            executor = LaneExecutor(setup, device, folder / "clients", lanes)
+        rounds = list(trainer.rounds(executor))
+        losses = [record.loss for record in rounds if record.loss is not None]
+        summary = executor.summary if isinstance(executor, LaneExecutor) else ""
+        return losses[0], trainer.vector.cpu().clone(), summary

@@ -1,0 +1,193 @@
+"""First use of what only a GPU has: what is wrong is noticed and left out, what is right stays."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.sgd import sgd
+
+from fedbench.bench.method import net as net_module
+from fedbench.bench.nn import losses
+from fedbench.bench.runs.execute import Origin, Place, execute
+from fedbench.bench.system import first_use
+from fedbench.bench.system.first_use import FUSED_SGD, RECORDED_STEPS, VIEWS_AT_ONCE
+from fedbench.bench.system.numerics import measure
+from fedbench.bench.testing import tiny_config, tiny_setup
+from fedbench.bench.training import trainer as trainer_module
+from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
+from fedbench.bench.training.client import Task, Trained
+from fedbench.bench.training.trainer import Trainer
+from fedbench.bench.training.workers import WorkerPool, WorkerSpec, _serve
+from fedbench.bench.tuning import doctor, first_runs
+from fedbench.methods import simclr
+from tests.gpu.fake_gpu import FakeGPU, FakeGraph
+
+CONFIG = tiny_config(
+    "simclr",
+    model__norm="batch",
+    client__batch_size=8,
+    data__num_clients=2,
+    federation__num_rounds=1,
+    evaluation__protocols=[],
+    evaluation__untrained=False,
+)
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> Iterator[None]:
+    here = measure("cpu")  # a fingerprint of the fake GPU would say nothing
+    first_use.begin_run()
+    with mock.patch.object(trainer_module, "measure", return_value=here):
+        yield
+    first_use.begin_run()
+
+
+def norms_that_mix_views(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(net_module, "views_apart", lambda norms, num_views: nullcontext())
+
+
+def fused_sgd_without_weight_decay(patch: pytest.MonkeyPatch) -> None:
+    def wrong(*args: Any, **settings: Any) -> None:
+        sgd(*args, **settings | ({"weight_decay": 0.0} if settings["fused"] else {}))
+
+    patch.setattr("fedbench.bench.nn.optimizers.sgd", wrong)
+
+
+def graphs_without_the_first_sum(patch: pytest.MonkeyPatch) -> None:
+    real = FakeGraph.replay
+
+    def replay(graph: FakeGraph) -> None:
+        names = [func.overloadpacket.__name__ for func, *_ in graph.operations]
+        del graph.operations[names.index("add_")]  # of a residual block
+        real(graph)
+
+    patch.setattr(FakeGraph, "replay", replay)
+
+
+def losses_with_a_number_from_python(patch: pytest.MonkeyPatch) -> None:
+    steps = iter(range(1, 10_000))
+
+    def counting(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+        return losses.nt_xent(z1, z2, temperature) * next(steps)
+
+    patch.setattr(simclr, "nt_xent", counting)
+
+
+def run(folder: Path, lanes: int | None = 2) -> tuple[dict[str, Any], Tensor]:
+    """Return `env_json` of a run's row, and its last weights."""
+    with FakeGPU():
+        row = execute(CONFIG, Origin(), Place(folder, device="cuda", lanes=lanes))
+    weights = read_checkpoint(newest_first(folder)[0]).tensors["server"]
+    return json.loads(row.env_json or ""), weights
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        (VIEWS_AT_ONCE, norms_that_mix_views),
+        (FUSED_SGD, fused_sgd_without_weight_decay),
+        (RECORDED_STEPS, graphs_without_the_first_sum),
+    ],
+)
+def test_what_is_wrong_is_done_without_and_the_row_says_so(
+    name: str,
+    fault: Fault,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    real = first_use.checked
+
+    def without(what: str, fast: Any, plain: Any, *args: Any) -> Any:
+        return plain() if what == name else real(what, fast, plain, *args)
+
+    with mock.patch.object(first_use, "checked", without):
+        env, expected = run(tmp_path / "without")
+    assert "switched_off" not in env
+    assert not caplog.records
+    fault(monkeypatch)
+    env, weights = run(tmp_path / "wrong")
+    assert torch.equal(weights, expected)
+    (line,) = caplog.messages
+    assert name in line
+    assert env["switched_off"].startswith(f"{name}: ")
+    assert env["lanes"] == f"2, {6 if name == RECORDED_STEPS else 10} of 10 steps replayed"
+    assert list(first_use.switched_off()) == [name]
+
+
+def test_what_is_right_stays_and_nothing_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_lanes, alone = run(tmp_path / "lanes"), run(tmp_path / "alone", None)
+    assert torch.equal(in_lanes[1], alone[1])
+    assert not caplog.records
+    assert "switched_off" not in in_lanes[0] | alone[0]
+
+
+def test_a_number_that_a_recording_bakes_in_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses_with_a_number_from_python(monkeypatch)
+    env, _ = run(tmp_path)
+    assert env["switched_off"].startswith(f"{RECORDED_STEPS}: losses differ")
+
+
+def test_a_resumed_run_and_a_worker_tell_what_they_do_without(tmp_path: Path) -> None:
+    setup = tiny_setup(CONFIG)
+    cpu = torch.device("cpu")
+
+    def begin() -> Trainer:
+        return Trainer(setup, tmp_path, "0" * 20, cpu, lambda binding: (1.0, 1.0, 1.0, False))
+
+    trainer = begin()
+    first_use.switch_off({FUSED_SGD: "weights differ"})
+    trainer._checkpoint()
+    first_use.begin_run()
+    begin()
+    assert first_use.switched_off() == {FUSED_SGD: "weights differ"}
+
+    setup.partition.save(tmp_path / "partition")
+    spec = WorkerSpec(
+        CONFIG.model_dump_json(), setup.dataset.path, tmp_path / "partition", tmp_path / "clients"
+    )
+    ours, theirs = Pipe()
+    upload = torch.empty(trainer.layout.upload_size)
+    worker = threading.Thread(
+        target=_serve, args=(theirs, spec, "cpu", trainer.vector, [upload]), daemon=True
+    )
+    worker.start()
+    ours.send((0, Task(0, 0, 1, None), 0))
+    message = ours.recv()
+    ours.close()
+    worker.join()
+    first_use.begin_run()  # this process is now the parent
+    receiver = mock.Mock(recv=lambda: message)
+    _, trained, _ = WorkerPool._receive(cast(Any, None), receiver)
+    assert isinstance(trained, Trained)
+    assert first_use.switched_off() == {FUSED_SGD: "weights differ"}
+
+
+def test_tiny_runs_on_a_gpu_say_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_runs, "RUNS", (("simclr", "fp32"), ("no-such-method", "fp32")))
+    fused_sgd_without_weight_decay(monkeypatch)
+    with FakeGPU():
+        checks = {check.name: check for check in doctor._first_runs()}
+    assert {name: check.status for name, check in checks.items()} == {
+        "simclr in fp32": "ok",
+        "no-such-method in fp32": "problem",
+        VIEWS_AT_ONCE: "ok",
+        FUSED_SGD: "warning",
+        RECORDED_STEPS: "ok",
+    }
+    assert "momenta differ" in checks[FUSED_SGD].detail
