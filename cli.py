@@ -291,12 +291,12 @@ def dashboard(
 def figures(
     run_ids: opt.RunIds,
     *,
-    pictures: groups.Pictures,
+    out: Annotated[Path, option("Folder to write files to.", metavar="DIR")] = Path("figures"),
     folders: groups.Folders,
     output: groups.Output,
 ) -> None:
     """Draw angles between classes and t-SNE maps of test features."""
-    result = fedbench.figures(run_ids, **pictures.values(), **folders.values())
+    result = fedbench.figures(run_ids, out, **folders.values())
     output.show(result, show_results.show_figures)
 
 

@@ -20,18 +20,16 @@ from fedbench.bench.evaluation.knn import knn_accuracy
 from fedbench.bench.evaluation.linear import linear_probe
 from fedbench.bench.evaluation.objective import client_statistics
 from fedbench.bench.nn.clustering import cluster_locally
-from fedbench.bench.runs.execute import open_partition
 from fedbench.bench.system.seeding import generator, single_thread
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
 
 
 def setup_of(config: RunConfig, dataset: Path, folder: Path) -> Setup:
     """Set up a run on a cached data set."""
     opened = reopen(dataset)
-    return Setup.of(
-        config, opened, open_partition(config, opened, folder / "partition.safetensors")
-    )
+    return Setup.of(config, opened, partition_of(opened, config))
 
 
 def probes(context: Context) -> Result:

@@ -32,13 +32,13 @@ from benchmarks.plain import BATCH, Style, make_net, make_optimizer, simclr_loss
 from fedbench.bench.data.datasets import reopen
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.method import net, registry
-from fedbench.bench.runs.execute import open_partition
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.lanes import LaneExecutor
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor
 from fedbench.bench.training.workers import InProcess
 from fedbench.bench.tuning.first_runs import first_run
@@ -82,7 +82,7 @@ class Bench:
         values |= {"data.num_clients": clients, "federation.participation": 1.0}
         config = build_config(spec, values)
         dataset = reopen(dataset_folder(None, self.folder, images, 500))
-        partition = open_partition(config, dataset, self.folder / f"{images}.safetensors")
+        partition = partition_of(dataset, config)
         return Setup.of(config, dataset, partition)
 
     def wait(self) -> None:

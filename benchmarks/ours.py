@@ -17,12 +17,13 @@ import torch
 from benchmarks.turn import Turn
 from fedbench.bench.config import RunConfig
 from fedbench.bench.data.datasets import reopen
-from fedbench.bench.runs.execute import Origin, Place, execute, open_partition
+from fedbench.bench.runs.execute import Origin, Place, execute
 from fedbench.bench.runs.fields import build_config
 from fedbench.bench.training import trainer, workers
 from fedbench.bench.training.client import ClientRunner, Task
 from fedbench.bench.training.history import RoundRecord
 from fedbench.bench.training.setup import Setup
+from fedbench.bench.training.steps import partition_of
 
 W3: dict[str, Any] = {
     "data.num_clients": 100,
@@ -74,7 +75,7 @@ def rounds(
 def clients(turn: Turn, config: RunConfig, dataset: Path, folder: Path, threads: int) -> None:
     """Run one client per unit: state in, views, training, state out."""
     opened = reopen(dataset)
-    partition = open_partition(config, opened, folder / "partition.safetensors")
+    partition = partition_of(opened, config)
     runner = ClientRunner(Setup.of(config, opened, partition), torch.device("cpu"), folder)
     torch.set_num_threads(threads)
     server = runner.binding.server.data.clone()

@@ -1,6 +1,6 @@
 """A short version of `tests/torture/flips.py`: damage to any kind of file is never used silently.
 
-It costs more than a few seconds: files of 26 kinds are made, damaged 5 to 20 times each, and read.
+It costs more than a few seconds: files of 24 kinds are made, damaged 5 to 20 times each, and read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.torture import flips
 
 NUMBER = 20
-SLOW = ("checkpoints", "clients", "rounds", "data cache", "untrained", "leaderboard")
+SLOW = ("checkpoints", "clients", "rounds", "data cache", "leaderboard")
 """Kinds whose files are made again, or of which 70 are read, every time."""
 
 

@@ -14,24 +14,25 @@ names give equal bytes; the id of a bundle is the SHA-256 of its manifest.
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedbench.bench.board.people import Person, person_from
+from fedbench.bench.board.people import Person
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.results.store.reader import parse_record
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import UNPACKED, read_table, to_records
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.checksums import has_checksum, json_with_checksum, parse_json
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.checksums import json_with_checksum, parse_json
+from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes, atomic_write_text, read_regular
 from fedbench.bench.system.scratch import temporary_folder
 
@@ -83,25 +84,32 @@ class _File(BaseModel):
     bytes: int
 
 
-class _Manifest(BaseModel):
+class Manifest(BaseModel):
+    """Content of `manifest.json`."""
+
     model_config = ConfigDict(strict=True)
     format: Literal[1]
     rows: list[Annotated[str, Field(pattern=rf"^{_ID}$")]] = Field(min_length=1)
     files: dict[Annotated[str, Field(pattern=rf"^({_FILE})$")], _File]
-    by: Any = None
+    by: Person | None = None
+
+
+def entries_of(store: Store, rows: Iterable[Row]) -> list[Entry]:
+    """Return rows of a store with their curves; a curve that cannot be read counts as none."""
+    entries = []
+    for row in rows:
+        try:
+            points = store.curve(store.key(row))
+        except StoreError:  # `fedbench verify --store` reports it
+            points = []
+        entries.append(Entry(row, tuple(points)))
+    return entries
 
 
 def pack(
     entries: Sequence[Entry], who: Person | None, folder: Path, studies: Store | None = None
 ) -> str:
-    """Write the files of a bundle, unchecked, to an empty folder, and return the bundle's id.
-
-    Args:
-        entries: its rows.
-        who: submits them.
-        folder: takes the files.
-        studies: store of the studies that the rows name; None = they stay behind.
-    """
+    """Write a bundle, unchecked, to an empty folder, with its rows' studies; return its id."""
     store = Store(folder)
     for entry in entries:
         store.write_row(entry.row)
@@ -122,7 +130,7 @@ def write_manifest(folder: Path, who: Person | None) -> str:
     manifest = {
         "format": 1,
         "benchmark_version": BENCHMARK_VERSION,
-        "by": None if who is None else who.as_dict(),
+        "by": None if who is None else asdict(who),
         "licence": LICENCE,
         "rows": sorted(Path(name).stem for name in files if name.startswith("rows/")),
         "files": {
@@ -135,13 +143,15 @@ def write_manifest(folder: Path, who: Person | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def zipped(files: Mapping[str, bytes], path: Path) -> None:
-    """Write files to a .zip; equal files give equal bytes, whatever the version of zlib."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """Return a .zip of files; equal files give equal bytes, whatever the version of zlib."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.create_system, entry.external_attr = 3, 0o100644 << 16
             archive.writestr(entry, data)
+    return out.getvalue()
 
 
 @contextmanager
@@ -170,19 +180,16 @@ def _unpack(path: Path, folder: Path) -> None:
     """Unpack a .zip, which may hold files of a bundle only."""
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = {entry.filename: entry for entry in archive.infolist() if not entry.is_dir()}
-            for name, entry in entries.items():
-                if name != MANIFEST and not re.fullmatch(_FILE, name):
-                    raise StoreError(f"{str(path)!r} holds {name[:80]!r}, no file of a bundle")
-                if entry.file_size > _LARGEST:
-                    raise StoreError(f"{str(path)!r}: {name} has {entry.file_size:,} bytes")
-            if sum(entry.file_size for entry in entries.values()) > _MOST:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            for entry in entries:
+                if entry.filename != MANIFEST and not re.fullmatch(_FILE, entry.filename):
+                    name = entry.filename[:80]
+                    raise StoreError(f"{str(path)!r} holds {name!r}, no file of a bundle")
+            if sum(entry.file_size for entry in entries) > _MOST:
                 raise StoreError(f"{str(path)!r} unpacks to more than {_MOST:,} bytes")
-            archive.extractall(folder, [*entries])
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError) as cause:
+            archive.extractall(folder, entries)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, OSError) as cause:
         raise StoreError(f"{str(path)!r} is no .zip that can be read: {cause}") from cause
-    except OSError as cause:
-        raise StoreError(f"cannot unpack {str(path)!r}: {cause.strerror or cause}") from cause
 
 
 def _read(root: Path, path: Path) -> Bundle:
@@ -197,8 +204,8 @@ def _read(root: Path, path: Path) -> Bundle:
         raise StoreError(f"cannot read {str(root / MANIFEST)!r}: {cause.strerror}") from cause
     identity = hashlib.sha256(data).hexdigest()
     try:
-        manifest, by = read_manifest(data)
-    except (ValueError, ConfigError) as err:
+        manifest = read_manifest(data)
+    except ValueError as err:
         return Bundle(root, identity, None, {}, (("", f"{MANIFEST}: {err}"),))
     problems = list(_file_problems(root, manifest))
     bad = {row_id for row_id, _ in problems}
@@ -211,18 +218,18 @@ def _read(root: Path, path: Path) -> Bundle:
                 left -= size
             except StoreError as err:
                 problems.append((row_id, str(err)))
-    return Bundle(root, identity, by, entries, tuple(problems))
+    return Bundle(root, identity, manifest.by, entries, tuple(problems))
 
 
-def read_manifest(data: bytes) -> tuple[_Manifest, Person | None]:
-    """Return a manifest, and who submits its rows.
+def read_manifest(data: bytes) -> Manifest:
+    """Return a manifest.
 
     Raises:
-        ValueError, ConfigError: for any other content, on one line.
+        ValueError: for any other content, on one line.
     """
     content = parse_json(data, required=True)
     try:
-        manifest = _Manifest.model_validate(content)
+        manifest = Manifest.model_validate(content)
     except ValidationError as err:
         first = err.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}") from err
@@ -230,7 +237,7 @@ def read_manifest(data: bytes) -> tuple[_Manifest, Person | None]:
     listed = {name for name in manifest.files if not re.fullmatch(_FURTHER, name)}
     if listed != expected:
         raise ValueError(f"{min(listed ^ expected)} is of no row that it lists, or missing")
-    return manifest, person_from(manifest.by)
+    return manifest
 
 
 def files_of(row_id: str) -> tuple[str, str]:
@@ -238,7 +245,7 @@ def files_of(row_id: str) -> tuple[str, str]:
     return f"rows/{row_id}.parquet", f"cells/{row_id}/curve.parquet"
 
 
-def _file_problems(root: Path, manifest: _Manifest) -> Iterator[tuple[str, str]]:
+def _file_problems(root: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     owners = {name: row_id for row_id in manifest.rows for name in files_of(row_id)}
     for name, hashed in manifest.files.items():
         try:
@@ -268,7 +275,4 @@ def _entry(root: Path, row_id: str, most: int) -> tuple[Entry, int]:
         points = to_records(table)
     except StoreError as err:
         raise StoreError(f"{curve_name}: {err}") from err
-    for name, content in ((row_name, data), (curve_name, curve)):
-        if not has_checksum(content):
-            raise StoreError(f"{name} has no checksum; it was not written by fedbench")
     return Entry(row, tuple(points)), table.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedbench.bench.system.text import markdown
 
 @dataclass(frozen=True)
 class Change:
-    """A line of a leaderboard whose rank is another one.
+    """An entry of a leaderboard whose rank is another one.
 
     Attributes:
         board: title of its comparability class.
@@ -34,84 +34,38 @@ class Change:
 
 
 def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
-    """Return every line whose rank differs, class by class, in the order of the new ranks.
-
-    Lines of a class that is new have no earlier rank.
-    """
-    before, after = (list(rows) for rows in (old, new))
-    boards = [leaderboard(frame_of(rows), published=False).groups for rows in (before, after)]
-    was, now = ({group.class_id: group for group in groups} for groups in boards)
+    """Return every entry whose rank differs, class by class, in the order of the new ranks."""
+    before, after = _entries(old), _entries(new)
     found = []
-    for class_id in dict.fromkeys((*was, *now)):
-        earlier, later = was.get(class_id), now.get(class_id)
-        lines, current = (
-            {} if group is None else {_key(line): line for line in group.entries}
-            for group in (earlier, later)
-        )
-        title = (later or was[class_id]).title
-        for key in dict.fromkeys((*current, *lines)):
-            first, second = lines.get(key), current.get(key)
-            line = second or first
-            ranks = [None if each is None else each.rank for each in (first, second)]
-            if line is not None and ranks[0] != ranks[1]:
-                cause = _class_left(before, after)
-                if current:
-                    cause = _rows_changed(first, second) or _others(
-                        _above(first, lines) ^ _above(second, current)
-                    )
-                found.append(Change(title, line.method, line.variant, ranks[0], ranks[1], cause))
+    for key in dict.fromkeys((*after, *before)):
+        title, entry = after.get(key) or before[key]
+        pair = [entries[key][1] if key in entries else None for entries in (before, after)]
+        first, second = (None if each is None else each.rank for each in pair)
+        if first != second:
+            cause = _cause(*(set() if each is None else {*each.row_ids} for each in pair))
+            found.append(Change(title, entry.method, entry.variant, first, second, cause))
     return tuple(found)
 
 
-def _class_left(before: Sequence[Row], after: Sequence[Row]) -> str:
-    """Say why a class is there no more."""
-    old, new = ({row.benchmark_version for row in rows} for rows in (before, after))
-    if new and old != new:
-        return f"benchmark version {', '.join(sorted(new))} in place of {', '.join(sorted(old))}"
-    return "all rows of this board were removed"
+def _entries(rows: Iterable[Row]) -> dict[tuple[str, ...], tuple[str, Any]]:
+    """Return titles and entries of all boards, by class, method and configuration."""
+    groups = leaderboard(frame_of(list(rows)), published=False).groups
+    return {
+        (group.class_id, entry.method, entry.config_id): (group.title, entry)
+        for group in groups
+        for entry in group.entries
+    }
 
 
-def _key(entry: Any) -> tuple[str, str]:
-    return entry.method, entry.config_id
-
-
-def _above(line: Any, lines: Mapping[tuple[str, str], Any]) -> set[tuple[str, str]]:
-    """Return the keys of better lines."""
-    if line is None or line.rank is None:
-        return set()
-    return {k for k, o in lines.items() if o.rank is not None and o.rank < line.rank}
-
-
-def _others(keys: Iterable[tuple[str, str]]) -> str:
-    """Name the methods of lines that came before or fell behind a line."""
-    methods = sorted({method for method, _ in keys})
-    return f"others: {', '.join(methods)}" if methods else "how rows are ranked"
-
-
-def _rows_changed(first: Any, second: Any) -> str:
-    """Say what has changed about the rows of a line; empty if nothing has."""
-    before, after = (set() if line is None else {*line.row_ids} for line in (first, second))
-    if first is None or second is None:
-        number = len(before | after)
-        return f"{'new' if first is None else 'removed'}, {number} row{'s' * (number > 1)}"
-    parts = [
-        f"{len(rows)} row{'s' * (len(rows) > 1)} {how}"
-        for rows, how in ((after - before, "added"), (before - after, "removed"))
-        if rows
-    ]
-    if not parts and first.values != second.values:
-        parts = ["its rows have other values"]
-    return ", ".join(parts)
+def _cause(before: set[str], after: set[str]) -> str:
+    """Say how the rows of an entry have changed, else that those of others have."""
+    numbers = {"added": len(after - before), "removed": len(before - after)}
+    parts = [f"{n} row{'s' * (n > 1)} {how}" for how, n in numbers.items() if n]
+    return ", ".join(parts) or "rows of others"
 
 
 def changes_text(found: Sequence[Change], before: str, after: str) -> str:
-    """Return a Markdown page of the changes.
-
-    Args:
-        found: the changes.
-        before: name of the earlier release.
-        after: name of the later one.
-    """
+    """Return a Markdown page of the changes."""
     lines = [f"# Ranks of {markdown(after)} that {markdown(before)} did not have", ""]
     if not found:
         return "\n".join([*lines, "No rank has changed.", ""])

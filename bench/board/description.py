@@ -15,7 +15,6 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.system.text import markdown, visible_json
 
 _LICENCE_URL = "https://creativecommons.org/publicdomain/zero/1.0/"
-_CROISSANT = "http://mlcommons.org/croissant/1.0"
 _TYPES = {
     "string": "sc:Text",
     "double": "sc:Float",
@@ -33,17 +32,13 @@ class Description:
     """A data set of one Parquet file, or of many with the same columns.
 
     Attributes:
-        name: in the Croissant description.
-        title: for readers.
-        version: of the release.
+        name: in the Croissant description; `title` is for readers.
         file: name of the Parquet file; a pattern if there are many.
-        records: name of its lines.
-        line: what one of them is.
+        records, line: name of its lines, and what one of them is.
         holds: what is in the file.
-        origin: section of the data card that says where the numbers are from.
+        origin, use: sections of the data card: where the numbers are from, how to use them.
         schema: of the file, with the meaning and unit of each column.
         rows: the runs in it.
-        use: section of the data card that says how to use it.
     """
 
     name: str
@@ -59,12 +54,7 @@ class Description:
     use: str
 
     def files(self, digest: str | None = None, size: int | None = None) -> Mapping[str, bytes]:
-        """Return the files that describe the Parquet file, by name.
-
-        Args:
-            digest: SHA-256 of the Parquet file; None if there are many.
-            size: its bytes.
-        """
+        """Return the files that describe the Parquet file, by name."""
         return {
             "README.md": self._card().encode(),
             "CITATION.cff": self._citation().encode(),
@@ -140,25 +130,33 @@ class Description:
 
     def _croissant(self, digest: str | None, size: int | None) -> str:
         """Return the description in Croissant's vocabulary, as JSON-LD."""
-        many = digest is None
-        kind_of_source = "fileSet" if many else "fileObject"
-        fields = []
-        for name, kind, meaning in self._columns():
-            field: dict[str, Any] = {
+        if digest is None:
+            source = "fileSet"
+            resource = {"@type": "cr:FileSet", "includes": self.file}
+        else:
+            source = "fileObject"
+            resource = {
+                "@type": "cr:FileObject",
+                "contentUrl": self.file,
+                "contentSize": f"{size} B",
+                "sha256": digest,
+            }
+        fields = [
+            {
                 "@type": "cr:Field",
                 "@id": f"{self.records}/{name}",
                 "name": name,
                 "description": meaning,
                 "dataType": _TYPES[str(kind)],
-                "source": {kind_of_source: {"@id": self.file}, "extract": {"column": name}},
+                "source": {source: {"@id": self.file}, "extract": {"column": name}},
+                **({"repeated": True} if pa.types.is_list(kind) else {}),
             }
-            if pa.types.is_list(kind):
-                field["repeated"] = True
-            fields.append(field)
+            for name, kind, meaning in self._columns()
+        ]
         record = {
             "@context": _CONTEXT,
             "@type": "sc:Dataset",
-            "conformsTo": _CROISSANT,
+            "conformsTo": "http://mlcommons.org/croissant/1.0",
             "name": self.name,
             "description": self._summary(),
             "license": _LICENCE_URL,
@@ -172,16 +170,7 @@ class Description:
                     "name": self.file,
                     "description": f"A line for each {self.line}.",
                     "encodingFormat": "application/x-parquet",
-                    **(
-                        {"@type": "cr:FileSet", "includes": self.file}
-                        if many
-                        else {
-                            "@type": "cr:FileObject",
-                            "contentUrl": self.file,
-                            "contentSize": f"{size} B",
-                            "sha256": digest,
-                        }
-                    ),
+                    **resource,
                 }
             ],
             "recordSet": [

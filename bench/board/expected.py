@@ -17,8 +17,8 @@ from fedbench.bench.data.datasets import Dataset, cached_dataset
 from fedbench.bench.data.known import REVISIONS, SUBSETS
 from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.sources.base import SOURCES
-from fedbench.bench.method import Needs, RoundPlan
-from fedbench.bench.system.errors import ConfigError, PluginError
+from fedbench.bench.method import Needs
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.setup import Setup
 
@@ -27,10 +27,6 @@ def data_of(revision: str, data_dir: Path | None) -> Dataset | None:
     """Return the data set of a revision; None if it is neither in a table nor in a cache.
 
     Of a known revision that no cache here holds, it is `blank`.
-
-    Args:
-        revision: `dataset_revision` of a row.
-        data_dir: see `load_dataset`; no cache is built.
     """
     if (found := cached_dataset(revision, data_dir)) is not None:
         return found
@@ -66,7 +62,6 @@ class Expected:
         needs: of its method.
         num_parameters: of its net.
         activations: True if activations cross between clients and server.
-        dim: length of a feature vector or a projection, the larger of the two.
         flows: messages of one client in a round in which it makes a step.
     """
 
@@ -74,18 +69,7 @@ class Expected:
     needs: Needs
     num_parameters: int
     activations: bool
-    dim: int
     flows: Ledger
-
-    @property
-    def num_rounds(self) -> int:
-        """Rounds of a whole run, preparatory ones included."""
-        return self.setup.config.federation.num_rounds + self.needs.preparatory_rounds
-
-    def plan(self, round_index: int) -> RoundPlan:
-        """Return the plan of a round."""
-        default = RoundPlan(self.setup.config.client.local_epochs)
-        return self.setup.method.plan_round(round_index, default)
 
 
 def expected(config: RunConfig, dataset: Dataset) -> Expected:
@@ -111,16 +95,10 @@ def _expected(plain: str, image_shape: tuple[int, int, int], num_classes: int) -
         blank("blank", image_shape, num_classes, count, count),
         Partition("iid", 1.0, 0, count, num_classes, offsets[:-1], offsets),
     )
-    method = setup.method
-    try:
-        with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
-            net = setup.make_net().eval()
-            batch = torch.empty(2, *image_shape)
-            dim = max(method.embed(net, batch).shape[1], method.encode(net, batch).shape[1])
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as err:
-        raise PluginError(f"method {config.spec!r} cannot be built without weights: {err}") from err
-    layout, needs = setup.layout(net), method.needs()
+    with torch.device("meta"):  # shapes without weights: a stranger may ask for any width
+        net = setup.make_net()
+    layout, needs = setup.layout(net), setup.method.needs()
     flows = Ledger.of_client(layout, needs.extras)
     flows.merge(Ledger.resent(layout, needs.pre_round))
     parameters = sum(p.numel() for p in net.parameters())
-    return Expected(setup, needs, parameters, bool(net.remote), dim, flows)
+    return Expected(setup, needs, parameters, bool(net.remote), flows)

@@ -44,13 +44,8 @@ class Released:
     """A release that was written.
 
     Attributes:
-        folder: where it lies.
-        version: of the release.
-        files: their names.
-        num_rows: rows in it.
         methods: method specs, sorted.
-        sha256: of the Parquet file.
-        num_bytes: its size.
+        sha256, num_bytes: of the Parquet file.
         against: version or file of the release that it was compared with.
         changes: ranks that differ between the two.
     """
@@ -79,10 +74,9 @@ def release(
 ) -> Released:
     """Write a release; see `fedbench.release`."""
     folder = Path(folder).expanduser()
-    if not version or not version.replace(".", "").replace("-", "").isalnum():
+    if not version.replace(".", "").replace("-", "").isalnum():
         raise ConfigError(
-            "--version must be letters, digits, dots and hyphens, such as 2026.11"
-            f" (got {version!r})"
+            f"--version must be letters, digits, dots and hyphens, as 2026.11 (got {version!r})"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{str(folder)!r} is not an empty folder; name a new one")
@@ -99,18 +93,16 @@ def release(
     if against is not None:
         found = changes(open_store(against).require().rows(), rows)
         files["CHANGES.md"] = changes_text(found, str(against), version).encode()
-    digest = hashlib.sha256(data).hexdigest()
+    digest = _sha256(data)
     files |= described.files(digest, len(data))
-    sums = "".join(
-        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
-        for name, content in sorted(files.items())
-    )
-    for name, content in (*files.items(), (SUMS, sums.encode())):
+    sums = "".join(f"{_sha256(files[name])}  {name}\n" for name in sorted(files))
+    files[SUMS] = sums.encode()
+    for name, content in files.items():
         atomic_write_bytes(folder / name, content)
     return Released(
         folder=folder,
         version=version,
-        files=tuple(sorted((*files, SUMS))),
+        files=tuple(sorted(files)),
         num_rows=len(described.rows),
         methods=tuple(sorted({row.method for row in described.rows})),
         sha256=digest,
@@ -118,6 +110,10 @@ def release(
         against=None if against is None else str(against),
         changes=found,
     )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _whole(rows: Sequence[Row], version: str) -> Description:

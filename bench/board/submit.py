@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.board.bundle import LICENCE, Entry, pack, zipped
+from fedbench.bench.board.bundle import LICENCE, Entry, entries_of, pack, zipped
 from fedbench.bench.board.checks import CheckCount, Checker
 from fedbench.bench.board.people import Person, person
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.code import packages
-from fedbench.bench.system.errors import ConfigError, FedbenchError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes, write_error
+from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
 from fedbench.bench.system.scratch import temporary_folder
 
 BOARD = "leaderboards/results"
@@ -32,12 +31,7 @@ class Submission:
     Attributes:
         file: the .zip, or the folder.
         id: SHA-256 of its manifest.
-        rows: row ids.
-        methods: method specs, sorted.
-        by: who submits it; None if nobody is named.
-        num_files: files in it.
-        num_bytes: size of all of them.
-        licence: of its content.
+        rows: run ids.
         left_out: runs of the store that were left out, each with the reason.
         checks: outcome of the checks that need no run.
         commands: command lines that propose it, from a clone of the board's project.
@@ -91,7 +85,7 @@ def submit(
         raise ConfigError("name the runs to submit, or give --all; `fedbench runs` lists them")
     store, who = open_store(store).require(), person(by, orcid)
     entries, left_out = _chosen(store, run_ids, every=every)
-    checker = Checker((), as_path(data_dir), store)
+    checker = Checker(as_path(data_dir), store)
     for entry in entries:
         checker(entry)
     _refuse(checker, len(entries))
@@ -100,8 +94,18 @@ def submit(
         identity = pack(entries, who, folder, store)
         found = (path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-    target = Path(file or f"fedbench-{identity[:10]}.zip").expanduser()
-    _write(files, target)
+        target = Path(file or f"fedbench-{identity[:10]}.zip").expanduser()
+        data = zipped(files)
+        try:
+            taken = target.exists() and not (target.is_file() and target.read_bytes() == data)
+        except OSError as cause:  # a name that is too long
+            raise write_error(target, cause) from cause
+        if taken:
+            raise ConfigError(f"{str(target)!r} is there already; name a new .zip or folder")
+        if target.suffix == ".zip":
+            atomic_write_bytes(target, data)
+        else:
+            copy_folder(folder, target)
     rows = [entry.row for entry in entries]
     methods = tuple(sorted({row.method for row in rows}))
     return Submission(
@@ -114,7 +118,7 @@ def submit(
         num_bytes=sum(map(len, files.values())),
         licence=LICENCE,
         left_out=left_out,
-        checks=checker.outcome["checks"],
+        checks=tuple(checker.counts.values()),
         commands=_commands(target, identity, rows),
         text=_text(identity, rows, who),
     )
@@ -124,22 +128,19 @@ def _chosen(
     store: Store, run_ids: Sequence[str], *, every: bool
 ) -> tuple[list[Entry], tuple[str, ...]]:
     """Return the runs to pack, sorted by row id, and those that were left out."""
-    if every:
-        rows = list({row.row_id: row for row in reversed(store.rows())}.values())
-    else:
-        rows = [store.find(run_id) for run_id in run_ids]
+    rows = store.rows() if every else [store.find(run_id) for run_id in run_ids]
     entries: dict[str, Entry] = {}
     refused: list[str] = []
-    for row in rows:
-        if row.row_id in entries and entries[row.row_id].row != row:
-            raise ConfigError(f"run {row.row_id} of two platforms: submit them in two bundles")
-        points = store.curve(store.key(row))
+    for entry in entries_of(store, rows):
+        row = entry.row
         if row.status == "error":
             refused.append(f"run {row.row_id} failed: {row.error}")
-        elif not points and row.rounds_done:
+        elif not entry.points and row.rounds_done:
             refused.append(f"run {row.row_id} has no curve, as trials of a study")
         else:
-            entries[row.row_id] = Entry(row, tuple(points))
+            first = entries.setdefault(row.row_id, entry)
+            if first.row != row and not every:
+                raise ConfigError(f"run {row.row_id} of two platforms: submit them in two bundles")
     if refused and not every:
         raise StoreError(f"{refused[0]}; it cannot be submitted, leave it out")
     if not entries:
@@ -150,35 +151,12 @@ def _chosen(
 def _refuse(checker: Checker, num_runs: int) -> None:
     if not checker.problems:
         return
-    first = [f"run {p.row_id}, {p.check}: {p.problem}" for p in checker.problems[:_SHOWN]]
+    first = [f"run {p.run_id}, {p.check}: {p.problem}" for p in checker.problems[:_SHOWN]]
     more = len(checker.problems) - _SHOWN
     raise StoreError(
-        f"others would refuse {len({p.row_id for p in checker.problems})} of {num_runs} runs:"
+        f"others would refuse {len({p.run_id for p in checker.problems})} of {num_runs} runs:"
         f" {'; '.join(first)}{f'; and {more} more' if more > 0 else ''}; nothing was written"
     )
-
-
-def _write(files: dict[str, bytes], target: Path) -> None:
-    if target.suffix == ".zip":
-        with temporary_folder() as folder:
-            zipped(files, folder / "bundle.zip")
-            data = (folder / "bundle.zip").read_bytes()
-        if target.exists() and (target.is_dir() or target.read_bytes() != data):
-            raise ConfigError(f"{str(target)!r} is there already, with other content; name another")
-        atomic_write_bytes(target, data)
-        return
-    try:
-        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
-    except OSError as cause:
-        raise write_error(target, cause) from cause
-    if taken:
-        raise ConfigError(f"{str(target)!r} is there already; name a .zip or a new folder")
-    try:
-        for name, data in files.items():
-            atomic_write_bytes(target / name, data)
-    except FedbenchError:
-        shutil.rmtree(target, ignore_errors=True)  # it was new or empty
-        raise
 
 
 def _commands(target: Path, identity: str, rows: Sequence[Row]) -> tuple[str, ...]:

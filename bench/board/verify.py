@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.board.bundle import MANIFEST, open_bundle
-from fedbench.bench.board.checks import FILES, CheckCount, Checker, Problem
-from fedbench.bench.board.copies import known_entries
+from fedbench.bench.board.bundle import MANIFEST, entries_of, open_bundle
+from fedbench.bench.board.checks import COPIES, FILES, CheckCount, Checker, Problem
 from fedbench.bench.board.people import Person, person
 from fedbench.bench.board.reproductions import record_reproduction
 from fedbench.bench.results.store.merge import merge
@@ -20,11 +19,8 @@ from fedbench.bench.runs.arguments import as_path
 from fedbench.bench.runs.compare import REPRODUCED, Reproduction
 from fedbench.bench.runs.execute import OnRound
 from fedbench.bench.runs.reproduce import reproduce
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes
-
-_SLOWER = 5
-"""Times the seconds of a row that its repetition may take on a busy machine, unnoted."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +28,18 @@ class BundleVerification:
     """Outcome of a check of a bundle, or of the rows of a store.
 
     Attributes:
-        bundle: its path.
+        rows: run ids, readable or not.
         id: SHA-256 of its manifest; empty for a store.
         by: who submits it; None if it does not say.
-        rows: row ids, readable or not.
         board: store whose rows it was compared with; None if there is none.
-        checks: counts by check.
-        problems: contradictions, by row.
-        notes: remarks that are no contradiction.
         reruns: reproductions, in the order that the bundle's id gives.
         added_to: store that its rows were added to; None if they were not.
-        seconds: wall time.
     """
 
     bundle: str
     rows: tuple[str, ...]
     checks: tuple[CheckCount, ...]
     problems: tuple[Problem, ...]
-    notes: tuple[str, ...]
     seconds: float
     id: str = ""
     by: Person | None = None
@@ -64,11 +54,8 @@ class BundleVerification:
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench verify BUNDLE --json`."""
-        values = {name: value for name, value in vars(self).items() if name != "reruns"}
-        lists = {name: [asdict(v) for v in values[name]] for name in ("checks", "problems")}
-        by = None if self.by is None else self.by.as_dict()
         reruns = [rerun.as_dict() for rerun in self.reruns]
-        return {"ok": self.ok, **values, **lists, "by": by, "reruns": reruns}
+        return {"ok": self.ok, **asdict(replace(self, reruns=())), "reruns": reruns}
 
 
 def verify_bundle(
@@ -89,12 +76,12 @@ def verify_bundle(
 
     Args:
         bundle: a .zip or a folder that `submit` wrote.
-        store: the board to look for copies in; None = `add_to`, else as `open_store`, and a store
+        store: the board to compare runs with; None = `add_to`, else as `open_store`, and a store
             that is not there has no rows.
         rerun: rows to run again, which the bundle's id chooses.
         add_to: store that takes the rows if nothing contradicts them.
         data_name: as in `reproduce`.
-        data_dir: cache of data sets; None = the default one.
+        data_dir: as in `reproduce`.
         workers: as in `reproduce`.
         device: as in `reproduce`.
         by: name of who runs rows again; they are then recorded in `add_to`.
@@ -112,26 +99,31 @@ def verify_bundle(
     began, who = time.monotonic(), person(by, orcid)
     target = None if add_to is None else open_store(add_to)
     board = target if store is None and target is not None else open_store(store)
-    known = known_entries(board, board.rows()) if board.root.is_dir() else []
-    reruns: list[Reproduction] = []
+    compared = board.root.is_dir()
     with open_bundle(bundle) as opened:
-        checker = Checker(known, as_path(data_dir), Store(opened.root))
-        for row_id, problem in opened.problems:
-            checker.add(row_id, FILES, [problem])
+        checker = Checker(as_path(data_dir), Store(opened.root))
+        for run_id, problem in opened.problems:
+            checker.add(run_id, FILES, [problem])
         for entry in opened.entries.values():
             checker(entry)
-        for row_id in chosen(opened.id, tuple(opened.entries), 0 if checker.problems else rerun):
-            again = reproduce(
-                row_id,
+        if compared and not checker.problems:
+            try:
+                merge([opened.root], board, dry_run=True)
+                checker.add("", COPIES, [])
+            except StoreError as err:
+                checker.add("", COPIES, [str(err).replace(str(opened.root), str(bundle))])
+        reruns = tuple(
+            reproduce(
+                run_id,
                 opened.root,
                 data_name=data_name,
                 data_dir=data_dir,
                 workers=workers,
                 device=device,
-                on_round=None if on_rerun is None else on_rerun(row_id),
+                on_round=None if on_rerun is None else on_rerun(run_id),
             )
-            reruns.append(again)
-            checker.notes += _slower(again)
+            for run_id in chosen(opened.id, [*opened.entries], 0 if checker.problems else rerun)
+        )
         if checker.problems or any(again.verdict == "different" for again in reruns):
             target = None
         if target is not None:
@@ -141,17 +133,18 @@ def verify_bundle(
             for again in reruns:
                 if who is not None and again.verdict in REPRODUCED:
                     record_reproduction(target, again, who)
-        rows = (*opened.entries, *(row_id for row_id, _ in opened.problems if row_id))
+        rows = (*opened.entries, *(run_id for run_id, _ in opened.problems if run_id))
     return BundleVerification(
         bundle=str(bundle),
+        rows=tuple(dict.fromkeys(rows)),
+        checks=tuple(checker.counts.values()),
+        problems=tuple(checker.problems),
+        seconds=time.monotonic() - began,
         id=opened.id,
         by=opened.by,
-        rows=tuple(dict.fromkeys(rows)),
-        board=str(board.root) if known else None,
-        reruns=tuple(reruns),
+        board=str(board.root) if compared else None,
+        reruns=reruns,
         added_to=None if target is None else str(target.root),
-        seconds=time.monotonic() - began,
-        **checker.outcome,
     )
 
 
@@ -160,40 +153,29 @@ def verify_claims(
 ) -> BundleVerification:
     """Check the rows of a store like a bundle's; `verify` checks its files.
 
-    Args:
-        store: see `open_store`.
-        data_dir: cache of data sets; None = the default one.
-
     Raises:
         StoreError: for a store that is not there.
     """
     began, store = time.monotonic(), open_store(store).require()
-    checker = Checker((), as_path(data_dir), store)
-    entries = known_entries(store, [row for row in store.rows() if row.status != "error"])
+    checker = Checker(as_path(data_dir), store)
+    rows = [row for row in store.rows() if row.status != "error"]
     for problem in store.problems():
         checker.add("", FILES, [problem])
-    for entry in entries:
+    for entry in entries_of(store, rows):
         checker(entry)
-    rows = tuple(dict.fromkeys(entry.row.row_id for entry in entries))
-    seconds = time.monotonic() - began
-    return BundleVerification(str(store.root), rows, seconds=seconds, **checker.outcome)
+    return BundleVerification(
+        bundle=str(store.root),
+        rows=tuple(dict.fromkeys(row.row_id for row in rows)),
+        checks=tuple(checker.counts.values()),
+        problems=tuple(checker.problems),
+        seconds=time.monotonic() - began,
+    )
 
 
-def chosen(bundle_id: str, row_ids: Sequence[str], number: int) -> list[str]:
+def chosen(bundle_id: str, run_ids: Sequence[str], number: int) -> list[str]:
     """Return so many rows of a bundle, in an order that its id gives."""
 
-    def place(row_id: str) -> str:
-        return hashlib.sha256(f"{bundle_id} {row_id}".encode()).hexdigest()
+    def place(run_id: str) -> str:
+        return hashlib.sha256(f"{bundle_id} {run_id}".encode()).hexdigest()
 
-    return sorted(row_ids, key=place)[:number]
-
-
-def _slower(again: Reproduction) -> list[str]:
-    """Note a run that took much longer here, on hardware of the same name."""
-    then, now = again.claimed, again.row
-    before, after = then.train_seconds or 0.0, now.train_seconds or 0.0
-    same = (then.hardware, then.device) == (now.hardware, now.device)
-    if not (same and before and after >= _SLOWER * before):
-        return []
-    seconds = f"{after:.0f} s here and {before:.0f} s as it says"
-    return [f"run {again.row_id} trained for {seconds}, on hardware of the same name"]
+    return sorted(run_ids, key=place)[:number]

@@ -52,7 +52,7 @@ class Listing(Shown):
             [short, *(getattr(row, name) for name in fields)]
             for short, row in zip(self.short_ids, self.rows, strict=True)
         ]
-        return ("id", *fields), lines
+        return ("run_id", *fields), lines
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""

@@ -88,10 +88,6 @@ def outdated(store: Store, current: Iterable[Row]) -> tuple[str, ...]:
     """Return the ids of stored runs that differ from given ones in the code of packages only.
 
     Runs that others submitted or reproduced are left out: their code is not this machine's.
-
-    Args:
-        store: the store.
-        current: rows that the installed code made; those that failed replace nothing.
     """
     made = [row for row in current if row.code and row.status != "error"]
     if not made:

@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from fedbench.bench.evaluation.metrics import is_accuracy
 from fedbench.bench.results.store.replicas import (
     Difference,
     differences,
@@ -23,7 +24,7 @@ from fedbench.bench.results.store.row import METRICS, Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.code import changed_code
 from fedbench.bench.runs.execute import open_dataset
-from fedbench.bench.runs.spread import Spread, spreads, widest
+from fedbench.bench.runs.spread import Spread, spreads
 
 Verdict = Literal["same bits", "within seed spread", "cannot tell", "different"]
 REPRODUCED: frozenset[Verdict] = frozenset({"same bits", "within seed spread"})
@@ -41,116 +42,100 @@ _ROUNDED = frozenset(
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """A stored run compared with its repetition.
+class Judgement:
+    """Comparison of a row with another of the same run.
 
     Attributes:
-        row_id: of the run.
-        method: its spec.
-        seed: its seed.
-        num_results: values of the row that were compared.
-        num_rounds: rounds that were compared; 0 if the store has no curve of the run.
-        not_compared: metrics that only one of the two runs has, since another version of the code
-            made the other.
         differences: values that are not the same to the last bit; empty = reproduced.
-        platforms: numeric platforms of the stored run and of this one.
         spread: metrics with the spread of seeds, if the platforms are known to differ.
         verdict: `same bits`; for another numeric platform only, `within seed spread`, or `cannot
             tell` where more than 5 points of an accuracy are within it; `different`.
         reason: the cause of the verdicts `cannot tell` and `different`; empty otherwise.
+    """
+
+    differences: tuple[Difference, ...]
+    spread: tuple[Spread, ...]
+    verdict: Verdict
+    reason: str
+
+    @property
+    def limit(self) -> float | None:
+        """Return the largest difference of an accuracy that is within the spread of seeds."""
+        return max((each.limit for each in self.spread if is_accuracy(each.metric)), default=None)
+
+
+@dataclass(frozen=True)
+class Reproduction(Judgement):
+    """A stored run compared with its repetition.
+
+    Attributes:
+        num_rounds: rounds that were compared; 0 if the store has no curve of the run.
+        not_compared: metrics that only one of the two runs has, since another version of the code
+            made the other.
         environment: versions and hardware that differ: name to (then, now).
         row: the new row.
         claimed: the stored row.
     """
 
-    row_id: str
-    method: str
-    seed: int
-    num_results: int
     num_rounds: int
     not_compared: tuple[str, ...]
-    differences: tuple[Difference, ...]
-    platforms: tuple[str, str]
-    spread: tuple[Spread, ...]
-    verdict: Verdict
-    reason: str
     environment: Mapping[str, tuple[str | None, str | None]]
     row: Row = field(repr=False)
     claimed: Row = field(repr=False)
 
     @property
-    def limit(self) -> float | None:
-        """Return the largest difference of an accuracy that is within the spread of seeds."""
-        return widest(self.spread)
+    def run_id(self) -> str:
+        """Row id of the run."""
+        return self.claimed.row_id
 
     @property
-    def same(self) -> bool:
-        """Return True if every bit agrees."""
-        return not self.differences
+    def num_results(self) -> int:
+        """Return the number of values of the row that were compared."""
+        return len(results_of(self.claimed).keys() - self.not_compared)
 
     def as_dict(self) -> dict[str, Any]:
         """The output of `fedbench reproduce --json`."""
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
-        stored, now = plain.pop("platforms")
-        return plain | {
-            "same": self.same,
+        return {
+            "run_id": self.run_id,
+            "method": self.claimed.method,
+            "seed": self.claimed.seed,
+            "same": not self.differences,
             "limit": self.limit,
-            "platform": {"stored": stored, "now": now},
+            "platform": {"stored": platform_of(self.claimed), "now": platform_of(self.row)},
+            "num_results": self.num_results,
+            **plain,
             "spread": [spread.as_dict() for spread in self.spread],
             "differences": [asdict(difference) for difference in self.differences],
         }
 
 
-def same_platform(store: Store, row: Row, again: Row) -> Row:
-    """Return the replica of a row that the platform of its repetition computed, else the row."""
-    alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
-    return next(alike, row)
-
-
 def compare(
-    store: Store, row: Row, other: Store, again: Row, data_dir: Path | str | None
+    store: Store, run_id: str, other: Store, again: Row, data_dir: Path | str | None
 ) -> Reproduction:
     """Compare a stored run with its repetition, rows and curves.
 
-    Args:
-        store: has the run, and others for the spread of seeds.
-        row: the stored row.
-        other: has the repetition.
-        again: its row.
-        data_dir: cache of data sets; None = the default one.
+    Of replicas, the one from the repetition's numeric platform is compared, else the one that
+    finished first; `run_id@HASH` names another.
     """
+    row = store.find(run_id)
+    if "@" not in run_id:
+        alike = (r for r in store.replicas(row.row_id) if r.platform == again.platform)
+        row = next(alike, row)
     before, after = store.curve(store.key(row)), other.curve(again.row_id)
     of_rounds = _round_differences(
         before, after, same_schema=row.schema_version == again.schema_version
     )
     num_test = len(open_dataset(again.config, data_dir).test_labels)
     judged = judge(row, again, store.rows(), num_test, of_rounds)
-    not_compared = measured_once(row, again)
     return Reproduction(
-        row_id=row.row_id,
-        method=row.method,
-        seed=row.seed,
-        num_results=len(results_of(row).keys() - not_compared),
+        **vars(judged),
         num_rounds=min(len(before), len(after)),
-        not_compared=tuple(not_compared),
-        differences=judged.differences,
-        platforms=(platform_of(row), platform_of(again)),
-        spread=judged.spread,
-        verdict=judged.verdict,
-        reason=judged.reason,
+        not_compared=tuple(measured_once(row, again)),
         environment=_environment(row, again),
         row=again,
         claimed=row,
     )
-
-
-class Judgement(NamedTuple):
-    """Comparison of a row with another of the same run; fields as in `Reproduction`."""
-
-    differences: tuple[Difference, ...]
-    spread: tuple[Spread, ...]
-    verdict: Verdict
-    reason: str
 
 
 def judge(
@@ -160,54 +145,38 @@ def judge(
     num_test: int,
     of_rounds: Sequence[Difference] = (),
 ) -> Judgement:
-    """Compare a stored row with its repetition.
-
-    Args:
-        row: the stored row.
-        again: its repetition.
-        rows: all rows of the store, for the spread of seeds.
-        num_test: images of the test split.
-        of_rounds: differences between their curves.
-    """
-    of_row, of_rounds = differences(row, again), list(of_rounds)
+    """Compare a stored row with its repetition."""
+    of_row = differences(row, again)
     changed = changed_code(row.config.code, again.config.code)
     if changed:  # other code is another run by name
         of_row = [d for d in of_row if d.name not in _NAMES]
     apart = known_apart(row, again)
     spread = spreads(row, again, rows, num_test) if apart else ()
-    reason = _reason(of_row, of_rounds, spread, apart=apart)
-    wide = [f"{part.limit * 100:.1f} of {part.metric}" for part in spread if part.too_wide]
-    verdict: Verdict
-    if not of_row and not of_rounds:
-        verdict = "same bits"
-    elif changed:
-        verdict, reason = "different", f"the code of {', '.join(changed)} is not the recorded one"
-    elif reason:
-        verdict = "different"
-    elif wide:
-        verdict = "cannot tell"
-        reason = f"more than 5 points are within the spread: {', '.join(wide)}"
-    else:
-        verdict = "within seed spread"
-    return Judgement((*of_row, *of_rounds), spread, verdict, reason)
+    found = (*of_row, *of_rounds)
+    return Judgement(found, spread, *_verdict(found, spread, changed, apart=apart))
 
 
-def _reason(
-    of_row: list[Difference], of_rounds: list[Difference], spread: Sequence[Spread], *, apart: bool
-) -> str:
-    """Return why another platform does not explain the differences; empty if it does."""
-    if not of_row and not of_rounds:
-        return ""
+def _verdict(
+    found: Sequence[Difference], spread: Sequence[Spread], changed: Sequence[str], *, apart: bool
+) -> tuple[Verdict, str]:
+    """Return the verdict on differences, and its reason."""
+    if not found:
+        return "same bits", ""
+    if changed:
+        return "different", f"the code of {', '.join(changed)} is not the recorded one"
     if not apart:
-        return "the numeric platform is not known to be another one"
-    exact = [d for d in of_row if d.name in Row.model_fields and d.name not in _ROUNDED]
-    exact += [d for d in of_rounds if d.name == "rounds"]
-    if exact:
-        return f"{exact[0].name} does not depend on the platform"
+        return "different", "the numeric platform is not known to be another one"
+    for difference in found:
+        name = difference.name
+        if (name in Row.model_fields and name not in _ROUNDED) or name == "rounds":
+            return "different", f"{name} does not depend on the platform"
     if not spread:
-        return "no metric can be compared with a spread"
-    beyond = [part.metric for part in spread if not part.within]
-    return f"{', '.join(beyond)} differ by more than seeds do" if beyond else ""
+        return "different", "no metric can be compared with a spread"
+    if beyond := [part.metric for part in spread if not part.within]:
+        return "different", f"{', '.join(beyond)} differ by more than seeds do"
+    if wide := [f"{part.limit * 100:.1f} of {part.metric}" for part in spread if part.too_wide]:
+        return "cannot tell", f"more than 5 points are within the spread: {', '.join(wide)}"
+    return "within seed spread", ""
 
 
 def _round_differences(

@@ -27,7 +27,6 @@ class Description:
     """One row of a store and what belongs to it.
 
     Attributes:
-        row: the row.
         config: dotted name -> value and its source: as in `fedbench config`, or `changed`, with
             the study or the grid where one is known.
         curve: points by evaluated round, as `curve.parquet` has them.
@@ -46,14 +45,8 @@ class Description:
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         config = {k: {"value": v, "source": source} for k, (v, source) in self.config.items()}
-        return {
-            "row": self.row.model_dump(mode="json"),
-            "config": config,
-            "curve": list(self.curve),
-            "at_chance": list(self.at_chance),
-            "commands": list(self.commands),
-            "sources_unknown": self.sources_unknown,
-        }
+        row = self.row.model_dump(mode="json")
+        return {"run_id": self.row.row_id, **vars(self), "row": row, "config": config}
 
 
 def describe(run_id: str, store: Store | Path | str | None = None) -> Description:

@@ -61,15 +61,11 @@ class Estimate:
     """Cost of one run.
 
     Attributes:
-        seconds: whole run with the given workers, the sum of the next three.
-        train_seconds: all rounds.
-        evaluation_seconds: all evaluations.
-        start_seconds: start of the processes.
+        seconds: whole run with the given workers: all rounds, all evaluations, and the start of the
+            processes.
         bytes_up, bytes_down: clients to server and back, whole run.
         disk_bytes: checkpoints and clients' personal tensors while it runs.
-        num_steps: local steps of the whole run.
-        workers: processes that train clients.
-        step_seconds: one local step on one of them.
+        num_steps, step_seconds: local steps of the whole run, and one of them on one worker.
     """
 
     seconds: float
@@ -111,13 +107,7 @@ class _Parts:
 
 
 class Estimator:
-    """Estimates costs; measures once for all configurations whose parts take equally long.
-
-    Args:
-        data_dir: cache of data sets; None = the default one.
-        device: `auto`, `cpu` or `cuda`.
-        workers: processes that train clients of one run; None = as `run` would choose.
-    """
+    """Estimates costs; measures once for all configurations whose parts take equally long."""
 
     def __init__(
         self, data_dir: Path | None = None, device: str = "auto", workers: int | None = 1
@@ -236,27 +226,25 @@ class Estimator:
 
         Of a large encoder an eighth of these is enough: the images take nearly all of the time.
         """
-        seconds, share = self._timed_evaluation(setup, 8)
-        if seconds < _LONG:
-            seconds, share = self._timed_evaluation(setup, 1)
-        return seconds / share
-
-    def _timed_evaluation(self, setup: Setup, divisor: int) -> tuple[float, float]:
-        """Return the seconds of an evaluation of a share of the images, and that share."""
         given = (len(setup.images), len(setup.dataset.test_images))
-        train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
-        if (train, test) != given:
-            # The partition costs nothing here, and fewer images might not fill every client.
-            plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
-            subset = {"train_subset": train, "test_subset": test, **plain}
-            data = setup.config.data.model_copy(update=subset)
-            setup = self._setup(setup.config.model_copy(update={"data": data}))
-        net = setup.make_net()
-        binding = setup.layout(net).bind(net, self._device)
-        began = time.perf_counter()
-        protocols = setup.config.evaluation.protocols
-        evaluate(setup, binding, lambda client_id: None, protocols, self._device)
-        return time.perf_counter() - began, (train + test) / sum(given)
+        # The partition costs nothing here, and fewer images might not fill every client.
+        plain = {"partition": "iid", "legacy": False, "min_client_size": 0}
+        seconds = share = 0.0
+        for divisor in (8, 1):
+            train, test = (-(-min(each) // divisor) for each in zip(given, _EVALUATED, strict=True))
+            part, protocols = setup, setup.config.evaluation.protocols
+            if (train, test) != given:
+                subset = {"train_subset": train, "test_subset": test, **plain}
+                data = setup.config.data.model_copy(update=subset)
+                part = self._setup(setup.config.model_copy(update={"data": data}))
+            net = part.make_net()
+            binding = part.layout(net).bind(net, self._device)
+            began = time.perf_counter()
+            evaluate(part, binding, lambda client_id: None, protocols, self._device)
+            seconds, share = time.perf_counter() - began, (train + test) / sum(given)
+            if seconds >= _LONG:
+                break
+        return seconds / share
 
 
 class _TimedRunner(ClientRunner):

@@ -29,7 +29,6 @@ from fedbench.bench.config import (
     training_id,
 )
 from fedbench.bench.data.datasets import Dataset, load_dataset
-from fedbench.bench.data.partition import Partition
 from fedbench.bench.data.reading import Reading
 from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
@@ -41,10 +40,7 @@ from fedbench.bench.runs.audit import audit
 from fedbench.bench.runs.code import packages
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import first_use, numerics
-from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.compute import choose_devices
-from fedbench.bench.system.errors import DataError
-from fedbench.bench.system.files import atomic_write_text
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
@@ -75,9 +71,7 @@ class Place:
 
     Attributes:
         folder: the run's folder (checkpoints, partition, history).
-        data_dir: cache of data sets; None = the default one.
         workers: processes that train clients; None = physical cores, or one per GPU.
-        device: `auto`, `cpu` or `cuda`.
         dataset: the run's data set, opened before; None = open it by name.
         lanes: clients at a time in one process, whose steps are recorded and replayed; None = one
             after another.
@@ -93,6 +87,11 @@ class Place:
     lanes: int | None = None
     checkpoint_seconds: float | None = None
     until_round: int | None = None
+
+    @property
+    def partition(self) -> Path:
+        """File of the partition, which worker processes read."""
+        return self.folder / "partition.safetensors"
 
 
 @dataclass
@@ -119,9 +118,7 @@ class Origin:
     """Circumstances of a run; recorded, but not part of its identity.
 
     Attributes:
-        preset: the preset that its configuration started from.
         study_id: the tuning study that values come from.
-        grid: the grid that it is a cell of.
         argv: the command line.
         measured_from: row id of the run whose weights are evaluated.
         scaled: fields that a rule of the grid changed, and their values without it.
@@ -147,18 +144,6 @@ def open_dataset(config: RunConfig, data_dir: Path | str | None) -> Dataset:
     )
 
 
-def open_partition(config: RunConfig, dataset: Dataset, path: Path) -> Partition:
-    """Make the partition, and write it to the file that worker processes read."""
-    partition = partition_of(dataset, config)
-    try:
-        if path.exists() and Partition.load(path).hash == partition.hash:
-            return partition
-    except DataError as err:
-        _log.warning("%s; written again", err)
-    partition.save(path)
-    return partition
-
-
 def execute(
     config: RunConfig,
     origin: Origin,
@@ -177,19 +162,17 @@ def execute(
             and local epochs in which no client would make a step.
     """
     began, started_at = time.perf_counter(), datetime.now(UTC)
-    dataset = place.dataset
-    if dataset is None:
-        dataset = open_dataset(config, place.data_dir)
-    local_steps(config, partition_of(dataset, config)).check()
-    partition_path = place.folder / "partition.safetensors"
-    partition = open_partition(config, dataset, partition_path)
-    setup = Setup.of(config, dataset, partition)
+    dataset = place.dataset or open_dataset(config, place.data_dir)
+    partition = partition_of(dataset, config)
+    local_steps(config, partition).check()
     scored(config.evaluation.objectives)  # raises for a name that does not exist
     devices = choose_devices(place.device, place.workers, place.lanes)
     check_precision(config.client.precision, devices[0])
+    partition.save(place.partition)
     with reproducible(devices[0]):
+        setup = Setup.of(config, dataset, partition)
         run = _Run(setup, place, training_id(config, dataset.revision), devices)
-        task_columns = facts(
+        columns = facts(
             config,
             dataset.revision,
             partition.hash,
@@ -198,21 +181,19 @@ def execute(
             started_at=started_at,
             device=devices[0],
         )
-        done, total = run.trainer.rounds_done, run.trainer.total_rounds
-        taken_over = origin.measured_from is not None and done == total
-        if on_resume is not None and done and not taken_over:
-            on_resume(done, total)
-        earlier_seconds = run.trainer.train_seconds
-        outcome = run.finish(partition_path, on_round, on_client)
-        task_columns["env_json"] = canonical_json(
-            {**json.loads(task_columns["env_json"]), **run.circumstances()}
-        )
+        trainer = run.trainer
+        earlier_seconds = trainer.train_seconds
+        taken_over = origin.measured_from is not None and trainer.rounds_done == run.last
+        if on_resume is not None and trainer.rounds_done and not taken_over:
+            on_resume(trainer.rounds_done, trainer.total_rounds)
+        columns |= run.finish(on_round, on_client)
+        environment = {**json.loads(columns["env_json"]), **run.circumstances()}
+        columns["env_json"] = canonical_json(environment)
     return Row(
-        **task_columns,
-        **outcome,
-        num_parameters=sum(p.numel() for p in run.trainer.binding.net.parameters()),
-        platform=", then ".join(record["name"] for record in run.trainer.platforms),
-        platform_json=numerics.as_json(run.trainer.platforms),
+        **columns,
+        num_parameters=sum(p.numel() for p in trainer.binding.net.parameters()),
+        platform=", then ".join(record["name"] for record in trainer.platforms),
+        platform_json=numerics.as_json(trainer.platforms),
         wall_seconds=earlier_seconds + time.perf_counter() - began,
         finished_at=datetime.now(UTC),
     )
@@ -221,13 +202,8 @@ def execute(
 def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") -> dict[str, float]:
     """Return objective and spread of a configuration's net before its first round.
 
-    They are what a run reports as `untrained_…`, with batch-norm statistics filled. No label is
-    read, and nothing is written.
-
-    Args:
-        config: the configuration; its seed draws weights, partition and views.
-        dataset: its data set.
-        device: `cpu` or `cuda`.
+    They are what a run reports as `untrained_…`, with batch-norm statistics filled. The seed draws
+    weights, partition and views. No label is read, and nothing is written.
     """
     setup = Setup.of(config, dataset, partition_of(dataset, config))
     where = torch.device(choose_devices(device, 1)[0])
@@ -241,58 +217,46 @@ def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") 
 class _Run:
     """A run that is being trained and evaluated.
 
-    Args:
-        setup: the run.
-        place: its folder, lanes and time between checkpoints.
-        identity: of its training; its checkpoints carry it.
-        devices: one per worker; the first is also the server's.
+    Attributes:
+        last: round after which it ends or pauses.
     """
 
     def __init__(self, setup: Setup, place: Place, identity: str, devices: Sequence[str]) -> None:
-        folder = place.folder
         check_client_privacy(setup)
-        self._num_lanes = place.lanes
+        self.setup, self._place, self._devices = setup, place, devices
         self._lanes: LaneExecutor | None = None
-        self.setup, self._folder, self._devices = setup, folder, devices
         self._device = torch.device(devices[0])
-        self._personal_dir = folder / "clients"
+        self._personal_dir = place.folder / "clients"
         self._personal = PersonalStore(self._personal_dir)
         monitor = CollapseMonitor(setup, self._device)
 
         def begin() -> Trainer:
-            return Trainer(setup, folder, identity, self._device, monitor, place.checkpoint_seconds)
+            seconds = place.checkpoint_seconds
+            return Trainer(setup, place.folder, identity, self._device, monitor, seconds)
 
         self.trainer = begin()
-        self._last = self.trainer.total_rounds
+        self.last = self.trainer.total_rounds
         if place.until_round is not None:
             preparatory = setup.method.needs().preparatory_rounds
-            self._last = min(self._last, preparatory + place.until_round)
-        if self.trainer.rounds_done > self._last:  # a state that is past cannot be measured
-            for path in newest_first(folder):
+            self.last = min(self.last, preparatory + place.until_round)
+        if self.trainer.rounds_done > self.last:  # a state that is past cannot be measured
+            for path in newest_first(place.folder):
                 path.unlink(missing_ok=True)
             self.trainer = begin()
 
-    def finish(
-        self, partition: Path, on_round: OnRound | None, on_client: OnClient | None = None
-    ) -> dict[str, Any]:
-        """Do the rounds that are left and evaluate; return the columns that follow from it.
-
-        Args:
-            partition: file of the partition, for worker processes.
-            on_round: called after every round.
-            on_client: called after every client's part of a round.
-        """
+    def finish(self, on_round: OnRound | None, on_client: OnClient | None) -> dict[str, Any]:
+        """Do the rounds that are left and evaluate; return the columns that follow from it."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)  # of the cell before
         trainer, config = self.trainer, self.setup.config
-        total, last = trainer.total_rounds, self._last
+        total, last = trainer.total_rounds, self.last
 
         def watch(done: int) -> Mapping[str, float]:
             return self._evaluate() if config.evaluates_after(done, total) else {}
 
         try:
             if trainer.rounds_done < last:
-                with closing(self._executor(partition)) as executor:
+                with closing(self._executor()) as executor:
                     audit(self.setup)  # while the workers get ready
                     for record in trainer.rounds(executor, watch, on_client, last):
                         if on_round is not None:
@@ -321,10 +285,10 @@ class _Run:
             found["peak_gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return found
 
-    def _executor(self, partition: Path) -> InProcess | LaneExecutor | WorkerPool:
+    def _executor(self) -> InProcess | LaneExecutor | WorkerPool:
         setup, layout = self.setup, self.trainer.layout
-        if self._num_lanes is not None:
-            self._lanes = LaneExecutor(setup, self._device, self._personal_dir, self._num_lanes)
+        if (lanes := self._place.lanes) is not None:
+            self._lanes = LaneExecutor(setup, self._device, self._personal_dir, lanes)
             if self._lanes.reason:
                 _log.warning("--lanes: no step is recorded, %s", self._lanes.reason)
             return self._lanes
@@ -332,29 +296,20 @@ class _Run:
             return InProcess(ClientRunner(setup, self._device, self._personal_dir))
         config = setup.config
         spec = WorkerSpec(
-            config.model_dump_json(), setup.dataset.path, partition, self._personal_dir
+            config.model_dump_json(), setup.dataset.path, self._place.partition, self._personal_dir
         )
         sizes = (layout.server_size, layout.upload_size)
         return WorkerPool(spec, self._devices, sizes, config.cohort_size)
 
     def _untrained(self) -> dict[str, float]:
-        """Metrics of the untrained encoder, from a file if an earlier attempt measured them."""
+        """Metrics of the encoder before training; the trained weights stay."""
         if not self.setup.config.evaluation.untrained:
             return {}
-        path = self._folder / "untrained.json"
-        try:
-            stored = parse_json(path.read_bytes(), required=True)
-            return {name: float(value) for name, value in stored.items()}
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as err:  # it only saves time
-            _log.warning("%s: %s; measured again", path, err)
         vector = self.trainer.vector
         trained = vector.clone()
         vector.copy_(self.trainer.initial)
         metrics = self._evaluate(first=True)
         vector.copy_(trained)
-        atomic_write_text(path, json_with_checksum(metrics))
         return metrics
 
     def _evaluate(self, *, first: bool = False) -> dict[str, float]:
@@ -425,17 +380,7 @@ def facts(
     started_at: datetime,
     device: str,
 ) -> dict[str, Any]:
-    """The columns that every row of a configuration has, however its run ends.
-
-    Args:
-        config: what is run.
-        dataset_revision: of its data set.
-        partition_hash: of its partition; empty if that never became known.
-        origin: preset, study, grid and command line.
-        dataset: name of its data set's content, as in `Dataset.name`.
-        started_at: start of the run.
-        device: device of the server.
-    """
+    """The columns that every row of a configuration has, however its run ends."""
     return {
         **derived(config, dataset_revision),
         "measured_from": origin.measured_from,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
 
 from fedbench.bench.config import BENCHMARK_VERSION
 from fedbench.bench.results.store.row import Row
@@ -27,19 +26,13 @@ class TrainedRun:
         row: its row in the store.
         setup: data, partition and method.
         binding: the net, in eval mode, with the weights of the last round.
+        select: puts a client's personal tensors into the net; the initial ones if it never trained.
     """
 
     row: Row
     setup: Setup
     binding: Binding
-    _personal: PersonalStore = field(repr=False)
-    _personal_rounds: dict[int, int] = field(repr=False)
-    _first_personal: Tensor = field(repr=False)
-
-    def select(self, client_id: int) -> None:
-        """Put a client's personal tensors into the net; the initial ones if it never trained."""
-        tensors = self._personal.latest(client_id, self._personal_rounds, self._first_personal)
-        self.binding.personal.data.copy_(tensors)
+    select: Callable[[int], None]
 
 
 def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> TrainedRun:
@@ -66,10 +59,9 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     folder = store.cell_dir(store.key(row))
     checkpoint = load_checkpoint(folder, row.training_id or run_id)
     if checkpoint is None:
-        damaged = any(folder.glob("round-*.safetensors"))
         raise StoreError(
-            f"run {run_id} has {'only damaged checkpoints' if damaged else 'no checkpoint'} in"
-            f" {str(folder)!r}; run it again into an empty store"
+            f"run {run_id} has no whole checkpoint in {str(folder)!r}; run it again into an empty"
+            " store"
         )
     config = row.config
     dataset = open_dataset(config, data_dir)
@@ -91,14 +83,12 @@ def load_run(store: Store, run_id: str, data_dir: Path | str | None = None) -> T
     binding = setup.layout(net).bind(net)
     binding.server.data.copy_(checkpoint.tensors["server"])
     net.eval()
-    run = TrainedRun(
-        row=row,
-        setup=setup,
-        binding=binding,
-        _personal=PersonalStore(folder / "clients"),
-        _personal_rounds={int(k): r for k, r in checkpoint.state["personal_rounds"].items()},
-        _first_personal=binding.personal.data.clone(),
-    )
+    personal, first = PersonalStore(folder / "clients"), binding.personal.data.clone()
+    rounds = {int(k): r for k, r in checkpoint.state["personal_rounds"].items()}
+
+    def select(client_id: int) -> None:
+        binding.personal.data.copy_(personal.latest(client_id, rounds, first))
+
     if not setup.evaluate_on_clients:
-        run.select(0)  # a pooled run's one client
-    return run
+        select(0)  # a pooled run's one client
+    return TrainedRun(row, setup, binding, select)

@@ -67,10 +67,6 @@ def _extended(preset: Preset) -> Preset:
 def check_preset(content: Mapping[str, Any], name: str) -> Preset:
     """Validate the content of a preset's file.
 
-    Args:
-        content: of the file.
-        name: of the file, for error messages.
-
     Raises:
         ConfigError: as `name: reason`.
     """

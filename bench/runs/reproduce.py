@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, row_id
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
-from fedbench.bench.runs.compare import Reproduction, compare, same_platform
+from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import OnRound, Origin, open_dataset
 from fedbench.bench.runs.fields import with_code
 from fedbench.bench.runs.run import run
@@ -28,8 +28,6 @@ def reproduce(
     on_round: OnRound | None = None,
 ) -> Reproduction:
     """Run a stored row again from its configuration, in another store, and compare every bit.
-
-    Of replicas, the one from this numeric platform is compared, else the one that finished first.
 
     Args:
         run_id: its row id, or an unambiguous beginning of it, at least 4 characters; see
@@ -51,12 +49,8 @@ def reproduce(
     row = store.find(run_id)
     if row.status == "error":
         raise StoreError(f"run {row.row_id} failed ({row.error}); there is no result to compare")
-    with ExitStack() as stack:
-        if keep is None:
-            keep = stack.enter_context(temporary_folder())
-        other = open_store(keep)
-        if other.root.resolve() == store.root.resolve():
-            raise StoreError(f"--keep {str(other.root)!r} is the store itself; name another folder")
+    with temporary_folder() if keep is None else nullcontext(keep) as place:
+        other = open_store(place)
         config = _config(row, data_name, data_dir)
         result = run(
             config,
@@ -72,10 +66,7 @@ def reproduce(
             raise StoreError(
                 f"{str(other.root)!r} has run {row.row_id} already: nothing was run again"
             )
-        again = result.row
-        if "@" not in run_id:
-            row = same_platform(store, row, again)
-        return compare(store, row, other, again, data_dir)
+        return compare(store, run_id, other, result.row, data_dir)
 
 
 def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> RunConfig:
@@ -91,14 +82,10 @@ def _config(row: Row, data_name: str | None, data_dir: Path | str | None) -> Run
         data = config.data.model_copy(update={"name": data_name})
         config = config.model_copy(update={"data": data})
     revision = open_dataset(config, data_dir).revision
-    if revision == row.dataset_revision and row_id(config, revision) != row.row_id:
-        raise StoreError(
-            f"run {row.row_id} is of fedbench {row.package_version}, whose configuration had other"
-            " fields; install that version"
-        )
     if row_id(config, revision) != row.row_id:
         raise StoreError(
-            f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data,"
-            f" {config.data.name} is {revision[:8]}; name the right one with --data"
+            f"run {row.row_id} used revision {row.dataset_revision[:8]} of its data under fedbench"
+            f" {row.package_version}, {config.data.name} is {revision[:8]}; name other data with"
+            " --data, or install that version"
         )
     return with_code(config)

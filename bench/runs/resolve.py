@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "FEDBENCH__"
 RESERVED = ("spec", "preset", "study", "caution")
+Layer = tuple[str, Mapping[str, Any]]
+"""A source of values, and the values by dotted name."""
 _log = logging.getLogger(__name__)
 
 
@@ -90,21 +92,19 @@ def resolve(
     """
     canonical = registry.canonical_spec(spec)
     infos = field_infos(canonical)
-    read = [_read_file(path, canonical) for path in config_files]
+    read = {path: _read_file(path, canonical) for path in config_files}
     chosen = load_preset(preset or preset_of(config_files))
-    for path, (_, reserved) in zip(config_files, read, strict=True):
+    for path, (_, reserved) in read.items():
         study = reserved.get("study", study)
         if "caution" in reserved:
             warn_once(f"{path}: {reserved['caution']}")
-
-    layers: list[tuple[str, Mapping[str, Any]]] = [
-        (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos))
+    layers: list[Layer] = [
+        (f"tuned study {study}" if study else "tuned", flatten(tuned or {}, keep=infos)),
+        *((f"file {path}", values) for path, (values, _) in read.items()),
+        *_environment(environ, canonical),
+        ("--set", flatten(set or {}, keep=infos)),
+        ("--seed", {} if seed is None else {"seed": seed}),
     ]
-    paths = zip(config_files, read, strict=True)
-    layers += [(f"file {path}", values) for path, (values, _) in paths]
-    layers += _environment(os.environ if environ is None else environ, canonical)
-    layers.append(("--set", flatten(set or {}, keep=infos)))
-    layers.append(("--seed", {} if seed is None else {"seed": seed}))
     user: dict[str, Any] = {}
     sources = dict.fromkeys(infos, "default")
     for source, values in layers:
@@ -179,10 +179,8 @@ def user_keys(
 ) -> dict[str, str]:
     """Map the dotted names that files and environment set to their sources."""
     canonical = registry.canonical_spec(spec)
-    layers: list[tuple[str, Mapping[str, Any]]] = [
-        (f"file {path}", _read_file(path, canonical)[0]) for path in files
-    ]
-    layers += _environment(os.environ if environ is None else environ, canonical)
+    layers: list[Layer] = [(f"file {path}", _read_file(path, canonical)[0]) for path in files]
+    layers += _environment(environ, canonical)
     return {key: source for source, values in layers for key in values}
 
 
@@ -206,10 +204,11 @@ def _read_file(path: Path | str, spec: str) -> tuple[dict[str, Any], dict[str, s
         raise ConfigError(f"{path}: {err}") from err
 
 
-def _environment(environ: Mapping[str, str], spec: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _environment(environ: Mapping[str, str] | None, spec: str) -> list[Layer]:
     """Make one layer per variable; case is ignored, and `-` and `_` are equal."""
+    environ = os.environ if environ is None else environ
     keys = {variable(key): key for key in field_infos(spec)}
-    layers: list[tuple[str, Mapping[str, Any]]] = []
+    layers: list[Layer] = []
     for name in sorted(environ):
         if name.upper().startswith(ENVIRONMENT):
             rest = name.upper().removeprefix(ENVIRONMENT)
@@ -230,25 +229,20 @@ def variable(key: str) -> str:
 def _check_together(config: RunConfig, sources: Mapping[str, str]) -> None:
     """Refuse values that contradict the needs of the method or other fields."""
     needs = registry.create(config.spec, config.method).needs()
+    rounds, evaluation = config.federation.num_rounds, config.evaluation
+
+    def refuse(key: str, rule: str, got: object, named: str = "") -> None:
+        raise ConfigError(f"{key}: must be {rule} (got {got}) [{sources[named or key]}]")
+
     if config.data.label_fraction == 0 and needs.labels is Labels.SOME:
-        raise ConfigError(
-            f"data.label_fraction: must be above 0 for {config.spec!r}, which learns from some"
-            f" labels, for example 0.1 (got 0) [{sources['data.label_fraction']}]"
-        )
-    if 0 < config.federation.num_rounds < needs.least_rounds:
-        raise ConfigError(
-            f"federation.num_rounds: must be at least {needs.least_rounds} for {config.spec!r},"
-            f" whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
-            f" (got {config.federation.num_rounds}) [{sources['federation.num_rounds']}]"
-        )
-    last = max(config.evaluation.rounds, default=0)
-    if last > config.federation.num_rounds:
-        raise ConfigError(
-            f"evaluation.rounds: must be at most {config.federation.num_rounds}, which is"
-            f" federation.num_rounds (got {last}) [{sources['evaluation.rounds']}]"
-        )
-    if config.evaluation.labels_from == "held-out" and config.data.held_out == 0:
-        raise ConfigError(
-            "data.held_out: must be above 0, for example 0.1, where evaluation.labels_from is"
-            f" 'held-out' (got 0) [{sources['evaluation.labels_from']}]"
-        )
+        rule = f"above 0 for {config.spec!r}, which learns from some labels, for example 0.1"
+        refuse("data.label_fraction", rule, 0)
+    if 0 < rounds < needs.least_rounds:
+        first = f"whose first phase takes {needs.least_rounds - 1} (method.warmup_rounds); set both"
+        rule = f"at least {needs.least_rounds} for {config.spec!r}, {first}"
+        refuse("federation.num_rounds", rule, rounds)
+    if (last := max(evaluation.rounds, default=0)) > rounds:
+        refuse("evaluation.rounds", f"at most {rounds}, which is federation.num_rounds", last)
+    if evaluation.labels_from == "held-out" and config.data.held_out == 0:
+        rule = "above 0, for example 0.1, where evaluation.labels_from is 'held-out'"
+        refuse("data.held_out", rule, 0, "evaluation.labels_from")

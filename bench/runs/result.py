@@ -41,9 +41,6 @@ class RunResult(Shown):
         run_id: its row id; `export_encoder` and `fedbench export` take it.
         status: `ok`, or `diverged` when loss or weights stopped being finite.
         method: canonical method spec.
-        preset: the preset that the configuration started from.
-        seed: the run's seed.
-        config: the configuration.
         metrics: accuracies in [0, 1]; None = not measured.
         cost: seconds, bytes and counts; keys as in the columns of the store, and
             `linear_acc_per_gb`, the linear-probe accuracy over 1e9 bytes in both directions.
@@ -51,14 +48,12 @@ class RunResult(Shown):
         privacy: what messages reveal, and epsilon with the numbers behind it; keys as in the
             columns of the store.
         paths: `store`, and `run row curve checkpoint partition` where they exist, else None.
-        collapsed: the detector's verdict on the final features.
         at_chance: terms of the loss that ended at chance (`bench.results.chance`).
         stored_before: whether the store had it already, so that nothing was executed.
         measured_from: the run whose weights were evaluated; None if this run was trained.
         repeated: comparison with a repetition, with `again`; None if nothing was repeated.
         outdated: ids of runs of the same settings by code of packages that is not installed any
             more; with `again` they are deleted.
-        row: the whole row of the store.
     """
 
     run_id: str
@@ -149,18 +144,12 @@ class RunPlan:
     """A run that has not been executed, with its estimated cost.
 
     Attributes:
-        run_id: its row id.
         stored: whether the store has it already.
         measured_from: the run whose weights would be evaluated instead of training them once more;
             None if it would be trained.
-        preset: the preset that the configuration starts from.
         workers: processes that would train clients.
-        device: device of the server.
         local_steps: of a client in a round, over all clients.
         without_effect: a line for each setting that changes nothing.
-        estimate: cost, from measured parts of the run.
-        config: the configuration.
-        store: the store's folder.
     """
 
     run_id: str

@@ -7,14 +7,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedbench.bench.config import RunConfig, config_id, row_id
 from fedbench.bench.config.dotted import flatten
-from fedbench.bench.data.datasets import Contents, Dataset
+from fedbench.bench.data.datasets import Contents
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
@@ -22,7 +22,7 @@ from fedbench.bench.results.trackers import Begun, Tracking
 from fedbench.bench.runs import remeasure
 from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.code import drop_outdated, outdated
-from fedbench.bench.runs.compare import compare, same_platform
+from fedbench.bench.runs.compare import compare
 from fedbench.bench.runs.execute import (
     OnResume,
     OnRound,
@@ -39,7 +39,6 @@ from fedbench.bench.system.arguments import grouped
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.errors import ConfigError, DataError, StoreError
 from fedbench.bench.system.files import copy_folder
-from fedbench.bench.system.regime import check_precision
 from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.system.text import utf8_text
 from fedbench.bench.training.checkpoint import newest_first
@@ -129,7 +128,6 @@ def run(
     recorded, store = origin or found, places.open_store()
     tracking = Tracking(track, store)
     devices = choose_devices(places.device, workers, lanes)
-    check_precision(config.client.precision, devices[0])
     if checkpoint_seconds is not None and not checkpoint_seconds >= 0:
         raise ConfigError(f"--checkpoint-seconds: must be 0 or more (got {checkpoint_seconds})")
     dataset = open_dataset(config, places.data_dir)
@@ -144,15 +142,9 @@ def run(
         checkpoint_seconds,
     )
 
-    def start() -> None:
-        if track:
-            group = config_id(config, dataset.revision)
-            tracking.begin(Begun(run_id, group, config, recorded.preset, dataset.name))
-        if on_start is not None:
-            on_start(config, devices)
-
     def ended(record: RoundRecord, total: int) -> None:
-        tracking.round(flatten(record.as_dict()))
+        if track:
+            tracking.round(flatten(record.as_dict()))
         if on_round is not None:
             on_round(record, total)
 
@@ -173,8 +165,8 @@ def run(
                 on_round=on_round,
                 on_client=on_client,
             )
-            row = same_platform(store, row, call.row)
-            repeated = compare(store, row, here.open_store(), call.row, places.data_dir)
+            repeated = compare(store, run_id, here.open_store(), call.row, places.data_dir)
+            row = repeated.claimed
     if row is None:
         store.check_writable()
         with store.lock(run_id) as locked:
@@ -186,41 +178,32 @@ def run(
             row = store.finished(run_id)  # another process may have been faster
             stored_before = row is not None
             if row is None:
-                _check_steps(config, dataset)
+                steps = local_steps(config, partition_of(dataset, config))
+                steps.check()
+                for line in filter(None, (steps.idle, *without_effect(config, dataset))):
+                    _log.warning("%s", line)
                 try:
-                    start()
+                    if track:
+                        group = config_id(config, dataset.revision)
+                        tracking.begin(Begun(run_id, group, config, recorded.preset, dataset.name))
+                    if on_start is not None:
+                        on_start(config, devices)
                     known = replace(recorded, argv=recorded.argv or command_line())
-                    trained = None
-                    if reuse:
-                        rows = store.rows()
-                        known, trained = remeasure.begin(store, rows, config, known, place)
-                    else:
-                        remeasure.drop_taken(place.folder)
-                    watch = ended if track else on_round
-                    row = execute(config, known, place, watch, on_resume, on_client)
-                    if trained is not None:
-                        row = remeasure.with_training_of(row, trained)
+                    rows = store.rows() if reuse else ()
+                    known, trained = remeasure.begin(store, rows, config, known, place)
+                    row = execute(config, known, place, ended, on_resume, on_client)
+                    row = remeasure.with_training_of(row, trained)
                     store_run(store, row)
                 except BaseException:
                     tracking.close()
                     raise
-    if stored_before:
-        refresh_quietly(store)
-    else:
+    # A process that was killed after it wrote a row may have left the leaderboard out of date.
+    with suppress(StoreError) if stored_before else nullcontext():
         store.refresh()
     tracking(run_id)
     result = RunResult.of(row, store, stored_before=stored_before)
     others = drop_outdated(store, [row]) if again else outdated(store, [row])
     return replace(result, repeated=repeated, outdated=others)
-
-
-def _check_steps(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a run in which nobody trains, and warn of clients that never do."""
-    steps = local_steps(config, partition_of(dataset, config))
-    steps.check()
-    for line in (steps.idle, *without_effect(config, dataset)):
-        if line:
-            _log.warning("%s", line)
 
 
 @grouped
@@ -247,16 +230,15 @@ def plan_run(
     steps, revision = local_steps(config, partition_of(dataset, config)), dataset.revision
     steps.check()
     identity = row_id(config, revision)
-    stored, source = store.finished(identity), None
+    stored, earlier = store.finished(identity), None
     if stored is None:
         kind = devices[0].partition(":")[0]
         earlier = remeasure.trained_before(store.rows(), store, config, revision, kind)
-        source = remeasure.measured_from(store, earlier, config)
-    estimated = config if source is None else remeasure.without_training(config)
+    estimated = config if earlier is None else remeasure.without_training(config)
     return RunPlan(
         run_id=identity,
         stored=stored is not None,
-        measured_from=source,
+        measured_from=None if earlier is None else earlier.row_id,
         preset=origin.preset,
         workers=len(devices),
         device=devices[0],
@@ -280,15 +262,6 @@ def _configuration(
             "a RunConfig is complete: change it instead of passing set, config_files or seed"
         )
     return canonical(spec), Origin(preset=settings.preset or CUSTOM)
-
-
-def refresh_quietly(store: Store) -> None:
-    """Update the derived leaderboard file; a store that cannot be written stays as it is.
-
-    A process that was killed after it wrote a row may have left that file out of date.
-    """
-    with suppress(StoreError):
-        store.refresh()
 
 
 def canonical(config: RunConfig) -> RunConfig:

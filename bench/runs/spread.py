@@ -33,7 +33,7 @@ WIDEST = 0.05
 _MIN_SEEDS = 3
 _LARGEST_QUANTILE = 4.0
 _UNTRAINED, _SHARE_OF_IMAGES = "untrained_", 0.01
-_ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than the test split
+ELSEWHERE = re.compile(r"_(local|train)_")  # accuracies on other images than the test split
 
 
 @dataclass(frozen=True)
@@ -70,29 +70,17 @@ class Spread:
         return asdict(self) | {"within": self.within}
 
 
-def widest(spread: Sequence[Spread]) -> float | None:
-    """Return the largest difference of an accuracy that is within the spread; None without any."""
-    return max((part.limit for part in spread if is_accuracy(part.metric)), default=None)
-
-
 def spreads(row: Row, again: Row, rows: Sequence[Row], num_test: int) -> tuple[Spread, ...]:
     """Compare accuracies on the test split and the objective of a run and its repetition.
 
-    The standard deviation is over seeds of the same configuration if the store has 3 or more,
-    else pooled over the configurations of its comparability class with 3 or more, else, of an
-    accuracy, the binomial standard error of one run. An objective without seeds is left out.
-
-    Args:
-        row: the stored run.
-        again: its repetition.
-        rows: all rows of the store.
-        num_test: images of the test split.
+    The standard deviation is over seeds of the same configuration if the store has 3 or more, else,
+    of an accuracy, the binomial standard error of one run. An objective without seeds is left out.
     """
     now = again.metrics
     values = {
         name: (before, now[name])
         for name, before in row.metrics.items()
-        if name == "objective" or (is_accuracy(name) and not _ELSEWHERE.search(name))
+        if name == "objective" or (is_accuracy(name) and not ELSEWHERE.search(name))
         if name in now
     }
     estimates = {
@@ -123,24 +111,15 @@ def _estimate(
     row: Row, metric: str, pair: tuple[float, float], rows: Sequence[Row], num_test: int
 ) -> tuple[float, float, str] | None:
     """Return standard deviation, degrees of freedom, and source; None if nothing tells."""
-    identity = class_id(class_keys(row, metric))
-    seeds: dict[str, dict[int, float]] = {}
+    entry, identity = entry_id(row), class_id(class_keys(row, metric))
+    seeds: dict[int, float] = {}
     for other in sorted(rows, key=lambda other: other.finished_at):
-        value = other.metrics.get(metric) if other.status == "ok" else None
-        if value is not None and class_id(class_keys(other, metric)) == identity:
-            seeds.setdefault(entry_id(other), {}).setdefault(other.seed, value)
-    variances = {
-        name: (len(values) - 1, statistics.variance(values.values()))
-        for name, values in seeds.items()
-        if len(values) >= _MIN_SEEDS
-    }
-    if (mine := variances.get(entry_id(row))) and mine[1] > 0:
-        return math.sqrt(mine[1]), mine[0], f"{mine[0] + 1} seeds of this configuration"
-    degrees = sum(number for number, _ in variances.values())
-    total = sum(number * variance for number, variance in variances.values())
-    if total > 0:
-        source = f"seeds of {len(variances)} configurations of its class, pooled"
-        return math.sqrt(total / degrees), degrees, source
+        alike = entry_id(other) == entry and class_id(class_keys(other, metric)) == identity
+        if alike and other.status == "ok" and (value := other.metrics.get(metric)) is not None:
+            seeds.setdefault(other.seed, value)
+    number = len(seeds)
+    if number >= _MIN_SEEDS and (deviation := statistics.stdev(seeds.values())) > 0:
+        return deviation, number - 1, f"{number} seeds of this configuration"
     if not is_accuracy(metric):
         return None
     share = min(max(sum(pair) / 2, 0.0), 1.0)

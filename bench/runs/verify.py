@@ -33,35 +33,17 @@ _THREADS = min(8, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class FileKind:
-    """Outcome for the files of one kind.
-
-    Attributes:
-        kind: their name.
-        files: number of all of them.
-        fine: read, and the checksum fits.
-        without_checksum: read, but written by a version that made no checksum.
-        damaged: torn, altered, or in contradiction to their own values.
-        bytes: size of all of them.
-    """
+    """Outcome for the files of one kind."""
 
     kind: str
     files: int
-    fine: int
-    without_checksum: int
     damaged: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged file.
-
-    Attributes:
-        file: its path.
-        kind: as in `FileKind`.
-        problem: the damage in one line.
-        remedy: the next step.
-    """
+    """A damaged file."""
 
     file: str
     kind: str
@@ -71,14 +53,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Verification:
-    """Outcome of a check of a store.
-
-    Attributes:
-        store: its folder.
-        kinds: counts by kind of file, of the kinds that there are.
-        damaged: the damaged files, by path.
-        seconds: wall time.
-    """
+    """Outcome of a check of a store."""
 
     store: str
     kinds: tuple[FileKind, ...]
@@ -107,9 +82,6 @@ def verify(store: Store | Path | str | None = None) -> Verification:
     configuration. Other processes may work on the store meanwhile: a file that they delete is left
     out.
 
-    Args:
-        store: see `open_store`.
-
     Raises:
         StoreError: for a store that is not there, or a folder in it that may not be read.
     """
@@ -122,15 +94,11 @@ def verify(store: Store | Path | str | None = None) -> Verification:
         for (kind, path), outcome in zip(files, threads.map(_outcome, files), strict=True):
             if outcome is None:
                 continue
-            size, state = outcome
-            counts[kind].update(files=1, bytes=size)
-            if state in ("fine", "without_checksum"):
-                counts[kind][state] += 1
-            else:
-                counts[kind]["damaged"] += 1
-                damaged.append(Damage(str(path), kind, state, _REMEDIES.get(kind, _MADE_AGAIN)))
-    names = ("files", "fine", "without_checksum", "damaged", "bytes")
-    kinds = (FileKind(kind, **{n: c[n] for n in names}) for kind, c in counts.items() if c)
+            size, problem = outcome
+            counts[kind].update(files=1, damaged=int(bool(problem)), bytes=size)
+            if problem:
+                damaged.append(Damage(str(path), kind, problem, _KINDS[kind][2]))
+    kinds = (FileKind(kind, **count) for kind, count in counts.items() if count)
     order = sorted(damaged, key=lambda damage: damage.file)
     return Verification(str(root), tuple(kinds), tuple(order), time.monotonic() - began)
 
@@ -146,20 +114,18 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
         folders[:] = sorted(name for name in folders if name[0] != ".")
         for path in (Path(folder, name) for name in sorted(names) if name[0] != "."):
             place = path.relative_to(root).as_posix()
-            kinds = (kind for kind, (pattern, _) in _KINDS.items() if fnmatchcase(place, pattern))
+            kinds = (kind for kind, entry in _KINDS.items() if fnmatchcase(place, entry[0]))
             if (kind := next(kinds, None)) is not None:
                 yield kind, path
 
 
 def _outcome(file: tuple[str, Path]) -> tuple[int, str] | None:
-    """Return size and state of a file, or the damage in one line; None if it has just gone."""
+    """Return the size of a file, and its damage in one line or ""; None if it has just gone."""
     kind, path = file
     try:
         size = path.stat().st_size
         _KINDS[kind][1](path)
-        # Every checksum, of older versions too, is called that.
-        with_checksum = b"sha256" in path.read_bytes() or path.stem.count("-") == 2
-        return size, "fine" if with_checksum else "without_checksum"
+        return size, ""
     except FileNotFoundError:
         return None
     except OSError as err:
@@ -198,41 +164,34 @@ def _json(path: Path, *, required: bool = True) -> None:
 
 
 _older_json = partial(_json, required=False)  # earlier versions wrote these without a checksum
-_KINDS: dict[str, tuple[str, _Read]] = {
-    "rows": ("rows/*.parquet", _row),
-    "trials": ("trials/*/*.parquet", _trial),
-    "marks": (MARKS, _json),
-    "studies": ("trials/*/study.json", _older_json),
-    "rungs": ("trials/*/bracket-*/*.json", _json),
-    "best values": ("trials/*/best.yaml", load_yaml),
-    "curves": ("cells/*/curve.parquet", _parquet),
-    "checkpoints": ("cells/*/round-*.safetensors", read_checkpoint),
-    "clients": ("cells/*/clients/*.safetensors", tensor_files.read),
-    "partitions": ("cells/*/partition.safetensors", tensor_files.read),
-    "rounds": ("cells/*/history.jsonl", lambda path: History(path.parent).read()),
-    "untrained": ("cells/*/untrained.json", _json),
-    "figures": ("cells/*/geometry.json", _older_json),
-    SUBMISSIONS: (f"{SUBMISSIONS}/*.json", _json),
-    REPRODUCTIONS: (f"{REPRODUCTIONS}/*.json", _json),
-    "leaderboard": ("leaderboard.parquet", _parquet),
+_AGAIN = "delete it; it is made again when it is needed"
+_TUNE = "delete it; the same `fedbench tune` command makes it again"
+_RUN = (
+    "delete it: an unfinished run goes on without it; to have it again of a finished one, delete"
+    " its row and its folder and run it again"
+)
+_ROUNDS = "delete its folder; an unfinished run starts again"
+_KINDS: dict[str, tuple[str, _Read, str]] = {
+    "rows": (
+        "rows/*.parquet",
+        _row,
+        "delete it; the same command makes this run again, or `fedbench merge` brings it back from"
+        " the store that it came from",
+    ),
+    "trials": ("trials/*/*.parquet", _trial, _TUNE),
+    "marks": (MARKS, _json, _AGAIN),
+    "studies": ("trials/*/study.json", _older_json, _TUNE),
+    "rungs": ("trials/*/bracket-*/*.json", _json, _TUNE.replace("it;", "the folder it is in;")),
+    "best values": ("trials/*/best.yaml", load_yaml, _TUNE),
+    "curves": ("cells/*/curve.parquet", _parquet, _RUN),
+    "checkpoints": ("cells/*/round-*.safetensors", read_checkpoint, _RUN),
+    "clients": ("cells/*/clients/*.safetensors", tensor_files.read, _RUN),
+    "partitions": ("cells/*/partition.safetensors", tensor_files.read, _AGAIN),
+    "rounds": ("cells/*/history.jsonl", lambda path: History(path.parent).read(), _ROUNDS),
+    "figures": ("cells/*/geometry.json", _older_json, "run `fedbench figures` for this run again"),
+    SUBMISSIONS: (f"{SUBMISSIONS}/*.json", _json, "copy it again from the bundle of that id"),
+    REPRODUCTIONS: (f"{REPRODUCTIONS}/*.json", _json, "delete it; it does not count"),
+    "leaderboard": ("leaderboard.parquet", _parquet, _AGAIN),
 }
-"""By the kind of a file: its place in a store, and what reads it and raises if it is damaged."""
-
-_REMEDIES = {
-    "rows": "delete it; the same command makes this run again, or `fedbench merge` brings it back"
-    " from the store that it came from",
-    "trials": "delete it; the same `fedbench tune` command runs this trial again",
-    "rungs": "delete the folder it is in; the same `fedbench tune` command runs its trials again",
-    "curves": "delete it; to have it again, delete its row, with re-runs, and run it again",
-    "checkpoints": "an unfinished run goes back a round by itself; to export a finished one, delete"
-    " its row and its folder and run it again",
-    "clients": "an unfinished run goes back a round, or says to delete its folder; to use the"
-    " weights of a finished one, delete its row and its folder and run it again",
-    "rounds": "delete its folder; an unfinished run starts again",
-    "untrained": "delete it; an unfinished run measures again, the row of a finished one has it",
-    "figures": "run `fedbench figures` for this run again",
-    SUBMISSIONS: "copy it again from the bundle of that id; until then no reproduction counts",
-    REPRODUCTIONS: "delete it; it does not count",
-}
-_MADE_AGAIN = "delete it; it is made again when it is needed"
-"""Remedy of all other kinds."""
+"""By the kind of a file: its place in a store, what reads it and raises if it is damaged, and the
+remedy."""

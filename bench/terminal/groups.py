@@ -278,21 +278,6 @@ class Cells(Tracked):
 
 
 @dataclass(frozen=True)
-class Pictures(Group):
-    """Which pictures are drawn."""
-
-    folder: Annotated[Path, option("Folder to write files to.", "--out", metavar="DIR")] = Path(
-        "figures"
-    )
-    num_images: Annotated[
-        int, count("Maximum number of test images on each map.", "--images", min=10)
-    ] = 1000
-    client_id: Annotated[
-        int | None, option("Client whose encoder is drawn, if encoders differ.", "--client", min=0)
-    ] = None
-
-
-@dataclass(frozen=True)
 class Filters(Group):
     """Which stored runs are listed."""
 

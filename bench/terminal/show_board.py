@@ -66,24 +66,26 @@ def show_bundle(result: BundleVerification) -> None:
     checks = [vars(check) for check in result.checks]
     show_records(checks, ("check", "passed", "failed", "unchecked", "about"), title=title)
     problems = [
-        f"{f'run {found.row_id[:8]}' if found.row_id else 'the bundle'}, {found.check}:"
+        f"{f'run {found.run_id[:8]}' if found.run_id else 'the bundle'}, {found.check}:"
         f" {found.problem}"
         for found in result.problems[:_SHOWN]
     ]
     if (more := len(result.problems) - _SHOWN) > 0:
         problems.append(f"and {more} more; --json lists all")
-    found = count(len(result.problems), "contradiction")
-    verdict = "nothing contradicts it" if not result.problems else f"refused, {found}"
-    if unclear := sum(rerun.verdict == "cannot tell" for rerun in result.reruns):
-        verdict += f", but {unclear} of {count(len(result.reruns), 're-run')} cannot tell"
-    if not result.problems and not result.ok:
+    unclear = sum(rerun.verdict == "cannot tell" for rerun in result.reruns)
+    if result.problems:
+        verdict = f"refused, {count(len(result.problems), 'contradiction')}"
+    elif not result.ok:
         verdict = "refused, a row was not reproduced"
+    else:
+        verdict = "nothing contradicts it"
+        if unclear:
+            verdict += f", but {unclear} of {count(len(result.reruns), 're-run')} cannot tell"
     show_record(
         "",
         {
             "submitted by": str(result.by or ""),
             "not made": _not_made(result.checks),
-            "notes": result.notes[:_SHOWN],
             "problems": problems,
             "run again": [_rerun(rerun) for rerun in result.reruns],
             "compared with": result.board,
@@ -95,7 +97,8 @@ def show_bundle(result: BundleVerification) -> None:
 
 
 def _rerun(rerun: Reproduction) -> str:
-    text = f"run {rerun.row_id[:8]} · {rerun.method} · seed {rerun.seed}: {rerun.verdict}"
+    row = rerun.claimed
+    text = f"run {row.row_id[:8]} · {row.method} · seed {row.seed}: {rerun.verdict}"
     if not rerun.differences:
         return f"{text}{limit_of(rerun)}"
     differences = count(len(rerun.differences), "difference")

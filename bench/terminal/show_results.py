@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.terminal.console import emit, emit_json, emit_wrapped
-from fedbench.bench.terminal.tables import show_table
+from fedbench.bench.terminal.tables import show_records, show_table
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _reproductions(ranking: Ranking) -> list[str]:
         return []
     lines = ["reproduced by: people other than who submitted the run; the fewest of a line's runs"]
     for row in ranking.reproductions:
-        run = ranking.short_ids.get(row["row_id"], row["row_id"][:8])
+        run = ranking.short_ids.get(row["run_id"], row["run_id"][:8])
         for record in row["records"]:
             by, limit = _name(record["by"]), record["limit"]
             most = "" if limit is None else f", {limit * 100:.1f} points at most"
@@ -147,7 +147,8 @@ def show_merged(merged: Merged, *, dry_run: bool) -> None:
 
 def show_reproduction(result: Reproduction) -> None:
     """Print the verdict, the differences, the spread, and the environments if they differ."""
-    head = f"{result.row_id} · {result.method} · seed {result.seed}"
+    row = result.claimed
+    head = f"{row.row_id} · {row.method} · seed {row.seed}"
     compared = f"{result.num_results} values of the row, {count(result.num_rounds, 'round')}"
     differences = count(len(result.differences), "difference")
     if result.verdict == "same bits":
@@ -168,7 +169,7 @@ def show_reproduction(result: Reproduction) -> None:
     if result.not_compared:
         some = count(len(result.not_compared), "metric")
         emit(f"not compared: {some} that only one of the two versions of fedbench recorded")
-    if result.spread and not result.same:
+    if result.spread and result.differences:
         rows = [
             [s.metric, *(f"{v:.4g}" for v in (s.stored, s.now, s.now - s.stored, s.limit))]
             for s in result.spread
@@ -203,12 +204,8 @@ def _short(value: object) -> str:
 
 def show_verification(result: Verification) -> None:
     """Print counts by kind of file, the damaged files with what to do, and how much was read."""
-    header = ["kind", "files", "fine", "without checksum", "damaged"]
-    rows = [
-        [k.kind, *map(str, (k.files, k.fine, k.without_checksum, k.damaged))] for k in result.kinds
-    ]
-    if rows:
-        show_table(header, rows, title=f"store {result.store}")
+    kinds = [vars(kind) for kind in result.kinds]
+    show_records(kinds, ("kind", "files", "damaged"), title=f"store {result.store}")
     for damage in result.damaged:
         emit(f"{damage.file}: {damage.problem}; {damage.remedy}")
     files = count(sum(kind.files for kind in result.kinds), "file")

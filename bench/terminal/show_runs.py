@@ -26,7 +26,7 @@ _BEFORE = "untrained_"
 _PRIVACY = ("revealing_messages", "smallest_group", "epsilon", "delta", "epsilon_of")
 _COST = ("bytes_up", "bytes_down", "wall_seconds")
 _LISTED = (
-    *("id", "method", "preset", "dataset", "partition", "alpha", "num_clients", "num_rounds"),
+    *("run_id", "method", "preset", "dataset", "partition", "alpha", "num_clients", "num_rounds"),
     *("seed", "status", "at_chance", "linear_acc", "knn_acc", "objective", "code"),
     "finished_at",
 )
@@ -124,7 +124,7 @@ def _show_metrics(metrics: Mapping[str, float]) -> None:
 def show_listing(listing: Listing) -> None:
     """Print some rows as a table, newest first."""
     records = [
-        {"id": short, "at_chance": marks.at_chance, "code": row.code, **dict(row)}
+        {"run_id": short, "at_chance": marks.at_chance, "code": row.code, **dict(row)}
         for row, short, marks in zip(listing.rows, listing.short_ids, listing.marks, strict=True)
     ]
     if not records:

@@ -256,9 +256,7 @@ def _perform(job: Job, report: Report, began: float) -> Outcome:
             identity = config_id(job.config, job.revision)
             begun = (job.row_id, identity, job.config, job.origin.preset, dataset.name)
             tracking.begin(Begun(*begun, job.origin.study_id), _points(folder))
-        row = execute(job.config, origin, place, on_round)
-        if trained is not None:
-            row = with_training_of(row, trained)
+        row = with_training_of(execute(job.config, origin, place, on_round), trained)
         if tracking.names:
             tracking.end(row, _points(folder))
     except Paused as paused:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,13 +22,13 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.results.trackers import Tracking
 from fedbench.bench.runs.arguments import Places, Sources
 from fedbench.bench.runs.code import drop_outdated, outdated
-from fedbench.bench.runs.compare import Reproduction, compare, same_platform
+from fedbench.bench.runs.compare import Reproduction, compare
 from fedbench.bench.runs.execute import Origin, open_dataset
 from fedbench.bench.runs.presets import load_preset
-from fedbench.bench.runs.remeasure import measured_from, trained_before, without_training
-from fedbench.bench.runs.run import command_line, forget_cell, refresh_quietly, store_run
+from fedbench.bench.runs.remeasure import trained_before, without_training
+from fedbench.bench.runs.run import command_line, forget_cell, store_run
 from fedbench.bench.system.arguments import grouped
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.notebooks import Shown
 from fedbench.bench.system.scratch import sweep_folders, temporary_folder
 from fedbench.bench.training.steps import LocalSteps, local_steps, partition_of, without_effect
@@ -233,7 +234,8 @@ def sweep(
                 store.refresh()
     elif not dry_run:
         sweep_folders(short_folder())  # left by killed commands
-        refresh_quietly(store)
+        with suppress(StoreError):  # one that cannot be written stays as it is
+            store.refresh()
     rows = stored | {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
     repeated: tuple[Reproduction, ...] = ()
     if repeats and not dry_run:
@@ -284,10 +286,7 @@ def _repeated(
             tracking=Tracking((), other),
         )
         rows = {o.job.row_id: o.row for o in source.outcomes if o.row is not None}
-        return tuple(
-            compare(store, same_platform(store, store.find(i), row), other, row, places.cache)
-            for i, row in rows.items()
-        )
+        return tuple(compare(store, i, other, row, places.cache) for i, row in rows.items())
 
 
 Datasets = Callable[[RunConfig], Dataset]
@@ -359,8 +358,8 @@ def _measured_from(store: Store, job: Job, stored: Mapping[str, Row], device: st
     """Return the id of the run, stored or planned, whose weights make a training unnecessary."""
     rows = [row for i in job.earlier if i in stored for row in store.replicas(i)]
     earlier = trained_before(rows, store, job.config, job.revision, device)
-    if (source := measured_from(store, earlier, job.config)) is not None:
-        return source
+    if earlier is not None:
+        return earlier.row_id
     done = {row.row_id for row in rows if row.status != "error"}
     planned = [i for i in job.earlier if i not in done]
     return planned[0] if planned and not job.config.evaluation.between_rounds else None

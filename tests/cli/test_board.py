@@ -76,7 +76,7 @@ def test_a_refused_bundle_is_named_with_its_reason(
     assert str(curve.relative_to(folder)) in answer.out
     assert not (tmp_path / "board").exists()
     problem = call("verify", folder, "--json").json["problems"][0]
-    assert (problem["row_id"], problem["check"]) == (ids[0], "files")
+    assert (problem["run_id"], problem["check"]) == (ids[0], "files")
 
 
 def test_runs_that_others_would_refuse_are_not_packed(
@@ -142,7 +142,7 @@ def test_reproductions_show_in_tables(
     assert answer.code == 0, answer.err
     assert row_id[:4] in answer.out
     shown = call("leaderboard", "--store", copy.root, "--json").json["reproductions"]
-    assert [(row["row_id"], row["count"]) for row in shown] == [(row_id, 0)]
+    assert [(row["run_id"], row["count"]) for row in shown] == [(row_id, 0)]
     assert "reproductions" not in call("leaderboard", "--store", store.root, "--json").json
 
 

@@ -146,4 +146,4 @@ def test_what_cannot_be_reproduced(call: Call, copy: Path) -> None:
     put(copy, row.model_copy(update={"dataset_revision": "f" * 64}))
     config = row.config_json.replace('"train_subset":200', '"train_subset":100')
     put(copy, row.model_copy(update={"config_json": config}))
-    refused((row.row_id,), "name the right one with --data")
+    refused((row.row_id,), "--data")

@@ -51,7 +51,7 @@ def test_filters_agree_with_the_rows(call: Call) -> None:
 def test_a_table_with_short_ids_that_other_commands_take(call: Call) -> None:
     answer = call("runs", "--store", str(STORE), "--limit", "2")
     header, *lines = answer.out.splitlines()
-    assert header.split()[:2] == ["id", "method"]
+    assert header.split()[:2] == ["run_id", "method"]
     assert answer.err.strip() == f"2 of {len(ROWS)} runs; --limit shows more"
     short = lines[0].split()[0]
     assert open_store(STORE).find(short).row_id.startswith(short)
@@ -90,7 +90,7 @@ def test_a_run_in_full(call: Call) -> None:
     ):
         assert text in answer.out
     record = json.loads(call("show", row.row_id, "--store", str(STORE), "--json").out)
-    assert record["row"]["row_id"] == row.row_id
+    assert record["run_id"] == record["row"]["row_id"] == row.row_id
     assert record["config"]["seed"] == {"value": row.seed, "source": "seed"}
     assert len(record["curve"]) == row.num_rounds
 

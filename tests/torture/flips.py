@@ -30,11 +30,10 @@ from typing import Any
 import numpy as np
 
 from fedbench.bench.data.datasets import load_dataset
-from fedbench.bench.data.partition import Partition, make_partition
+from fedbench.bench.data.partition import make_partition
 from fedbench.bench.data.rotated import rotated_images
 from fedbench.bench.results.report.content import geometries
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.execute import Origin, Place, execute, open_partition
 from fedbench.bench.runs.export import export_encoder, load_encoder
 from fedbench.bench.runs.figures import figures
 from fedbench.bench.runs.load import load_run
@@ -187,7 +186,7 @@ def kinds(work: Path) -> dict[str, Kind]:
         store.write_trial("study", number, {"status": "ok", "objective": 0.5, "params": params})
     store.write_study("study", {"spec": "simclr", "best": {"params": params}, "trials": 4})
     write_best(best_file(store, "study"), "simclr", "demo", "study", params)
-    figures([row.row_id], work / "figures", forms=["svg"], num_images=20, store=store)
+    figures([row.row_id], work / "figures", store=store)
     export = work / "export"
     export.mkdir()
     export_encoder(row.row_id, export / "encoder.safetensors", store=store)
@@ -235,28 +234,6 @@ def kinds(work: Path) -> dict[str, Kind]:
             for name, value in load_encoder(f / "encoder.safetensors").state_dict().items()
         },
     )
-
-    config = row.config
-    dataset = load_dataset(
-        "digits", train_subset=config.data.train_subset, test_subset=config.data.test_subset
-    )
-    (work / "started").mkdir()
-    open_partition(config, dataset, work / "started" / "partition.safetensors")
-
-    def opened(folder: Path) -> Any:
-        path = folder / "partition.safetensors"
-        return open_partition(config, dataset, path), Partition.load(path)
-
-    made["partition of an unfinished run"] = Kind(work / "started", "*.safetensors", opened)
-
-    measured = work / "measured"
-    execute(config, Origin(), Place(measured))
-
-    def untrained(folder: Path) -> Any:
-        again = execute(config, Origin(), Place(folder))
-        return again.untrained_objective, again.untrained_knn_acc, again.metrics_json
-
-    made["untrained.json"] = Kind(measured, "untrained.json", untrained)
 
     for name, spec, values in (
         ("orchestra", "orchestra", {}),

@@ -44,8 +44,7 @@ import pyarrow.parquet as pq
 import typer
 from PIL import Image
 
-from fedbench.bench.board.bundle import files_of, pack, write_manifest
-from fedbench.bench.board.copies import known_entries
+from fedbench.bench.board.bundle import entries_of, files_of, pack, write_manifest
 from fedbench.bench.config.yaml_files import installed
 from fedbench.bench.results.store import checked
 from fedbench.bench.results.store.row import Row, Trial
@@ -142,7 +141,7 @@ class Torture:
         yaml = self.call(["config", "simclr", *TINY, "--yaml"], {})
         assert yaml[0] == 0, yaml
         self.config = yaml[1].encode()
-        self.entry = known_entries(store, [self.row])[0]
+        self.entry = entries_of(store, [self.row])[0]
         self.server = Server()
         # One address may take what a stranger's may, but the driver does not wait for it.
         checked._LARGEST, checked._SECONDS, checked._IDLE_SECONDS = 2**22, 2.0, 1.0

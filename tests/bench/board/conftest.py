@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.bench.board.bundle import Entry
-from fedbench.bench.board.copies import known_entries
+from fedbench.bench.board.bundle import Entry, entries_of
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.numerics import Platform, as_json
 
@@ -24,7 +23,7 @@ def honest() -> tuple[Entry, ...]:
     rows = [row for row in rows if row.participation == 0.5 and row.seed < 3]
     assert [row.seed for row in rows] == [0, 1, 2]
     assert len({row.config_id for row in rows}) == 1
-    return tuple(known_entries(store, rows))
+    return tuple(entries_of(store, rows))
 
 
 def elsewhere(entry: Entry) -> Entry:

@@ -114,10 +114,7 @@ def test_who_submitted_a_row_and_who_counts_already_add_nothing(
     ("columns", "named"),
     [
         ({"knn_acc": 0.99}, "platform"),
-        ({"seed": 5}, "seed"),
-        ({"platform": "arm64"}, "arm64"),
-        ({"knn_acc": 7.0}, "less than or equal to 1"),
-        ({"config_json": "{}"}, "client"),
+        ({"knn_acc": 7.0}, "knn_acc"),
         ({"measured_from": "0" * 20}, "0" * 20),
     ],
 )
@@ -210,25 +207,6 @@ def test_ten_points_more_under_the_record_of_another_platform(
     assert reproductions(Store(tmp_path / "board")) == {}
 
 
-def test_a_small_part_of_all_times_is_noted_by_a_rerun(
-    made: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """Seconds that agree with each other: only a repetition on the same hardware tells."""
-    entry, row = more_right(made, 0)
-    span = (row.finished_at - row.started_at) / 1e6
-    names = ("wall_seconds", "train_seconds")
-    columns = {name: (getattr(row, name) or 0) / 1e6 for name in names}
-    fast = row.model_copy(update=columns | {"finished_at": row.started_at + span})
-    points = tuple(point | {"seconds": point["seconds"] / 1e6} for point in entry.points)
-    result = checked(made, tmp_path, Entry(fast, points), rerun=1)
-    assert result.ok
-    assert any(row.row_id in note and "hardware" in note for note in result.notes)
-
-
 def test_rows_to_repeat_follow_from_the_bundle() -> None:
     rows = [f"{number:020x}" for number in range(20)]
-    first, second = chosen("a" * 64, rows, 3), chosen("b" * 64, rows, 3)
-    assert first == chosen("a" * 64, rows[::-1], 3)
-    assert first != second
-    assert chosen("a" * 64, rows, 99)[:3] == first
-    assert chosen("a" * 64, rows, 0) == []
+    assert chosen("a" * 64, rows, 3) == chosen("a" * 64, rows[::-1], 3) != chosen("b" * 64, rows, 3)

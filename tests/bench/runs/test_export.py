@@ -77,9 +77,11 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     with pytest.raises(DataError):
         load_encoder(path)
-    path.write_bytes(b"something else")
-    with pytest.raises(DataError):
-        load_encoder(path)
+    header = json.dumps({"__metadata__": {"card": "[" * 5000}}).encode()
+    for content in (b"else", struct.pack("<Q", 2**60), struct.pack("<Q", len(header)) + header):
+        path.write_bytes(content)
+        with pytest.raises(DataError):
+            load_encoder(path)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +89,8 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     [
         {},
         {"model": {"backbone": "resnet8", "width": 10**6}},
-        {"model": {"backbone": "resnet8", "width": 10**12}},
         {"model": {"backbone": "x"}},
         {"feature_dim": 10**15},
-        {"feature_dim": float("inf")},
-        {"image_shape": "abc"},
         {"image_shape": [-1, 0, 10**30]},
     ],
 )
@@ -109,12 +108,3 @@ def test_a_card_is_not_believed(tmp_path: Path, card: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"encoder\.safetensors") as error:
         load_encoder(path)
     assert "\n" not in str(error.value)
-
-
-def test_hostile_headers_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "encoder.safetensors"
-    header = json.dumps({"__metadata__": {"card": "[" * 5000}}).encode()
-    for content in (struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", len(header)) + header):
-        path.write_bytes(content)
-        with pytest.raises(DataError):
-            load_encoder(path)

@@ -16,8 +16,7 @@ from PIL import Image
 from fedbench.bench.evaluation.angles import class_angles
 from fedbench.bench.evaluation.features import extract
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs import figures as draw
-from fedbench.bench.runs.figures import Geometry, figures, measure, project
+from fedbench.bench.runs.figures import draw_angles, draw_maps, figures, measure, project
 from fedbench.bench.runs.load import load_run
 from fedbench.bench.runs.run import run
 from fedbench.bench.system.checksums import parse_json
@@ -53,25 +52,22 @@ def texts(picture: bytes) -> set[str]:
 
 def test_angles_are_those_of_every_evaluated_client(store: Store, ids: dict[str, str]) -> None:
     opened = load_run(store, ids["pfedae"])
-    geometry = measure(opened, num_images=30)
-    assert len(geometry.clients) == 3
-    assert len(geometry.plain) == len(geometry.centred) == 3 * 45
-    dataset, net = opened.setup.dataset, opened.binding.net
-    for index, k in enumerate(geometry.clients):
+    found = measure(opened)
+    assert len(found["clients"]) == 3
+    dataset, net, expected = opened.setup.dataset, opened.binding.net, list[torch.Tensor]()
+    for k in found["clients"]:
         opened.select(k)
         features = extract(
             lambda x: opened.setup.method.encode(net, x), dataset.test_images, device="cpu"
         )
-        expected = class_angles(features, dataset.test_labels, 10)
-        torch.testing.assert_close(geometry.plain[45 * index : 45 * (index + 1)], expected)
-    assert geometry.title == f"pfedae, client {geometry.clients[0]}"
-    assert geometry.points.shape == (30, 2)
-    assert np.isfinite(geometry.points).all()
-    outsider = next(k for k in range(4) if k not in geometry.clients)
-    other = measure(opened, num_images=30, client_id=outsider)
-    assert other.title == f"pfedae, client {outsider}"
-    torch.testing.assert_close(other.plain, geometry.plain)
-    assert not np.allclose(other.points, geometry.points)
+        expected.append(class_angles(features, dataset.test_labels, 10))
+    plain = found["angles"]["plain"]
+    assert sum(plain["counts"]) == sum(found["angles"]["centred"]["counts"]) == 3 * 45
+    assert plain["mean"] == pytest.approx(float(torch.cat(expected).mean()))
+    assert plain["median"] == pytest.approx(float(np.median(torch.cat(expected))))
+    assert found["title"] == f"pfedae, client {found['clients'][0]}"
+    assert np.array(found["map"]["points"]).shape == (100, 2)
+    assert np.isfinite(found["map"]["points"]).all()
 
 
 def test_maps_keep_neighbours_together() -> None:
@@ -85,7 +81,7 @@ def test_maps_keep_neighbours_together() -> None:
 
 
 def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
-    made = figures(list(ids.values()), tmp_path / "out", store=store, num_images=40)
+    made = figures(list(ids.values()), tmp_path / "out", store=store)
     names = [file.name for file in made.files]
     assert names == ["angles.png", "angles.svg", "tsne.png", "tsne.svg", "geometry.json"]
     for file in made.files:
@@ -106,67 +102,51 @@ def test_the_files(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
         for which in ("mean", "median"):
             drawn = record["angles"][kind][which]
             assert drawn == pytest.approx(metrics[f"{name}_{which}"], rel=1e-6)
-    assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 40
+    assert len(record["map"]["points"]) == len(record["map"]["labels"]) == 100
     assert "map" not in made.as_dict()["runs"][1]
     stored = parse_json(
         (store.cell_dir(ids["pfedae"]) / "geometry.json").read_text(), required=True
     )
     assert stored == record
-    again = figures(
-        [ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40
-    )
+    again = figures([ids["central-ae"]], tmp_path / "one", store=store)
     before = [file.read_bytes() for file in again.files]
-    figures([ids["central-ae"]], tmp_path / "one", store=store, forms=("svg",), num_images=40)
+    figures([ids["central-ae"]], tmp_path / "one", store=store)
     assert before == [file.read_bytes() for file in again.files]
 
 
-def geometry(seed: int, **values: Any) -> Geometry:
-    given: dict[str, Any] = {
-        "run_id": str(seed),
+def numbers(seed: int, count: int = 2, median: float | None = 15.0) -> dict[str, Any]:
+    angles = {"median": median, "mean": median, "edges": [0, 90, 180], "counts": [2, 0]}
+    return {
         "title": "pfedae, client 2",
         "setting": f"demo, iid, 8 clients, seed {seed}",
-        "clients": (2, 3),
-        "plain": torch.tensor([10.0, 20.0]),
-        "centred": torch.tensor([90.0, 91.0]),
-        "points": np.arange(4.0).reshape(2, 2),
-        "labels": np.arange(2),
-        "class_names": ("a", "b"),
+        "clients": [2, 3],
+        "angles": {"plain": angles, "centred": angles},
+        "map": {
+            "points": np.arange(2.0 * count).reshape(count, 2).tolist(),
+            "labels": list(range(count)),
+            "class_names": [f"class {k}" for k in range(count)],
+        },
     }
-    return Geometry(**{**given, **values})
 
 
 @pytest.mark.parametrize("count", [1, 4, 25])
 def test_pictures_of_many_runs_and_classes(count: int) -> None:
-    many: dict[str, Any] = {
-        "points": np.arange(2.0 * count).reshape(count, 2),
-        "labels": np.arange(count),
-        "class_names": tuple(f"class {k}" for k in range(count)),
-    }
-    runs = [geometry(index, **many) for index in range(min(count, 3))]
-    runs.append(geometry(9, plain=torch.tensor([]), clients=(), setting="x", **many))
-    for picture in (draw.angles, draw.maps):
+    runs = [*(numbers(seed, count) for seed in range(min(count, 3))), numbers(9, count, None)]
+    for picture in (draw_angles, draw_maps):
         assert Image.open(io.BytesIO(picture(runs, "png"))).size[0] > 500
 
 
-def test_errors(store: Store, ids: dict[str, str], tmp_path: Path) -> None:
-    def refused(error: type[Exception], match: str, *run_ids: str, **rest: object) -> None:
-        with pytest.raises(error, match=match):
-            figures(run_ids, tmp_path / "none", store=store, **rest)  # type: ignore[arg-type]
+def test_pictures_name_the_runs() -> None:
+    both = [numbers(0), numbers(1)]
+    histograms, maps = (" ".join(texts(draw(both, "svg"))) for draw in (draw_angles, draw_maps))
+    for seed in ("seed 0", "seed 1"):
+        assert seed in histograms
+        assert seed in maps
+    assert "pfedae, 2 encoders, median 15°" in histograms
+
+
+def test_errors(store: Store, tmp_path: Path) -> None:
+    for error, run_ids in ((StoreError, ["f" * 20]), (ConfigError, [])):
+        with pytest.raises(error):
+            figures(run_ids, tmp_path / "none", store=store)
         assert not (tmp_path / "none").exists()
-
-    refused(StoreError, "no run 'f{20}' in store", "f" * 20)
-    refused(ConfigError, "no run given")
-    refused(ConfigError, "'pdf' is no form of a picture", ids["simclr"], forms=("pdf",))
-    refused(ConfigError, r"--client: must be in 0..3 .*\(got 4\)", ids["pfedae"], client_id=4)
-    refused(ConfigError, "has one encoder for all clients", ids["central-ae"], client_id=0)
-
-
-def test_pictures_say_in_what_runs_differ() -> None:
-    both, alone = [geometry(0), geometry(1)], [geometry(0)]
-    histograms, maps = texts(draw.angles(both, "svg")), texts(draw.maps(both, "svg"))
-    assert "demo, iid, 8 clients" in histograms & maps
-    for shown in (histograms, maps):
-        assert any("seed 0" in text for text in shown)
-        assert any("seed 1" in text for text in shown)
-    assert any(text.startswith("pfedae, 2 encoders, median 15°") for text in histograms)
-    assert "demo, iid, 8 clients, seed 0" in texts(draw.maps(alone, "svg"))

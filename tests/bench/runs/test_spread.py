@@ -9,7 +9,7 @@ import pytest
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.compare import _reason, judge
+from fedbench.bench.runs.compare import _verdict, judge
 from fedbench.bench.runs.execute import Origin, facts
 from fedbench.bench.runs.spread import Spread, spreads
 
@@ -58,21 +58,6 @@ def test_a_seed_counts_once() -> None:
     assert knn.source == "binomial, 300 test images"
 
 
-def test_other_configurations_of_the_class_are_pooled() -> None:
-    others = [
-        row_of(seed, lr=lr, linear_acc=0.8 + step * seed)
-        for lr, step in ((0.2, 0.01), (0.3, 0.03))
-        for seed in range(3)
-    ]
-    two = [row_of(seed, linear_acc=0.1 * seed) for seed in range(2)]  # too few
-    elsewhere = [Row(**{**dict(row_of(s)), "alpha": 7.0, "linear_acc": s / 3}) for s in range(3)]
-    (spread,) = spreads(two[0], row_of(linear_acc=0.05), [*others, *two, *elsewhere], 300)
-    # Variances 0.0001 and 0.0009 with 2 degrees each: mean 0.0005; t at 97.5 %, 4 degrees: 2.776.
-    assert spread.sd == pytest.approx(sqrt(0.0005))
-    assert limit(spread) == pytest.approx(2.776, abs=1e-3)
-    assert spread.source == "seeds of 2 configurations of its class, pooled"
-
-
 def test_without_seeds_the_number_of_test_images_tells() -> None:
     row = row_of(
         linear_acc=0.8,
@@ -103,17 +88,22 @@ def test_an_encoder_before_training_has_no_seed_to_differ_by() -> None:
 
 def test_reasons() -> None:
     bits = [Difference("linear_acc", 0.5, 0.6)]
-    near, far = (Spread("linear_acc", 0.5, 0.6, 0.1, limit, "") for limit in (0.2, 0.05))
-    assert _reason([], [], (), apart=False) == ""
-    assert _reason(bits, [], (near,), apart=True) == ""
-    assert "not known to be another" in _reason(bits, [], (near,), apart=False)
-    assert "linear_acc differ by more" in _reason(bits, [], (near, far), apart=True)
-    assert "no metric" in _reason(bits, [], (), apart=True)
+    near, far = (Spread("linear_acc", 0.5, 0.6, 0.04, limit, "") for limit in (0.2, 0.05))
     exact = [*bits, Difference("partition_hash", "a", "b")]
-    assert "partition_hash does not depend" in _reason(exact, [], (near,), apart=True)
-    rounds = [Difference("round 1 loss", 1.0, 2.0), Difference("rounds", 3, 4)]
-    assert _reason([], rounds[:1], (near,), apart=True) == ""
-    assert "rounds does not depend" in _reason([], rounds, (near,), apart=True)
+    loss, rounds = Difference("round 1 loss", 1.0, 2.0), Difference("rounds", 3, 4)
+    assert _verdict([], (), [], apart=False) == ("same bits", "")
+    assert _verdict(bits, (near,), ["mine"], apart=True)[0] == "different"
+    assert _verdict(bits, (near,), [], apart=False)[0] == "different"
+    assert _verdict([*bits, loss], (near,), [], apart=True)[0] == "cannot tell"  # 20 points
+    for found, spread, named in (
+        (bits, (near, far), "linear_acc"),
+        (bits, (), "spread"),
+        (exact, (near,), "partition_hash"),
+        ([loss, rounds], (near,), "rounds"),
+    ):
+        verdict, reason = _verdict(found, spread, [], apart=True)
+        assert verdict == "different"
+        assert named in reason
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_again_repeats_what_is_stored_and_runs_the_rest(
     before, ran = rows(tmp_path), len(executor.ran)
     again = small(tmp_path, again=True)
     assert counts(again) == (4, 2, 2, 0, 0)
-    assert [(each.row_id, each.verdict) for each in again.repeated] == [
+    assert [(each.run_id, each.verdict) for each in again.repeated] == [
         (cell["run_id"], "same bits") for cell in again.cells if cell["stored_before"]
     ]
     assert len(executor.ran) == ran + 4
@@ -91,8 +91,8 @@ def test_again_deletes_rows_of_code_that_is_gone_and_no_others(
     """The method's class is said to be of another package, whose code changes."""
     hashes = {"simclr": "old"}
 
-    def code(spec: str, *_: Any) -> dict[str, str]:
-        return {name: value for name, value in hashes.items() if name == spec}
+    def code(config: RunConfig) -> dict[str, str]:
+        return {name: value for name, value in hashes.items() if name == config.spec}
 
     monkeypatch.setattr("fedbench.bench.runs.fields.foreign_code", code)
     in_one_process(width=1)
