@@ -153,6 +153,10 @@ def verify_claims(
 ) -> BundleVerification:
     """Check the rows of a store like a bundle's; `verify` checks its files.
 
+    Args:
+        store: see `open_store`.
+        data_dir: cache of data sets; None = the default one.
+
     Raises:
         StoreError: for a store that is not there.
     """

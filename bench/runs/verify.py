@@ -82,6 +82,9 @@ def verify(store: Store | Path | str | None = None) -> Verification:
     configuration. Other processes may work on the store meanwhile: a file that they delete is left
     out.
 
+    Args:
+        store: see `open_store`.
+
     Raises:
         StoreError: for a store that is not there, or a folder in it that may not be read.
     """
