@@ -49,9 +49,10 @@ class Side:
         """Return the rows of all seeds that have run, in their order."""
         found = []
         revisions = {row.dataset_revision for row in rows.values()}
+        config = resolve(self.spec, preset=str(PRESET), set=self.set, environ={}).config
         for seed in SEEDS:
-            resolved = resolve(self.spec, preset=str(PRESET), set=self.set, seed=seed, environ={})
-            ids = {row_id(resolved.config, revision) for revision in revisions}
+            seeded = config.model_copy(update={"seed": seed})
+            ids = {row_id(seeded, revision) for revision in revisions}
             found += [rows[name] for name in sorted(ids & rows.keys())]
         return found
 

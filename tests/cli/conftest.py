@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -92,11 +94,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(store: Path, shell: Callable[..., Answer]) -> Answer:
+def finished(store: Path) -> Answer:
     """Row of one `fedbench run`, started in another directory."""
     tiny = ("--set", "federation.num_rounds=1", "--set", "data.train_subset=200")
-    place = ("--workers", "1", "--device", "cpu", "--store", store)
-    return shell("run", "simclr", *tiny, *place, "--json", cwd=store.parent)
+    words = ["run", "simclr", *tiny, "--workers", "1", "--device", "cpu", "--json"]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(store.parent),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as stop,
+    ):
+        main([*words, "--store", str(store)])
+    assert isinstance(stop.value.code, int)
+    return Answer(stop.value.code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture

@@ -116,8 +116,8 @@ def test_version(call: Call) -> None:
 
 
 def test_reader_that_goes_away_is_no_error() -> None:
-    words = [sys.executable, "-m", "fedbench", "partition", "--labels", "balanced:20000:10"]
-    words += ["--set", "data.num_clients=5000"]
+    words = [sys.executable, "-m", "fedbench", "partition", "--labels", "balanced:4000:10"]
+    words += ["--set", "data.num_clients=2000"]  # more than a pipe holds
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -177,7 +177,7 @@ def trains_nobody(cells: list[Cell]) -> list[str]:
     return empty
 
 
-FEW = {"after", "heterogeneity", "participation", "scaling"}
+FEW = {"heterogeneity", "scaling"}
 
 
 @pytest.mark.parametrize("name", extended(grid_names(), lambda name: name not in FEW))
