@@ -21,9 +21,8 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## tune, sweep and rank on handwritten digits, about 3 minutes on 2 cores
-	$(BIN)/fedbench tune orchestra --trials 4
-	$(BIN)/fedbench sweep --grid heterogeneity
-	$(BIN)/fedbench sweep --grid heterogeneity --methods orchestra --tuned auto
+	$(BIN)/fedbench tune simclr --trials 4 --confirm 3
+	$(BIN)/fedbench sweep --grid heterogeneity --methods simclr,supervised --seeds 0,1,2
 	$(BIN)/fedbench leaderboard --grid heterogeneity
 
 # Three processes share the tests; slow ones, which start processes of their own, stay in two of them.

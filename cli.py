@@ -593,7 +593,7 @@ def doctor(
 ) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path
-    from fedbench.bench.tuning.doctor import checkup
+    from fedbench.bench.tuning.doctor.checkup import checkup
 
     store, data_dir = fedbench.open_store(folders.store), as_path(folders.data_dir)
     result = checkup(store, data_dir, address, gpu=gpu)

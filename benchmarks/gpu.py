@@ -41,7 +41,7 @@ from fedbench.bench.training.setup import Setup
 from fedbench.bench.training.steps import partition_of
 from fedbench.bench.training.trainer import Executor
 from fedbench.bench.training.workers import InProcess
-from fedbench.bench.tuning.first_runs import first_run
+from fedbench.bench.tuning.doctor.first_runs import first_run
 
 PAPER_IMAGES = 100 * 50 * 10 * 496
 """Images of a cross-device run: 100 rounds, 50 clients, 10 epochs, 31 batches of 16."""

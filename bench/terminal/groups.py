@@ -238,6 +238,15 @@ class Cluster(Group):
 class Search(OfStudy, Tracked):
     """How a study searches, and whether it is only planned."""
 
+    confirm: Annotated[
+        int,
+        option(
+            "Then run best trial, preset and worst trial with N fresh seeds, and compare them by"
+            " labels.",
+            metavar="N",
+            min=0,
+        ),
+    ] = 0
     again: opt.Again = False
     dry_run: opt.DryRun = False
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedbench.bench.data.partition import PartitionSummary
     from fedbench.bench.runs.export import Exported
     from fedbench.bench.runs.resolve import Resolved
-    from fedbench.bench.tuning.doctor import Checkup
+    from fedbench.bench.tuning.doctor.checkup import Checkup
 
 R = TypeVar("R")
 _COLUMNS = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fedbench.bench.evaluation.metrics import main_metrics
+from fedbench.bench.evaluation.metrics import heading, main_metrics
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT, FINDINGS
 from fedbench.bench.terminal.console import emit, note
 from fedbench.bench.terminal.show_results import show_reproduction
@@ -18,6 +18,7 @@ from fedbench.bench.terminal.units import duration, parameters, size, text
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
     from fedbench.bench.terminal.groups import Cluster, Places, Settings
+    from fedbench.bench.tuning.confirm import Confirmed
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.study import StudyResult
     from fedbench.bench.tuning.sweep import SweepResult
@@ -47,6 +48,7 @@ def show_study(result: StudyResult) -> None:
     elif any(trial["status"] == "refused" for trial in result.trials):
         best = "none: the gate refused every trial; no configuration beat not training"
     _show_trials(result.trials, result.untrained)
+    _show_confirmed(result.confirmed)
     again = "" if result.repeated is None else "every bit of the stored trials is the same"
     failed = f"{text('', result.kept_errors)}: not run again, since later trials depend on them"
     show_record(
@@ -63,6 +65,34 @@ def show_study(result: StudyResult) -> None:
             "file": result.config_file,
         },
     )
+
+
+def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
+    """Print how the best trial does by labels beside the preset and the worst trial."""
+    if not confirmed:
+        return
+    seeds = list(confirmed[0].values)
+    records = [
+        {
+            "configuration": each.name,
+            heading(each.metric): f"{100 * each.mean:.1f} ± {50 * (each.high - each.low):.1f}",
+            "Δ init": f"{100 * each.gain:+.1f}",
+            "best trial is ahead by": "" if each.behind is None else _ahead(each.behind),
+            "params": parameters(each.params),
+        }
+        for each in confirmed
+    ]
+    emit(f"confirmation · seeds {seeds[0]} to {seeds[-1]}, which the search has not used")
+    show_records(records, tuple(records[0]))
+    emit(
+        "look at the column before the last: the search read no label; an interval without 0 is a"
+        " difference that these seeds show"
+    )
+
+
+def _ahead(interval: tuple[float, float]) -> str:
+    low, high = (100 * value for value in interval)
+    return f"{(low + high) / 2:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def show_stored_study(view: StudyView) -> None:

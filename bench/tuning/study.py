@@ -15,6 +15,7 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
@@ -30,6 +31,7 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Share
+from fedbench.bench.tuning.confirm import Confirmed, confirmation
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials
@@ -76,6 +78,7 @@ class StudyResult(Shown):
             trial is run to its end.
         kept_errors: trials that failed and are not run again, since later ones were suggested
             after them.
+        confirmed: best trial, preset and worst trial on fresh seeds, with `confirm`.
         repeated: values in which trials differ from their repetition, with `again`; empty = every
             bit is the same, None = nothing was repeated.
         outdated: studies that differ from this one only in code of packages that is not installed
@@ -98,6 +101,7 @@ class StudyResult(Shown):
     objective: str = DEFAULT
     fidelity: Mapping[str, Any] | None = None
     kept_errors: tuple[int, ...] = ()
+    confirmed: tuple[Confirmed, ...] = ()
     repeated: tuple[Difference, ...] | None = None
     outdated: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -139,6 +143,7 @@ def tune(
     search: Search,
     places: Places,
     cluster: Cluster,
+    confirm: int = 0,
     again: bool = False,
     track: Sequence[str] = (),
     on_progress: OnProgress | None = None,
@@ -157,6 +162,8 @@ def tune(
         search: the search.
         places: store, data and device.
         cluster: runs at a time, and their shares.
+        confirm: then run best trial, preset and worst trial with so many seeds that the search has
+            not used, at least 3, and compare them by labels; 0 = do not.
         again: repeat the trials that the store has, and compare them; then delete the studies that
             differ from this one only in code of packages which is not installed any more.
         track: viewers that get every round and row of the trials: `tensorboard`, `wandb`.
@@ -170,6 +177,10 @@ def tune(
     """
     began = time.monotonic()
     search.check()
+    if confirm and confirm < MIN_FOR_INTERVAL:
+        raise ConfigError(
+            f"--confirm: needs at least {MIN_FOR_INTERVAL} seeds for an interval (got {confirm})"
+        )
     store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
     study = _plan(spec, settings, search, places, cluster)
@@ -185,6 +196,7 @@ def tune(
             runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
         runs = runs * search.seeds_per_trial  # their seeds do not change the cost
         runs += [without_training(base)] * len(study.unmeasured())
+        runs += [base] * 3 * confirm
         keep = study.halving is not None
         cost = estimate_cost(runs, cluster, share, places, keep_cells=keep)
     else:
@@ -201,6 +213,13 @@ def tune(
         if trial["objective"] is not None and WATCHED in trial["watched"]
     ]
     untrained = (store.study(study.study_id) or {}).get("untrained", ())
+    confirmed: tuple[Confirmed, ...] = ()
+    if confirm and best is not None and not dry_run:
+        first = study.base.config.seed + search.seeds_per_trial
+        seeds = range(first, first + confirm)
+        confirmed = confirmation(
+            study.base.config, stored, seeds, settings, places, cluster, on_progress
+        )
     return StudyResult(
         study_id=study.study_id,
         spec=base.spec,
@@ -217,6 +236,7 @@ def tune(
         config_file=file,
         correlation=correlate(WATCHED, scored) if search.watch_labels else None,
         kept_errors=tuple(t["number"] for t in study.kept(stored) if t["status"] == "error"),
+        confirmed=confirmed,
         repeated=repeated,
         outdated=outdated,
         fidelity=None if study.halving is None else study.halving.as_dict(),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedbench.bench.system.numerics import measure
-from fedbench.bench.tuning import doctor
-from fedbench.bench.tuning.doctor import Check
+from fedbench.bench.tuning.doctor import checkup as doctor
+from fedbench.bench.tuning.doctor.checkup import Check
 from fedbench.bench.tuning.ray import nodes
 from fedbench.bench.tuning.ray.nodes import NodeReport
 

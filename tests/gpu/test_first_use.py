@@ -28,7 +28,8 @@ from fedbench.bench.training.checkpoint import newest_first, read_checkpoint
 from fedbench.bench.training.client import Task, Trained
 from fedbench.bench.training.trainer import Trainer
 from fedbench.bench.training.workers import WorkerPool, WorkerSpec, _serve
-from fedbench.bench.tuning import doctor, first_runs
+from fedbench.bench.tuning.doctor import checkup as doctor
+from fedbench.bench.tuning.doctor import first_runs
 from fedbench.methods import simclr
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
 

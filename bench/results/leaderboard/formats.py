@@ -178,7 +178,7 @@ def _footer(comparison: CellComparison) -> str:
         return "" if len(comparison.entries) < 2 else "too few common cells for mean ranks"
     cells = f"ranks over {comparison.num_common} common cells"
     if comparison.friedman_p is None:
-        return f"{cells}: descriptive (a test needs 3 methods and {MIN_CELLS} common cells)"
+        return f"{cells}; a test needs 3 methods and {MIN_CELLS} common cells"
     verdict = f"Friedman p = {comparison.friedman_p:.2g}"
     if comparison.critical_difference is None:
         return f"{cells}: {verdict}, no method can be told from another"

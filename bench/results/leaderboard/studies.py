@@ -147,6 +147,11 @@ def best_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(_usable(trials), key=lambda t: (t["objective"], -t["number"]), default=None)
 
 
+def worst_trial(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The trial of the lowest objective among those that were run to the end; ties: the last."""
+    return min(_usable(trials), key=lambda t: (t["objective"], -t["number"]), default=None)
+
+
 def _usable(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [t for t in trials if t["status"] == "ok" and t["objective"] is not None]
 

@@ -16,7 +16,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.system.errors import FedbenchError, ResourceError
 
 if TYPE_CHECKING:
-    from fedbench.bench.tuning.first_runs import FirstRun
+    from fedbench.bench.tuning.doctor.first_runs import FirstRun
 
 _DEVICES = Path(os.sep, "dev")
 _LITTLE = 2e9
@@ -158,7 +158,7 @@ def _first_runs() -> Iterator[Check]:
 
     from fedbench.bench.system.first_use import MEANS
     from fedbench.bench.system.regime import reproducible
-    from fedbench.bench.tuning.first_runs import RUNS, first_run
+    from fedbench.bench.tuning.doctor.first_runs import RUNS, first_run
 
     device, off, holds = torch.device("cuda", 0), dict[str, str](), set[str]()
     with reproducible(device):

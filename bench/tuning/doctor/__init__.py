@@ -1,0 +1,1 @@
+"""What `fedbench doctor` checks."""

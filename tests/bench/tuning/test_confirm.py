@@ -1,0 +1,53 @@
+"""Best trial, preset and worst trial on fresh seeds, compared by Welch's interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, variance
+
+import pytest
+from scipy import stats
+
+from fedbench.bench.results.store.store import Store
+from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.tuning.study import tune
+
+from .conftest import InOneProcess
+from .test_study import SMALL
+
+
+def test_configurations_run_on_seeds_that_the_search_has_not_used(
+    tmp_path: Path, in_one_process: Callable[..., InOneProcess]
+) -> None:
+    in_one_process()
+    found = tune("simclr", store=tmp_path, set=SMALL, trials=3, confirm=3)
+    best, *others = found.confirmed
+    assert [name for each in found.confirmed for name in each.name.split(", ")] == [
+        "best trial",
+        "preset",
+        "worst trial",
+    ]
+    assert found.best is not None
+    assert best.params == found.best["params"]
+    assert best.behind is None
+    rows = Store(tmp_path).rows()
+    assert {row.seed for row in rows} == {*best.values} == {1, 2, 3}
+    assert len(rows) == 3 * len(found.confirmed)
+    for each in found.confirmed:
+        own = [r for r in rows if r.config.client.lr == each.params["client.lr"]]
+        assert {row.seed: row.linear_acc for row in own} == dict(each.values)
+    for each in others:
+        assert each.behind is not None
+        a, b = [*best.values.values()], [*each.values.values()]
+        errors = variance(a) / 3, variance(b) / 3
+        freedom = sum(errors) ** 2 / sum(e**2 / 2 for e in errors)
+        half = stats.t.ppf(0.975, freedom) * math.sqrt(sum(errors))
+        ahead = fmean(a) - fmean(b)
+        assert each.behind == pytest.approx((ahead - half, ahead + half))
+
+
+def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--confirm"):
+        tune("simclr", store=tmp_path, confirm=2)
