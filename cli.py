@@ -93,7 +93,7 @@ def _main(
 
 @data_app.callback()
 def _data(context: typer.Context) -> None:
-    """Download or convert data sets into the cache."""
+    """Prepare data sets, and list their training and test images."""
     _help_without_command(context)
 
 
@@ -546,10 +546,7 @@ def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -
 def prepare(
     name: opt.DatasetName,
     *,
-    set_: Annotated[
-        list[str] | None,
-        option("How it is read, by dotted name; repeatable.", "--set", metavar="KEY=VALUE"),
-    ] = None,
+    set_: opt.ReadingSet = None,
     data_dir: opt.DataDir = None,
     output: groups.Output,
 ) -> None:
@@ -558,6 +555,20 @@ def prepare(
     with DecodingProgress(name, quiet=output.quiet) as progress:
         prepared = fedbench.prepare_data(name, set=values, data_dir=data_dir, on_progress=progress)
     output.show(show_lists.plain(prepared), show_lists.show_values)
+
+
+@command("fedbench data split file:images.csv > split.csv", of=data_app)
+def split(
+    name: opt.DatasetName,
+    *,
+    set_: opt.ReadingSet = None,
+    data_dir: opt.DataDir = None,
+    output: groups.Output,
+) -> None:
+    """Print as CSV which images are for training and which for testing."""
+    images = fedbench.split_data(name, set=opt.parse_set(set_), data_dir=data_dir)
+    records = images.astype(object).where(images.notna(), None).to_dict("records")
+    output.show(records, lambda _: emit(images.to_csv(index=False).rstrip()))
 
 
 @command("fedbench new method my-method")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbench.bench.api.boards import leaderboard, release, report
-    from fedbench.bench.api.data import partition, prepare_data
+    from fedbench.bench.api.data import partition, prepare_data, split_data
     from fedbench.bench.board.submit import submit
     from fedbench.bench.board.verify import verify_bundle, verify_claims
     from fedbench.bench.config import RunConfig
@@ -61,7 +61,7 @@ if not Path(__file__).with_name("bench").is_dir():
 
 _HOMES = {
     "api.boards": "leaderboard release report",
-    "api.data": "partition prepare_data",
+    "api.data": "partition prepare_data split_data",
     "board.submit": "submit",
     "board.verify": "verify_bundle verify_claims",
     "config": "RunConfig",
@@ -133,6 +133,7 @@ __all__ = [
     "resolve",
     "run",
     "runs",
+    "split_data",
     "studies",
     "submit",
     "sweep",

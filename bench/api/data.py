@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.bench.config import RunConfig
 from fedbench.bench.config.dotted import flatten
 from fedbench.bench.config.schema import READ_BY_SOURCE
-from fedbench.bench.data.datasets import Contents, prepare
+from fedbench.bench.data.datasets import Contents, prepare, split_of_images
 from fedbench.bench.data.partition import (
     PartitionSummary,
     balanced_labels,
@@ -26,6 +26,8 @@ from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.training.steps import partition_of
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from fedbench.bench.data.datasets import PreparedDataset
     from fedbench.bench.data.sources.decode import Progress
 
@@ -83,6 +85,37 @@ def prepare_data(
         ConfigError: for values that it cannot be read with.
         DataError: no network, a torn or missing source, or a folder that cannot be written.
     """
+    return prepare(name, as_path(data_dir), reading=_reading_of(name, set), progress=on_progress)
+
+
+def split_data(
+    name: str, *, set: Mapping[str, Any] | None = None, data_dir: Path | str | None = None
+) -> DataFrame:
+    """Return which images of a data set are training images and which are test images.
+
+    Args:
+        name: its name, as `data.name`.
+        set: how it is read, as for `prepare_data`.
+        data_dir: cache of data sets; None = the default one.
+
+    Returns:
+        One row per image, in the order of the source: `split`, `train` or `test`; `file`; and
+        `row`, its place in the file from 0, or missing where the image is the file. The training
+        images have the order in which `data.partition_file` names clients.
+
+    Raises:
+        UnknownNameError: no such data set.
+        ConfigError: for values that it cannot be read with.
+        DataError: the source is missing or torn.
+    """
+    from pandas import DataFrame
+
+    images = split_of_images(name, as_path(data_dir), _reading_of(name, set))
+    frame = DataFrame(images, columns=["split", "file", "row"])
+    return frame.astype({"row": "Int64"})
+
+
+def _reading_of(name: str, set: Mapping[str, Any] | None) -> Reading:
     values = flatten(set or {})
     allowed = [f"data.{key}" for key in ("partition", *READ_BY_SOURCE)]
     for key in values:
@@ -91,6 +124,4 @@ def prepare_data(
                 f"{key} does not change what is prepared; allowed: {', '.join(sorted(allowed))}"
             )
     spec = str(RunConfig.model_fields["spec"].default)
-    data = build_config(spec, {"data.name": name, **values}).data
-    reading = Reading.of(data)
-    return prepare(name, as_path(data_dir), reading=reading, progress=on_progress)
+    return Reading.of(build_config(spec, {"data.name": name, **values}).data)

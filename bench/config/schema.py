@@ -144,7 +144,7 @@ class DataConfig(Strict):
         None, min_length=1, description="natural: column whose values go whole to clients"
     )
     partition_file: str | None = Field(
-        None, min_length=1, description="file: JSON or Parquet with the client of each image"
+        None, min_length=1, description="file: JSON, CSV or Parquet with the client of each image"
     )
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; small = heterogeneous")
     classes_per_client: int = Field(2, ge=1, description="pathological only")

@@ -26,8 +26,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.reading import fitted_block
 from fedbench.bench.system.checksums import json_with_checksum, parse_json
 from fedbench.bench.system.errors import DataError, exhausted
 from fedbench.bench.system.files import atomic_write_text, lock_file, release_lock
@@ -48,7 +46,7 @@ CLIENTS = "train_clients"
 """Further array of a set whose training images come with clients; labels' dtype."""
 
 Verify = Literal["sizes", "stamps", "content"]
-_SPLITS = ("train", "test")
+SPLITS = ("train", "test")
 _BLOCK = 512  # images that are copied at a time
 
 
@@ -83,14 +81,12 @@ class CacheWriter:
     process with SIGBUS.
 
     Attributes:
-        image_size: side of the squares that images become; None = they stay as they are.
         num_rows: of each array that was written, by name.
     """
 
     def __init__(self, folder: Path) -> None:
         """Write into `folder`, which exists and is empty."""
-        self._folder = folder
-        self.image_size: int | None = None
+        self.folder = folder
         self.num_rows: dict[str, int] = {}
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
@@ -111,14 +107,7 @@ class CacheWriter:
             DataError: a block of another shape, or not `shape[0]` rows in all.
         """
         dtype, rows = _dtype(name), 0
-        if self.image_size is not None and dtype == IMAGES:
-            size = self.image_size
-            shape = (*shape[:2], size, size)
-            parts = (
-                block[i : i + _BLOCK] for block in blocks for i in range(0, len(block), _BLOCK)
-            )
-            blocks = (fitted_block(part, size) for part in parts)
-        with (self._folder / f"{name}.npy").open("wb") as out:
+        with (self.folder / f"{name}.npy").open("wb") as out:
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(out, header)
             for block in blocks:
@@ -272,7 +261,6 @@ def _build(path: Path, name: str, source: str, write: Write, whole: str | None) 
         given.mkdir()
         fresh.mkdir()
         class_names = write(CacheWriter(given))
-        _check_consistent(name, given, len(class_names))
         _write_in_order(given, fresh)
         entries: dict[str, dict[str, Any]] = {}
         for file in fresh.iterdir():
@@ -314,7 +302,7 @@ def _write_in_order(given: Path, fresh: Path) -> None:
     and follow in the order of their clients, so that no order of the source matters.
     """
     writer = CacheWriter(fresh)
-    for split in _SPLITS:
+    for split in SPLITS:
         images, labels = _given(given, split)
         clients = _given_clients(given) if split == "train" else None
         ties = itertools.repeat(0) if clients is None else clients.tolist()
@@ -353,39 +341,6 @@ def _image_sha256(image: npt.NDArray[Any], label: Any) -> bytes:
     digest = hashlib.sha256(f"{list(image.shape)} {int(label)} ".encode())
     digest.update(np.ascontiguousarray(image).data)
     return digest.digest()
-
-
-def _check_consistent(name: str, folder: Path, num_classes: int) -> None:
-    """Raise `DataError` unless images and labels that a source wrote fit together."""
-    shapes, num_train = {}, 0
-    for split in _SPLITS:
-        images, labels = _given(folder, split)
-        shapes[split] = list(images.shape[1:])
-        num_train = num_train or len(labels)
-        if len(images) == 0 or images.ndim != 4 or labels.shape != (len(images),):
-            raise DataError(
-                f"{name}: {split} has images {list(images.shape)} and labels"
-                f" {list(labels.shape)}; needed: (N, C, H, W) and (N,) with N >= 1"
-            )
-        if labels.min() < HIDDEN or labels.max() >= num_classes:
-            raise DataError(
-                f"{name}: {split} labels span {labels.min()}..{labels.max()};"
-                f" allowed: 0..{num_classes - 1}, or {HIDDEN} for images without a label"
-            )
-        unlabelled = int((labels == HIDDEN).sum())
-        if split == "test" and unlabelled and num_classes:
-            raise DataError(
-                f"{name}: {unlabelled:,} of {len(labels):,} test images have no label; leave them"
-                " out, or leave the whole split out to hold labelled training images out"
-            )
-    clients = _given_clients(folder)
-    if clients is not None and clients.shape != (num_train,):
-        raise DataError(f"{name}: {len(clients):,} clients for {num_train:,} training images")
-    if shapes["train"] != shapes["test"]:
-        raise DataError(
-            f"{name}: training images are {shapes['train']} (C, H, W) but test images"
-            f" {shapes['test']}; they must agree"
-        )
 
 
 def read_meta(path: Path) -> dict[str, Any]:

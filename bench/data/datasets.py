@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ from fedbench.bench.data.sources.base import (
     entry_of,
     prepare_command,
 )
-from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.data.sources.decode import Progress, write_splits
 from fedbench.bench.system.errors import ConfigError, DataError
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
@@ -187,6 +189,34 @@ def prepare(
     name = _name_of(cache.meta, cache_root(data_dir))
     sizes = (len(cache.arrays[labels]) for labels in ("train_labels", "test_labels"))
     return PreparedDataset(cache.path, cache.revision, name, *sizes)
+
+
+def split_of_images(
+    name: str, data_dir: Path | None = None, reading: Reading = PLAIN
+) -> Iterator[tuple[str, str, int | None]]:
+    """Yield what each image of a source is for, in the order of the source.
+
+    The training images come in the order in which a partition file names their clients.
+
+    Args:
+        name: see `load_dataset`.
+        data_dir: see `load_dataset`.
+        reading: see `load_dataset`.
+
+    Yields:
+        `train` or `test`; the file or the set that has the image; its row there from 0, or None
+        where the image is the file.
+
+    Raises:
+        UnknownNameError: no such data set.
+        DataError: the source is missing or torn.
+    """
+    source, _ = _source(name, cache_root(data_dir), data_dir, reading, download=False)
+    source.require()
+    _identity(name, source, reading)
+    with TemporaryDirectory() as scratch:
+        for split, picture in source.splits(Path(scratch)).pictures():
+            yield split, picture.file, picture.row
 
 
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
@@ -346,14 +376,16 @@ def _load(
     source, full_name = _source(name, root, data_dir, reading, download=download)
 
     def write(writer: CacheWriter) -> tuple[str, ...]:
-        writer.image_size = reading.image_size
-        class_names = source.write(writer, progress)
+        scratch = writer.folder / "scratch"
+        scratch.mkdir()
+        splits = source.splits(scratch)
+        class_names = write_splits(writer, splits, name, reading.image_size, progress)
         if reading.client_file is not None:
             count = writer.num_rows["train_labels"]
             writer.put(CLIENTS, read_clients(reading.client_file, count))
         return class_names
 
-    return ensure(
+    cache = ensure(
         root / (source.key + reading.suffix()),
         full_name,
         _identity(name, source, reading),
@@ -361,6 +393,14 @@ def _load(
         require=source.require,
         verify=verify,
     )
+    is_known = name in REVISIONS.values() and reading.image_size is None
+    if is_known and cache.meta["whole"] not in REVISIONS:
+        shutil.rmtree(cache.path)
+        raise DataError(
+            f"the files that {name} was read from are altered: its images or labels have another"
+            f" SHA-256; replace the files in {root / 'raw'}, or wherever they lie"
+        )
+    return cache
 
 
 def _identity(name: str, source: Source, reading: Reading) -> str | None:

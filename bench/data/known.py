@@ -1,7 +1,7 @@
 """Names of data sets by their content.
 
 An entry of `REVISIONS` is the `sha256` that `fedbench data prepare NAME --json` prints for the
-whole set, and the name under which the set is known. Both entries were made so:
+whole set, and the name under which the set is known. The entries were made so:
 
 - `digits`: the set that ships with scikit-learn.
 - `cifar10`: a lossless Parquet copy of the 50,000 and 10,000 images. Checked against published
@@ -9,8 +9,8 @@ whole set, and the name under which the set is known. Both entries were made so:
   3 1 and the first pixels (59, 62, 63) and (158, 112, 49) of the official `data_batch_1` and
   `test_batch`; channel means 0.4914 0.4822 0.4465 and deviations 0.2470 0.2435 0.2616.
 
-Every other set of torchvision is known by its source, whose files torchvision checks, and
-TinyImageNet by its layout and its size. Once such a set is in a data folder, its copies in other
+The other sets of torchvision are known by their source and size, and TinyImageNet by its layout and
+its size. Once such a set is in a data folder, its copies in other
 folders are known there as well: they have the same revision.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 REVISIONS: Mapping[str, str] = {
     "59139dbe5d0ee6883fe094e9d4bede5cc70aead9d5644242274607aaea46c287": "digits",
     "1a11b3d28f302a873dc3eb263a3e0a649a0e8461dae9fd13cc6d2db41af452de": "cifar10",
+    "eb0b7eee2930cd6ab07c53324edcd0cc409fe1d48f2ad472faef3881b67f3304": "fashion-mnist",
 }
 """Revision of the whole set -> its name."""
 
@@ -31,6 +32,10 @@ SUBSETS: Mapping[str, tuple[str, tuple[int, int]]] = {
     ),
     "20fdccc26f4e690ab52032f3696bcd3a4bd402e964a264a5f3116c440d85a7e9": (
         "cifar10",
+        (10_000, 10_000),
+    ),
+    "a1b79dcb4591aab524ba5cbce177af314635ae73be11eaf68b92a0ef97729d89": (
+        "fashion-mnist",
         (10_000, 10_000),
     ),
 }

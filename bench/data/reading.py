@@ -91,11 +91,12 @@ PLAIN = Reading()
 def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     """Return the client of each training image, in the order of the source, from a file.
 
-    JSON has a list of clients, one per image, or an object with a list of images per client;
-    Parquet has a column `client`, one row per image.
+    JSON has a list of clients, one per image, or an object with a list of images per client; CSV
+    and Parquet have a column `client`, one row per image, and leave out rows whose column `split`,
+    if there is one, is `test`.
 
     Args:
-        file: `.json` or `.parquet`.
+        file: `.json`, `.csv` or `.parquet`.
         num_images: N.
 
     Returns:
@@ -106,27 +107,31 @@ def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     """
     import pyarrow as pa
 
-    place = f"data.partition_file: {file}"
     try:
-        if file.suffix == ".parquet":
-            clients = _parquet_clients(file)
-        elif file.suffix == ".json":
+        if file.suffix == ".json":
             clients = _json_clients(file, num_images)
+        elif file.suffix in (".csv", ".parquet"):
+            clients = _column_of_clients(file)
         else:
-            raise ValueError("its name must end in .json or .parquet")
+            raise ValueError("its name must end in .json, .csv or .parquet")
         _check_clients(clients, num_images)
     except (OSError, ValueError, RecursionError, pa.ArrowException) as err:
-        raise DataError(f"{place} cannot be read ({str(err).splitlines()[0]})") from err
+        why = str(err).splitlines()[0][:200]
+        raise DataError(f"data.partition_file: {file} cannot be read ({why})") from err
     return clients
 
 
-def _parquet_clients(file: Path) -> npt.NDArray[np.int64]:
+def _column_of_clients(file: Path) -> npt.NDArray[np.int64]:
     import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
     import pyarrow.parquet as pq
 
-    table = pq.read_table(file)
+    table = pa.csv.read_csv(file) if file.suffix == ".csv" else pq.read_table(file)
+    if "split" in table.column_names:
+        table = table.filter(pc.not_equal(table["split"], "test"))
     if "client" not in table.column_names or not pa.types.is_integer(table["client"].type):
-        found = ", ".join(table.column_names)
+        found = ", ".join(f"{column.name}: {column.type}" for column in table.schema)
         raise ValueError(f"it needs a column 'client' of integers; found: {found}")
     if table["client"].null_count:
         row = table["client"].is_null().to_pylist().index(True)
@@ -192,14 +197,3 @@ def fitted(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
         return np.stack([fitted(channel, size) for channel in pixels.transpose(2, 0, 1)], axis=-1)
     image = Image.fromarray(np.ascontiguousarray(pixels))
     return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
-
-
-def fitted_block(images: npt.NDArray[Any], size: int) -> npt.NDArray[np.uint8]:
-    """Do the same to images (B, C, H, W)."""
-    if images.shape[2:] == (size, size):
-        return images
-    flat = images.reshape(-1, *images.shape[2:])
-    squares = np.empty((len(flat), size, size), np.uint8)
-    for number, channel in enumerate(flat):
-        squares[number] = fitted(channel, size)
-    return squares.reshape(*images.shape[:2], size, size)

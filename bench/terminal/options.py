@@ -85,7 +85,11 @@ SomeRunIds = Annotated[
 StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
 Grid = Annotated[str, option("Name of a grid, or its YAML file.", check=yaml_name("grids"))]
 ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
-DatasetName = Annotated[str, argument("Name of a data set, hub:PATH, folder:PATH, …", "NAME")]
+DatasetName = Annotated[str, argument("Name of a data set, file:PATH, folder:PATH, …", "NAME")]
+ReadingSet = Annotated[
+    list[str] | None,
+    option("How it is read, by dotted name; repeatable.", "--set", metavar="KEY=VALUE"),
+]
 Address = Annotated[
     str | None, option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT")
 ]

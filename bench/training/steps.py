@@ -133,8 +133,8 @@ def without_effect(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
             f"client.batch_size={batch}: no client has more than {largest} images; each trains on"
             " one batch of them all"
         )
-    alpha, in_class = config.data.alpha_read, int(np.bincount(dataset.train_labels).max())
-    if alpha is not None and alpha > in_class**2:
+    alpha = config.data.alpha_read  # None for the partitions that take images without labels
+    if alpha is not None and alpha > int(np.bincount(dataset.train_labels).max()) ** 2:
         lines.append(
             f"data.alpha={alpha:g}: clients' shares of a class differ from even ones by less"
             " than an image, as with any larger value"

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
 
 from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.data.reading import PLAIN, Reading
-from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.data.sources.decode import Part, Splits, decoded
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
 from fedbench.bench.system.plugins import leave_out, load_error, origin
 
-SPLITS = {
+SPLIT_NAMES = {
     "train": "train",
     "test": "test",
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
@@ -30,25 +32,22 @@ SPLITS = {
 """Names of folders, files and splits -> what they hold."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """Origin of one data set, from which its cache is built."""
 
-    @property
-    def key(self) -> str:
-        """Name of the cache folder: letters, digits and dashes."""
-        ...
+    key: str
+    """Name of the cache folder: letters, digits and dashes."""
 
+    @abstractmethod
     def identity(self) -> str | None:
         """Return a text that changes whenever the source does; None when the source is gone."""
-        ...
 
-    def require(self) -> None:
+    def require(self) -> None:  # noqa: B027 (some sources are always there)
         """Raise `DataError` with the remedy when there is nothing to build from."""
-        ...
 
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the four arrays; returns the class names."""
-        ...
+    @abstractmethod
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits; files may be unpacked into a folder that is empty."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +103,51 @@ def entries() -> Mapping[str, Entry]:
             if point.name in taken or not _NAME.fullmatch(point.name):
                 rule = "its name must be a new one, of lower-case words joined by '-'"
                 raise PluginError(f"data set {origin(point)}: {rule}")
-            found[point.name] = Entry(partial(_of_plugin, point.load()))
+            found[point.name] = Entry(partial(PluginSource.make, point.load()))
         except Exception as err:  # importing a package may raise anything
             leave_out(load_error(point, err))
     return found
 
 
-def _of_plugin(make: Callable[[Path], Source], request: Request) -> Source:
-    source = make(request.root / "raw" / request.name)
-    if source.key != request.name:
-        raise PluginError(
-            f"data set {request.name!r}: its source's key must be that (got {source.key!r})"
-        )
-    return source
+@dataclass(frozen=True)
+class PluginSource(Source):
+    """A source of a package, which writes arrays `train_images` (N, C, H, W) and so on."""
+
+    key: str
+    plugin: Any
+
+    @classmethod
+    def make(cls, load: Callable[[Path], Any], request: Request) -> PluginSource:
+        """Return the source of the data set that is asked for."""
+        plugin = load(request.root / "raw" / request.name)
+        if plugin.key != request.name:
+            raise PluginError(
+                f"data set {request.name!r}: its source's key must be that (got {plugin.key!r})"
+            )
+        return cls(request.name, plugin)
+
+    def identity(self) -> str | None:
+        """Return the plugin's."""
+        return cast("str | None", self.plugin.identity())
+
+    def require(self) -> None:
+        """Have the plugin raise `DataError` when there is nothing to build from."""
+        self.plugin.require()
+
+    def splits(self, scratch: Path) -> Splits:
+        """Have the plugin write its arrays."""
+        names = tuple(self.plugin.write(CacheWriter(scratch), None))
+
+        def part(split: str) -> Part:
+            images, labels = (
+                np.load(scratch / f"{split}_{kind}.npy", mmap_mode="r")
+                for kind in ("images", "labels")
+            )
+            if images.ndim == 4:
+                images = images.transpose(0, 2, 3, 1)
+            return decoded(images, labels, f"{self.key} ({split})")
+
+        return Splits([part("train")], [part("test")], names)
 
 
 def entry_of(name: str) -> Entry:
@@ -129,6 +160,9 @@ def entry_of(name: str) -> Entry:
     for form, entry in entries().items():
         if form == name or (colon and form.startswith(f"{kind}:")):
             return entry
+    if (path := Path(name).expanduser()).exists():
+        kinds = f"file:{name}" if path.is_file() else f"folder:{name}, hub:{name}"
+        raise ConfigError(f"data set {name!r}: a path needs its kind before it, as in {kinds}")
     raise UnknownNameError("data set", name, entries())
 
 
@@ -141,7 +175,7 @@ def prepare_command(name: str, data_dir: Path | None, reading: Reading = PLAIN) 
 
 
 @dataclass(frozen=True)
-class PathSource(ABC):
+class PathSource(Source):
     """A source in a folder or file of the user's, named `kind:PATH`."""
 
     path: Path
@@ -154,21 +188,14 @@ class PathSource(ABC):
 
         Raises:
             ConfigError: no path.
-            DataError: a path that results could not name.
         """
         text = request.name.partition(":")[2]
         if not text:
             raise ConfigError(f"data set {request.name!r} lacks its path; write {cls.kind}:PATH")
-        path = Path(text).expanduser().resolve()
-        if not is_utf8(str(path)):
-            raise DataError(
-                f"{cls.kind}:{os.fsencode(path)!r}: the path is not UTF-8 text, and results could"
-                " not name it; rename the folder"
-            )
-        return cls(path, request.reading)
+        return cls(Path(text).expanduser().resolve(), request.reading)
 
     @property
-    def key(self) -> str:
+    def key(self) -> str:  # type: ignore[override]
         """Kind, folder name and a hash of the whole path."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.path.name.lower()).strip("-")[:40]
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
@@ -180,33 +207,22 @@ class PathSource(ABC):
             return None
         self.require()
         digest = hashlib.sha256()
+        folder = self.path if self.path.is_dir() else self.path.parent
         for file in self.files():
             status = file.stat()
             if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
                 raise DataError(f"{file} is a pipe, a socket or a device, not a file; remove it")
-            line = f"{file.relative_to(self.path)}\0{status.st_size}\0{status.st_mtime_ns}\n"
+            line = f"{os.path.relpath(file, folder)}\0{status.st_size}\0{status.st_mtime_ns}\n"
             digest.update(os.fsencode(line))
         return f"{self.kind}/{digest.hexdigest()}"
 
     def require(self) -> None:
         """Raise `DataError` unless the path is a folder."""
         if not self.path.is_dir():
-            reason = "is a file, not a folder" if self.path.exists() else "does not exist"
+            is_file = f"is a file, not a folder; one file is file:{self.path}"
+            reason = is_file if self.path.exists() else "does not exist"
             raise DataError(f"{self.kind}:{self.path}: the path {reason}")
 
     @abstractmethod
     def files(self) -> Iterable[Path]:
         """Return all files that are read, in a fixed order."""
-
-    @abstractmethod
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the four arrays; returns the class names."""
-
-
-def is_utf8(name: str) -> bool:
-    """True unless a name from the file system has bytes that are not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -9,17 +9,17 @@ import struct
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedbench.bench.data.cache import CLIENTS, CacheWriter, first_line
+from fedbench.bench.data.cache import CLIENTS, SPLITS, CacheWriter, first_line
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import fitted
 from fedbench.bench.system.errors import DataError
@@ -40,31 +40,85 @@ BROKEN = (
 
 
 class Picture(NamedTuple):
-    """One compressed image.
+    """One image of a source.
 
     Attributes:
-        content: its file, or the content of one.
+        content: its file, the content of one, or pixels uint8 (H, W) or (H, W, 3).
         label: the class, text that names it, or `HIDDEN`.
-        place: file and row, for messages.
+        file: the file or the set that it is in.
+        row: its place there, from 0; None where it is the file.
         client: value of the column that clients are made of.
     """
 
-    content: Path | bytes
+    content: Path | bytes | npt.NDArray[np.uint8]
     label: int | str
-    place: str
+    file: str
+    row: int | None = None
     client: str | int | None = None
 
+    @property
+    def place(self) -> str:
+        """File and row, for messages."""
+        return self.file if self.row is None else f"{self.file}, row {self.row}"
+
     def open(self) -> Image.Image:
-        """Open the image; only its header is read.
+        """Open an image that is compressed; only its header is read.
 
         Raises:
             DataError: Pillow does not know the format.
         """
-        content = self.content
+        content = cast("Path | bytes", self.content)
         try:
             return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
         except BROKEN as err:
             raise DataError(f"{self.place}: not a readable image ({_brief(err)})") from err
+
+    def is_held_out(self) -> bool:
+        """True for one image in `HELD_OUT`, by the SHA-256 of its file or, without one, pixels."""
+        content = self.content
+        data = content.read_bytes() if isinstance(content, Path) else bytes(content)
+        return int.from_bytes(hashlib.sha256(data).digest()[:8]) % HELD_OUT == 0
+
+
+Part = Iterable[Picture]
+"""Images in the order of their source; iterated anew each time."""
+
+
+class Splits(NamedTuple):
+    """Images of a source.
+
+    Attributes:
+        train: training images, part after part.
+        test: test images; empty where the source has no test split.
+        class_names: by label; None numbers labels that are text in their order, and calls classes
+            "0", "1", … up to the largest label otherwise.
+    """
+
+    train: Sequence[Part]
+    test: Sequence[Part]
+    class_names: tuple[str, ...] | None
+
+    def pictures(self) -> Iterator[tuple[str, Picture]]:
+        """Yield `train` or `test` and each image, in the order of the source.
+
+        Without a test split one image of six is a test image by its content, so that neither order
+        nor place matters; of a set with some labels, only labelled images are.
+        """
+        if self.test:
+            for split, parts in (("train", self.train), ("test", self.test)):
+                for picture in chain.from_iterable(parts):
+                    yield split, picture
+            return
+        labelled = any(picture.label != HIDDEN for picture in chain.from_iterable(self.train))
+        for picture in chain.from_iterable(self.train):
+            may = picture.label != HIDDEN or not labelled
+            yield "test" if may and picture.is_held_out() else "train", picture
+
+    def of(self, split: str) -> Iterator[Picture]:
+        """Yield the images of `train` or `test`."""
+        if self.test:
+            return chain.from_iterable(self.train if split == "train" else self.test)
+        return (picture for where, picture in self.pictures() if where == split)
 
 
 HELD_OUT = 6
@@ -72,39 +126,56 @@ HELD_OUT = 6
 
 
 @dataclass(frozen=True)
-class Part:
-    """Training or test images of a data set that comes without a test split.
-
-    The SHA-256 of an image's file decides, so that neither order nor place matters.
+class Decoded:
+    """Images that are decoded already, or files of images, with their labels.
 
     Attributes:
-        whole: all pictures, in their order; iterated anew each time.
-        held_out: True = the test images.
-        labelled: only images with a label are held out.
+        images: pixels (N, H, W) or (N, H, W, 3), or N files.
+        labels: one per image.
+        file: what they come from.
+        rows: place of each image there; None = by order.
+        clients: one per image, or None.
     """
 
-    whole: Iterable[Picture]
-    held_out: bool
-    labelled: bool
+    images: npt.NDArray[np.uint8] | Sequence[Path]
+    labels: Sequence[int | str]
+    file: str
+    rows: Sequence[int] | None = None
+    clients: Sequence[str | int] | None = None
 
     def __iter__(self) -> Iterator[Picture]:
-        """Yield the pictures of this part."""
-        for picture in self.whole:
-            content = picture.content
-            data = content if isinstance(content, bytes) else content.read_bytes()
-            number = int.from_bytes(hashlib.sha256(data).digest()[:8])
-            may = picture.label != HIDDEN or not self.labelled
-            if (may and number % HELD_OUT == 0) == self.held_out:
-                yield picture
+        """Yield the images in their order."""
+        rows = range(len(self.labels)) if self.rows is None else self.rows
+        clients = self.clients or repeat(None)
+        for image, label, row, client in zip(self.images, self.labels, rows, clients, strict=False):
+            yield Picture(image, label, self.file, row, client)
 
 
-def hold_out(whole: Iterable[Picture], name: str) -> tuple[Part, Part]:
-    """Return training and test images of a data set without a test split, and log a warning."""
-    labelled = any(picture.label != HIDDEN for picture in whole)
-    _log.warning(
-        "%s has no test split: one image of %d, by its content, is a test image", name, HELD_OUT
-    )
-    return Part(whole, False, labelled), Part(whole, True, labelled)
+def decoded(
+    images: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    file: str,
+    rows: Sequence[int] | None = None,
+) -> Decoded:
+    """Check images (N, H, W) or (N, H, W, C) and their labels (N,) or (N, 1).
+
+    Raises:
+        DataError: other types or shapes.
+    """
+    if images.ndim == 4 and images.shape[3] == 1:
+        images = images[..., 0]
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
+        raise DataError(
+            f"{file}: images are {images.dtype}{list(images.shape)}; needed: uint8 [N, H, W], or"
+            " [N, H, W, C] with 1 or 3 channels"
+        )
+    count = len(images)
+    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{file}: labels are {labels.dtype}{list(labels.shape)}; needed: integers [{count}],"
+            " one per image"
+        )
+    return Decoded(images, labels.reshape(-1).tolist(), file, rows)
 
 
 @dataclass(frozen=True)
@@ -118,25 +189,18 @@ class Layout:
 
 
 def write_splits(
-    writer: CacheWriter,
-    train: Iterable[Picture],
-    test: Iterable[Picture],
-    class_names: tuple[str, ...] | None,
-    progress: Progress | None,
+    writer: CacheWriter, splits: Splits, name: str, size: int | None, progress: Progress | None
 ) -> tuple[str, ...]:
     """Decode both splits into the cache: RGB when any image has colour, else one grey channel.
-
-    Images have one size already, or `writer.image_size` brings them to one.
 
     Two passes: headers first, so that shape and number are known before the first byte is written
     and memory stays at one block of images.
 
     Args:
         writer: of the cache folder that is being built.
-        train: training split in the order of the data set; is iterated twice.
-        test: test split; likewise.
-        class_names: names by label; None numbers labels that are text in their order, and calls
-            classes "0", "1", … up to the largest label otherwise.
+        splits: of the source.
+        name: of the data set, for messages.
+        size: side of the squares that images become; None = they have one size already.
         progress: see `Progress`.
 
     Returns:
@@ -145,14 +209,25 @@ def write_splits(
     Raises:
         DataError: a picture is torn, sizes differ, a label is out of range, or a split is empty.
     """
+    if not splits.test:
+        _log.warning(
+            "%s has no test split: one image of %d, by its content, is a test image", name, HELD_OUT
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        layouts = {"train": _scan(train, class_names), "test": _scan(test, class_names)}
+        layouts = {split: _scan(splits.of(split), splits.class_names) for split in SPLITS}
     for split, layout in layouts.items():
         if not layout.labels:
-            raise DataError(f"the {split} split has no images")
-    labels, class_names = _numbered(layouts, class_names)
-    size = writer.image_size
+            raise DataError(f"{name}: the {split} split has no images")
+    labels, class_names = _numbered(layouts, splits.class_names)
+    unlabelled = int((labels["test"] == HIDDEN).sum())
+    if not class_names:
+        _log.warning("%s has no labels: encoders can be trained on it, and not probed", name)
+    elif unlabelled:
+        raise DataError(
+            f"{name}: {unlabelled:,} of {len(labels['test']):,} test images have no label; leave"
+            " them out, or leave the whole split out to hold labelled training images out"
+        )
     sizes = layouts["train"].sizes + layouts["test"].sizes
     if len(sizes) > 1 and size is None:
         smallest = min(min(pair) for pair in sizes)
@@ -167,19 +242,18 @@ def write_splits(
     mode = "RGB" if any(layout.colour for layout in layouts.values()) else "L"
     done = 0
 
-    def decode(pictures: Iterable[Picture]) -> Iterator[npt.NDArray[np.uint8]]:
+    def decode(pictures: Iterator[Picture]) -> Iterator[npt.NDArray[np.uint8]]:
         """Decode blocks (B, C, H, W) of at most `BLOCK` images."""
         nonlocal done
-        remaining = iter(pictures)
-        while block := [_pixels(picture, mode, size) for picture in islice(remaining, BLOCK)]:
+        while block := [_pixels(picture, mode, size) for picture in islice(pictures, BLOCK)]:
             yield _stack(block)
             done += len(block)
             if progress is not None:
                 progress(done, total)
 
-    for split, pictures in (("train", train), ("test", test)):
+    for split in SPLITS:
         shape = (len(labels[split]), len(mode), height, width)
-        writer.put_blocks(f"{split}_images", shape, decode(pictures))
+        writer.put_blocks(f"{split}_images", shape, decode(splits.of(split)))
         writer.put(f"{split}_labels", labels[split])
     clients = layouts["train"].clients
     if clients[0] is not None:
@@ -218,7 +292,7 @@ def _numbered(
     return labels, class_names
 
 
-def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> Layout:
+def _scan(pictures: Iterator[Picture], class_names: tuple[str, ...] | None) -> Layout:
     labels: list[int | str] = []
     sizes: Counter[tuple[int, int]] = Counter()
     colour, clients = False, []
@@ -230,14 +304,19 @@ def _scan(pictures: Iterable[Picture], class_names: tuple[str, ...] | None) -> L
                 f"{picture.place}: label {picture.label} is out of range; allowed:"
                 f" {HIDDEN} (none), 0..{limit - 1}"
             )
-        with picture.open() as image:
-            if image.mode not in GREY_MODES | COLOUR_MODES:
-                raise DataError(
-                    f"{picture.place}: pixel mode {image.mode} is not supported; convert it to"
-                    " 8-bit grey or RGB"
-                )
-            colour = colour or image.mode in COLOUR_MODES
-            sizes[image.size] += 1
+        if isinstance(picture.content, np.ndarray):
+            height, width, *channels = picture.content.shape
+            colour = colour or bool(channels)
+            sizes[width, height] += 1
+        else:
+            with picture.open() as image:
+                if image.mode not in GREY_MODES | COLOUR_MODES:
+                    raise DataError(
+                        f"{picture.place}: pixel mode {image.mode} is not supported; convert it to"
+                        " 8-bit grey or RGB"
+                    )
+                colour = colour or image.mode in COLOUR_MODES
+                sizes[image.size] += 1
         labels.append(picture.label)
         clients.append(picture.client)
     return Layout(labels, sizes, colour, clients)
@@ -250,6 +329,9 @@ def _pixels(picture: Picture, mode: str, size: int | None) -> npt.NDArray[np.uin
 
 
 def _decoded(picture: Picture, mode: str) -> npt.NDArray[np.uint8]:
+    if isinstance(pixels := picture.content, np.ndarray):
+        grey_among_coloured = pixels.ndim == 2 and mode == "RGB"
+        return np.stack([pixels] * 3, axis=2) if grey_among_coloured else pixels
     with picture.open() as image:
         try:
             image.load()  # explicitly, because NumPy may hide its errors

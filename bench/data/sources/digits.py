@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.sources.base import SOURCES, Entry
-from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.data.sources.base import SOURCES, Entry, Source
+from fedbench.bench.data.sources.decode import Part, Splits, decoded
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Source):
     """scikit-learn's handwritten digits: 1,797 grey images of 8 x 8 pixels.
 
     Pixels 0..16 are scaled to 0..255. They come without a split; every third image of each class
@@ -25,26 +26,22 @@ class Digits:
         """Return the rule of the split."""
         return "digits/every-third"
 
-    def require(self) -> None:
-        """Do nothing: the images ship with scikit-learn."""
-
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the four arrays; returns the class names."""
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
-        images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]  # (N, 1, 8, 8)
-        labels = bunch.target.astype(np.int64)
-        position = np.zeros(len(labels), dtype=np.int64)  # within the image's class
+        images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # (N, 8, 8)
+        position = np.zeros(len(images), dtype=np.int64)  # within the image's class
         for c in range(10):
-            position[labels == c] = np.arange((labels == c).sum())
-        test = position % 3 == 2
-        for split, chosen in (("train", ~test), ("test", test)):
-            writer.put(f"{split}_images", images[chosen])
-            writer.put(f"{split}_labels", labels[chosen])
-        if progress is not None:
-            progress(len(labels), len(labels))
-        return tuple(str(c) for c in range(10))
+            position[bunch.target == c] = np.arange((bunch.target == c).sum())
+
+        def part(rows: npt.NDArray[np.int64]) -> Part:
+            return decoded(images[rows], bunch.target[rows], self.key, rows.tolist())
+
+        is_test = position % 3 == 2
+        names = tuple(str(c) for c in range(10))
+        return Splits([part(np.flatnonzero(~is_test))], [part(np.flatnonzero(is_test))], names)
 
 
 SOURCES["digits"] = Entry(lambda _: Digits(), "built in", (10, (1, 8, 8), 1_201, 596))

@@ -10,17 +10,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.sources.base import SOURCES, SPLITS, Entry, PathSource, is_utf8
-from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
+from fedbench.bench.data.sources.base import SOURCES, SPLIT_NAMES, Entry, PathSource
+from fedbench.bench.data.sources.decode import Picture, Splits
 from fedbench.bench.system.errors import DataError
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 )
 TEST = ("test", "val", "validation", "valid")
-UNLABELLED = [name for name, split in SPLITS.items() if split == "unlabelled"]
+UNLABELLED = [name for name, split in SPLIT_NAMES.items() if split == "unlabelled"]
 
 
 class ImageFolders(PathSource):
@@ -39,18 +38,11 @@ class ImageFolders(PathSource):
 
     def files(self) -> list[Path]:
         """Return the images of both splits."""
-        _, train, test = self._splits()
-        return [Path(picture.place) for picture in (*train, *test)]
+        splits = self.splits(self.path)
+        return [Path(p.file) for part in (*splits.train, *splits.test) for p in part]
 
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the four arrays; returns the class names."""
-        classes, train, test = self._splits()
-        if test:
-            return write_splits(writer, train, test, classes, progress)
-        return write_splits(writer, *hold_out(train, f"folder:{self.path.name}"), classes, progress)
-
-    def _splits(self) -> tuple[tuple[str, ...], list[Picture], list[Picture]]:
-        """Return the class names, the training images and the test images."""
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
         test = next((self.path / n for n in TEST if (self.path / n).is_dir()), None)
         train = self.path / "train"
         if not train.is_dir():
@@ -66,14 +58,14 @@ class ImageFolders(PathSource):
                     f"folder:{self.path} needs the folders train/ and test/ (or val/) with one"
                     " folder per class in each, or one folder per class, or images without a label"
                 )
-            return (), _unlabelled(pictures), _unlabelled([] if test is None else images_in(test))
-        pictures_of_train = [*_pictures(train, classes), *_unlabelled(extra)]
+            unlabelled = [] if test is None else [_unlabelled(images_in(test))]
+            return Splits([_unlabelled(pictures)], unlabelled, ())
+        parts = [_pictures(train, classes), _unlabelled(extra)]
         if test is None:
-            return tuple(classes), pictures_of_train, []
-        test_classes = _class_folders(test)
-        if unknown := sorted(set(test_classes) - set(classes)):
+            return Splits(parts, [], tuple(classes))
+        if unknown := sorted(set(_class_folders(test)) - set(classes)):
             raise DataError(f"{test} has classes that train/ has not: {', '.join(unknown)}")
-        return tuple(classes), pictures_of_train, _pictures(test, classes)
+        return Splits(parts, [_pictures(test, classes)], tuple(classes))
 
 
 SOURCES["folder:PATH"] = Entry(
@@ -102,14 +94,7 @@ def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
 def _class_folders(folder: Path) -> list[str]:
     """Names of the folders in a folder, without hidden and unlabelled ones, sorted."""
     folders = (f.name for f in folder.iterdir() if f.is_dir())
-    names = [name for name in folders if name[0] != "." and name not in UNLABELLED]
-    for name in names:
-        if not is_utf8(name):
-            raise DataError(
-                f"{folder}: the name of class folder {os.fsencode(name)!r} is not UTF-8 text;"
-                " rename it"
-            )
-    return sorted(names)
+    return sorted(name for name in folders if name[0] != "." and name not in UNLABELLED)
 
 
 def images_in(folder: Path) -> list[Path]:

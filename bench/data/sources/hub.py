@@ -11,13 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedbench.bench.data.cache import CacheWriter, first_line
-from fedbench.bench.data.sources.base import SOURCES, SPLITS, Entry, PathSource, Request
-from fedbench.bench.data.sources.decode import Progress
-from fedbench.bench.data.sources.huggingface import Shard, offline, open_file, write_rows
+from fedbench.bench.data.cache import first_line
+from fedbench.bench.data.sources.base import (
+    SOURCES,
+    SPLIT_NAMES,
+    Entry,
+    PathSource,
+    Request,
+    Source,
+)
+from fedbench.bench.data.sources.decode import Splits
+from fedbench.bench.data.sources.huggingface import Shard, Shards, offline, open_file, splits_of
 from fedbench.bench.system.errors import ConfigError, DataError
 
-FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLITS)})(?:[-_.].*)?\.[a-z]+")
+FILE_NAME = re.compile(rf"(?P<split>{'|'.join(SPLIT_NAMES)})(?:[-_.].*)?\.[a-z]+")
 NUMBERED = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)(?:-[0-9a-f]+)?\.[a-z]+$")
 
 
@@ -39,19 +46,24 @@ class HubFolder(PathSource):
     def files(self) -> list[Path]:
         """Return the files of all splits."""
         splits = self._splits()
-        order = dict.fromkeys(SPLITS.values())
+        order = dict.fromkeys(SPLIT_NAMES.values())
         return [file for split in order for file in splits.get(split, [])]
 
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the arrays; returns the class names."""
-        shards = {
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
+        shards: Shards = {
             split: [
-                Shard(str(file), partial(open_file, file), labelled=split != "unlabelled")
+                Shard(
+                    str(file),
+                    partial(open_file, file, file.suffix),
+                    self.reading,
+                    labelled=split != "unlabelled",
+                )
                 for file in files
             ]
             for split, files in self._splits().items()
         }
-        return write_rows(writer, shards, f"{self.kind}:{self.path.name}", self.reading, progress)
+        return splits_of(shards, f"{self.kind}:{self.path.name}")
 
     def _splits(self) -> dict[str, list[Path]]:
         """Return the files of each split, in order of name."""
@@ -63,9 +75,9 @@ class HubFolder(PathSource):
                 if file.suffix not in self.suffixes:
                     continue
                 match = FILE_NAME.fullmatch(file.name)
-                of_folder = SPLITS.get(file.parent.name) if file.parent != self.path else None
+                of_folder = SPLIT_NAMES.get(file.parent.name) if file.parent != self.path else None
                 if match:
-                    sets, folder, split = named, file.parent, SPLITS[match["split"]]
+                    sets, folder, split = named, file.parent, SPLIT_NAMES[match["split"]]
                 elif of_folder:
                     sets, folder, split = named, file.parent.parent, of_folder
                 else:
@@ -119,7 +131,7 @@ HUB_NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class HubName:
+class HubName(Source):
     """A data set by its name on the Hub: OWNER/NAME, OWNER/NAME/CONFIG, either with @REVISION.
 
     `fedbench data prepare` may download it; otherwise the library reads its own cache offline.
@@ -139,7 +151,7 @@ class HubName:
             )
 
     @property
-    def key(self) -> str:
+    def key(self) -> str:  # type: ignore[override]
         """Name of the cache folder."""
         text = self.request.name.removeprefix("hf:")
         slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]
@@ -149,18 +161,15 @@ class HubName:
         """Return the name: a set that is in the cache is not looked up again."""
         return f"hf/{self.request.name.removeprefix('hf:')}"
 
-    def require(self) -> None:
-        """Do nothing: whether the library has the set shows when it is read."""
-
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the arrays; returns the class names."""
-        name, shards = self.request.name, dict[str, list[Shard]]()
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
+        name, reading, shards = self.request.name, self.request.reading, Shards()
         for split, rows in self._load().items():
-            if split in SPLITS:
-                is_labelled = SPLITS[split] != "unlabelled"
-                shard = Shard(f"{name} ({split})", partial(_same, rows), is_labelled, True)
-                shards.setdefault(SPLITS[split], []).append(shard)
-        return write_rows(writer, shards, name, self.request.reading, progress)
+            if kind := SPLIT_NAMES.get(split):
+                labelled = kind != "unlabelled"
+                shard = Shard(f"{name} ({split})", partial(_same, rows), reading, labelled, True)
+                shards.setdefault(kind, []).append(shard)
+        return splits_of(shards, name)
 
     def _load(self) -> Mapping[str, Any]:
         import datasets

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from fedbench.bench.data.cache import CacheWriter, first_line
+from fedbench.bench.data.cache import first_line
 from fedbench.bench.data.labels import HIDDEN
 from fedbench.bench.data.reading import Reading
-from fedbench.bench.data.sources.decode import Picture, Progress, hold_out, write_splits
+from fedbench.bench.data.sources.decode import Picture, Splits
 from fedbench.bench.system.errors import DataError
 
 IMAGE_COLUMNS = ("img", "image")
@@ -35,14 +35,69 @@ class Shard:
     Attributes:
         place: its name in messages.
         open: returns it as a `datasets.IterableDataset` or `Dataset`.
+        reading: names of columns.
         labelled: whether its labels are read.
         has_paths: whether an image may be the path of a file.
     """
 
     place: str
     open: Callable[[], Any] = field(repr=False)
+    reading: Reading
     labelled: bool = True
     has_paths: bool = False
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Yield the images in their order.
+
+        Raises:
+            DataError: the file is torn, a column is missing, or a value is.
+        """
+        with self._reading():
+            yield from self._pictures()
+
+    def _pictures(self) -> Iterator[Picture]:
+        from datasets import Image
+
+        rows = self.open()
+        columns = columns_of(rows.features.arrow_schema, self.place, self.reading)
+        if not self.labelled:
+            columns = columns._replace(label=None)
+        used = dict.fromkeys(column[0] for column in columns if column is not None)
+        rows = rows.select_columns(list(used))
+        if isinstance(rows.features[columns.image[0]], Image):
+            rows = rows.cast_column(columns.image[0], Image(decode=False))
+        for number, row in enumerate(rows):
+            place = f"{self.place}, row {number}"
+            image = value_of(row, columns.image)
+            content = image["bytes"] if isinstance(image, dict) else image
+            if content is None and self.has_paths and image["path"]:
+                content = Path(image["path"])
+            if content is None:
+                raise DataError(f"{place}: no image bytes")
+            client = value_of(row, columns.client)
+            if columns.client and not isinstance(client, (str, int)):
+                raise DataError(f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value")
+            label = single_label(value_of(row, columns.label), place)
+            yield Picture(content, label, self.place, number, client)
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the class names that the features have, or None."""
+        with self._reading():
+            features = self.open().features
+            columns = columns_of(features.arrow_schema, self.place, self.reading)
+        feature = value_of(features, columns.label)
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        return tuple(names) if names else None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn any error of the library, which raises those of every format, into a `DataError`."""
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception as err:
+            raise DataError(f"{self.place} cannot be read ({first_line(err)})") from err
 
 
 class Columns(NamedTuple):
@@ -53,104 +108,35 @@ class Columns(NamedTuple):
     client: Field | None
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Images of one split, shard by shard, row by row."""
-
-    shards: Sequence[Shard]
-    reading: Reading
-
-    def __iter__(self) -> Iterator[Picture]:
-        """Yield the pictures in the order of the shards.
-
-        Raises:
-            DataError: a file is torn, a column is missing, or a value is.
-        """
-        for shard in self.shards:
-            with _reading(shard):
-                yield from self._pictures(shard)
-
-    def _pictures(self, shard: Shard) -> Iterator[Picture]:
-        from datasets import Image
-
-        rows = shard.open()
-        columns = columns_of(rows.features, shard.place, self.reading)
-        if not shard.labelled:
-            columns = columns._replace(label=None)
-        used = dict.fromkeys(column[0] for column in columns if column is not None)
-        rows = rows.select_columns(list(used))
-        if isinstance(rows.features[columns.image[0]], Image):
-            rows = rows.cast_column(columns.image[0], Image(decode=False))
-        for number, row in enumerate(rows):
-            place = f"{shard.place}, row {number}"
-            image = value_of(row, columns.image)
-            content = image["bytes"] if isinstance(image, dict) else image
-            if content is None and shard.has_paths and image["path"]:
-                content = Path(image["path"])
-            if content is None:
-                raise DataError(f"{place}: no image bytes")
-            client = value_of(row, columns.client)
-            if columns.client and not isinstance(client, (str, int)):
-                raise DataError(f"{place}: {columns.client[-1]!r} is {client!r}; needed: a value")
-            label = single_label(value_of(row, columns.label), place)
-            yield Picture(content, HIDDEN if label is None else label, place, client)
-
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the class names that the first shard's features have, or None."""
-        if not self.shards:
-            return None
-        shard = self.shards[0]
-        with _reading(shard):
-            features = shard.open().features
-            label = columns_of(features, shard.place, self.reading).label
-        feature = value_of(features, label)
-        names = getattr(getattr(feature, "feature", feature), "names", None)
-        return tuple(names) if names else None
+Shards = dict[str, list[Shard]]
+"""Shards by what they hold: train, test, validation, unlabelled."""
 
 
-@contextmanager
-def _reading(shard: Shard) -> Iterator[None]:
-    """Turn any error of the library, which raises those of every format, into a `DataError`."""
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as err:
-        raise DataError(f"{shard.place} cannot be read ({first_line(err)})") from err
-
-
-def write_rows(
-    writer: CacheWriter,
-    shards: dict[str, list[Shard]],
-    name: str,
-    reading: Reading,
-    progress: Progress | None,
-) -> tuple[str, ...]:
-    """Write the splits train, test (else validation) and unlabelled; returns the class names.
+def splits_of(shards: Shards, name: str) -> Splits:
+    """Return the splits train, with what is unlabelled, and test, else validation.
 
     Raises:
-        DataError: there are no training images, or they cannot be read.
+        DataError: there are no training images.
     """
-    train = [*shards.get("train", []), *shards.get("unlabelled", [])]
-    test = shards.get("test") or shards.get("validation") or []
+    labelled = shards.get("train", [])
+    train = [*labelled, *shards.get("unlabelled", [])]
     if not train:
         raise DataError(f"{name} has no training images; found: {', '.join(sorted(shards))}")
-    rows = Rows(train, reading)
-    names = Rows(shards.get("train", []), reading).class_names()
-    if test:  # no client of a test image is asked for
-        return write_splits(writer, rows, Rows(test, reading.without_clients()), names, progress)
-    return write_splits(writer, *hold_out(rows, name), names, progress)
+    test = shards.get("test") or shards.get("validation") or []
+    # No client of a test image is asked for.
+    test = [replace(shard, reading=shard.reading.without_clients()) for shard in test]
+    return Splits(train, test, labelled[0].class_names() if labelled else None)
 
 
-def open_file(file: Path) -> Any:
-    """Open a Parquet, Arrow or tar file as a `datasets.IterableDataset`; nothing is copied."""
+def open_file(file: Path, suffix: str) -> Any:
+    """Open a file of `READERS` as a `datasets.IterableDataset`; nothing is copied."""
     import glob
 
     import datasets
 
     with offline(), TemporaryDirectory() as scratch:  # the library leaves a lock file
         return datasets.load_dataset(
-            **READERS[file.suffix],
+            **READERS[suffix],
             data_files={"train": [glob.escape(str(file))]},
             split="train",
             streaming=True,
@@ -182,16 +168,19 @@ def value_of(row: Any, place: Field | None) -> Any:
     return row if place else None
 
 
-def single_label(value: Any, place: str) -> int | str | None:
-    """Return a label, or the only one of a list; None for none."""
+def single_label(value: Any, place: str) -> int | str:
+    """Return a label, or the only one of a list; `HIDDEN` for none."""
     if isinstance(value, list):
         if len(value) != 1 or value[0] is None:
             raise DataError(f"{place}: {len(value)} labels in a list; allowed: one")
         (value,) = value
-    return value.strip() if isinstance(value, str) else value
+    if value is None:
+        return HIDDEN
+    label: int | str = value.strip() if isinstance(value, str) else value
+    return label
 
 
-def columns_of(features: Any, place: str, reading: Reading) -> Columns:
+def columns_of(arrow_schema: Any, place: str, reading: Reading) -> Columns:
     """Find the columns of images, labels and clients; fields of a `.json` count as columns.
 
     Raises:
@@ -211,7 +200,7 @@ def columns_of(features: Any, place: str, reading: Reading) -> Columns:
         return bool(text or pa.types.is_integer(kind))
 
     # WebDataset's own columns are __key__ and __url__.
-    schema = [column for column in features.arrow_schema if column.name[:2] != "__"]
+    schema = [column for column in arrow_schema if column.name[:2] != "__"]
     kinds: dict[Field, Any] = {(column.name,): column.type for column in schema}
     for column in schema:
         if column.name == "json" and pa.types.is_struct(column.type):

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.data.sources.base import SOURCES, Entry, PathSource
-from fedbench.bench.data.sources.decode import Picture, Progress, write_splits
+from fedbench.bench.data.sources.decode import Picture, Splits
 from fedbench.bench.data.sources.folder import images_in
 from fedbench.bench.system.errors import DataError
 
@@ -30,7 +29,7 @@ class TinyImageNet(PathSource):
         """Return the two lists and the images of both splits."""
         lists = [self.path / "wnids.txt", self.path / "val" / "val_annotations.txt"]
         pictures = (*self._train(), *self._test())
-        return [*lists, *(Path(picture.place) for picture in pictures)]
+        return [*lists, *(Path(picture.file) for picture in pictures)]
 
     def require(self) -> None:
         """Raise `DataError` with the remedy when the folder is missing or incomplete."""
@@ -47,10 +46,9 @@ class TinyImageNet(PathSource):
                     f"tiny-imagenet:{self.path} has no {name}; it must be the unzipped {FOLDER}"
                 )
 
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the four arrays; returns the class names."""
-        train, test = list(self._train()), list(self._test())
-        return write_splits(writer, train, test, self._classes(), progress)
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
+        return Splits([list(self._train())], [list(self._test())], self._classes())
 
     def _classes(self) -> tuple[str, ...]:
         classes = sorted((self.path / "wnids.txt").read_text(encoding="utf-8").split())

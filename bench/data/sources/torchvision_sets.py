@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.bench.data.cache import CacheWriter
-from fedbench.bench.data.sources.base import SOURCES, Entry, Request
-from fedbench.bench.data.sources.decode import Progress
+from fedbench.bench.data.sources.base import SOURCES, Entry, Request, Source
+from fedbench.bench.data.sources.decode import Part, Splits, decoded
+from fedbench.bench.data.sources.file import OneFile
 from fedbench.bench.system.errors import DataError
 
 _LONGEST = 300  # characters of an error
 TIMEOUT = 30.0  # seconds without an answer from a download server
+DEBIAN = {"fashion-mnist": Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")}
+"""Sets that a Debian package `dataset-NAME` has, as IDX files: their training images."""
 
 
 @dataclass(frozen=True)
-class TorchvisionSet:
+class TorchvisionSet(Source):
     """A data set that torchvision can download into `raw` and read from there.
 
     Attributes:
@@ -54,34 +56,34 @@ class TorchvisionSet:
 
     def require(self) -> None:
         """Raise `DataError` with the command to run when there are no raw files."""
-        if not self.request.download and not self.raw.is_dir():
+        if not (self.request.download or self.raw.is_dir() or self._packaged()):
             raise self._missing()
 
-    def write(self, writer: CacheWriter, progress: Progress | None) -> tuple[str, ...]:
-        """Write the four arrays; returns the class names."""
+    def splits(self, scratch: Path) -> Splits:
+        """Return the images of both splits."""
+        from torchvision import datasets
+
+        if self._packaged():
+            images = OneFile(DEBIAN[self.key]).splits(scratch)
+            return images._replace(class_names=tuple(getattr(datasets, self.class_name).classes))
+        num_classes, image_shape = self.size[:2]
         names: tuple[str, ...] = ()
-        num_classes, image_shape, *counts = self.size
-        done = 0
-        for split, parts in (("train", self.parts), ("test", ("test",))):
-            blocks, labels = [], []
-            for part in parts:
-                dataset = self._open(part)
-                images = np.asarray(dataset.data)
-                if images.ndim == 3:  # grey, without a channel dimension
-                    images = images[:, None]
-                elif images.shape[1:] != image_shape:  # channels last
-                    images = images.transpose(0, 3, 1, 2)
-                targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
-                blocks.append(images)
-                labels.append(np.asarray(targets, dtype=np.int64))
-                done += len(images)
-            shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
-            writer.put_blocks(f"{split}_images", shape, blocks)
-            writer.put(f"{split}_labels", np.concatenate(labels))
+
+        def part(split: str) -> Part:
+            nonlocal names
+            dataset = self._open(split)
+            images = np.asarray(dataset.data)
+            if images.shape[1:] == image_shape:  # channels first
+                images = images.transpose(0, 2, 3, 1)
+            targets = dataset.targets if hasattr(dataset, "targets") else dataset.labels
             names = tuple(getattr(dataset, "classes", None) or map(str, range(num_classes)))
-            if progress is not None:
-                progress(done, sum(counts))
-        return names
+            return decoded(images, np.asarray(targets, dtype=np.int64), f"{self.key} ({split})")
+
+        return Splits([part(split) for split in self.parts], [part("test")], names)
+
+    def _packaged(self) -> bool:
+        """True if a package of the system has the files."""
+        return self.key in DEBIAN and DEBIAN[self.key].is_file()
 
     def _open(self, split: str) -> Any:
         from torchvision import datasets
@@ -104,12 +106,10 @@ class TorchvisionSet:
                 raise self._missing() from err
             # Of several lines the first may only be a heading: "Error downloading FILE:".
             why = " ".join(str(err).split())[:_LONGEST] or type(err).__name__
-            of_class = hasattr(getattr(datasets, self.class_name), "raw_folder")  # MNIST's layout
-            folder = self.raw / self.class_name / "raw" if of_class else self.raw
             raise DataError(
                 f"{self.key} could not be downloaded or read ({why}); without a network put"
-                f" torchvision's files for {self.class_name} into {folder} by hand, or use a"
-                " Hugging Face Parquet folder: hub:PATH"
+                f" torchvision's files for {self.class_name} into {self._folder()} by hand"
+                f"{self._or_package()}, or use a Hugging Face Parquet folder: hub:PATH"
             ) from err
         finally:
             socket.setdefaulttimeout(timeout)
@@ -117,8 +117,19 @@ class TorchvisionSet:
     def _missing(self) -> DataError:
         return DataError(
             f"data set {self.key!r} is not in the cache, and no intact files of it are in"
-            f" {self.raw}; run: {self.request.command}"
+            f" {self._folder()}; run: {self.request.command}{self._or_package()}"
         )
+
+    def _folder(self) -> Path:
+        """Return the folder that torchvision reads; MNIST and the like have their own."""
+        from torchvision import datasets
+
+        has_own = hasattr(getattr(datasets, self.class_name), "raw_folder")
+        return self.raw / self.class_name / "raw" if has_own else self.raw
+
+    def _or_package(self) -> str:
+        package = f", or install Debian's package dataset-{self.key}"
+        return package if self.key in DEBIAN else ""
 
 
 def _register(

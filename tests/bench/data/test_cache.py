@@ -223,30 +223,6 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == [".set.lock"]
 
 
-@pytest.mark.parametrize(
-    ("labels", "shape", "message"),
-    [
-        ([0, 1, 2, 0], (4, 1, 2, 2), r"0\.\.2"),
-        ([0, 1, -2, 0], (4, 1, 2, 2), r"-2\.\.1"),
-        ([0, 1], (4, 1, 2, 2), r"\[2\]"),
-        ([0, 1, 0, 1], (4, 2, 2), r"\[4, 2, 2\]"),
-        ([0, 1, 0, 1], (4, 1, 3, 2), r"\[1, 3, 2\]"),
-    ],
-)
-def test_what_does_not_belong_together(
-    labels: list[int], shape: tuple[int, ...], message: str, tmp_path: Path
-) -> None:
-    def wrong(writer: CacheWriter) -> tuple[str, ...]:
-        writer.put("train_images", np.zeros(shape, dtype=np.uint8))
-        writer.put("train_labels", np.array(labels, dtype=np.int64))
-        writer.put("test_images", np.zeros((4, 1, 2, 2), dtype=np.uint8))
-        writer.put("test_labels", np.zeros(4, dtype=np.int64))
-        return ("a", "b")
-
-    with pytest.raises(DataError, match=message):
-        ensure(tmp_path / "set", "set", "1", wrong)
-
-
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="--data-dir"):

@@ -20,6 +20,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, ImageFolder
 
+from fedbench.bench.data import datasets
 from fedbench.bench.data.datasets import dataset_records, load_dataset, prepare, reopen
 from fedbench.bench.system.errors import ConfigError, DataError, UnknownNameError
 
@@ -182,6 +183,7 @@ def test_raw_files_that_are_there_are_used(tmp_path: Path, monkeypatch: pytest.M
         file.write_bytes(pickle.dumps(batch))
     meta = {"label_names": [f"class {c}" for c in range(10)]}
     (tmp_path / "raw/cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps(meta))
+    monkeypatch.setattr(datasets, "REVISIONS", {})
     monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", None]])
     monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": None})

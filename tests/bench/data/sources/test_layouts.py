@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import struct
 import tarfile
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedbench import split_data
 from fedbench.bench.config import DataConfig, RunConfig
 from fedbench.bench.data.datasets import Dataset, load_dataset
 from fedbench.bench.data.partition import summary
@@ -160,6 +162,63 @@ def shards(root: Path, kind: str, train: str = "train", test: str | None = "test
     return f"webdataset:{root}"
 
 
+def one_csv(root: Path, *, packed: bool = False, test: bool = False, labelled: bool = True) -> str:
+    """Write pixels as CSV, into train.csv and perhaps test.csv beside it."""
+    root.mkdir()
+    for name, labels, first in (("train", LABELS, 0), ("test", TEST, 100))[: 1 + test]:
+        lines = ["label," * labelled + ",".join(f"pixel{i}" for i in range(16))]
+        for i, label in enumerate(labels):
+            lines.append(f"{label}," * labelled + ",".join([str(first + i)] * 16))
+        text = "\n".join(lines).encode()
+        (root / f"{name}.csv").write_bytes(gzip.compress(text) if packed else text)
+    return f"file:{root / 'train.csv'}"
+
+
+def csv_of_files(root: Path) -> str:
+    images(root / "pictures", COUNT, 0)
+    lines = [f"pictures/{i}.png;{WORDS[label]};w{i // 12}" for i, label in enumerate(LABELS)]
+    (root / "any.name").write_text("\n".join(["file_name;label;writer1", *lines]))
+    return f"file:{root / 'any.name'}"
+
+
+def one_parquet(root: Path, *, packed: bool = False) -> str:
+    root.mkdir()
+    pq.write_table(table([WORDS[label] for label in LABELS]), root / "any.name")
+    if packed:
+        (root / "any.name").write_bytes(gzip.compress((root / "any.name").read_bytes()))
+    return f"file:{root / 'any.name'}"
+
+
+def idx(root: Path, names: tuple[str, ...] = ("train", "t10k")) -> str:
+    root.mkdir()
+    for name, labels, first in zip(names, (LABELS, TEST), (0, 100), strict=False):
+        pixels = np.arange(first, first + len(labels), dtype=np.uint8).repeat(16)
+        for kind, shape, values in (
+            ("images-idx3", (len(labels), 4, 4), pixels.tobytes()),
+            ("labels-idx1", (len(labels),), bytes(labels)),
+        ):
+            header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+            (root / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + values))
+    return f"file:{root / names[0]}-images-idx3-ubyte.gz"
+
+
+def changed_file(name: str, change: Callable[[Path], object]) -> str:
+    change(Path(name.removeprefix("file:")))
+    return name
+
+
+def without_names(file: Path) -> None:
+    file.write_text(file.read_text().partition("\n")[2])
+
+
+def without_labels(file: Path) -> None:
+    (file.parent / file.name.replace("images-idx3", "labels-idx1")).unlink()
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
 NATURAL = "several other columns, `data.label_column=character`"
 BUILD: dict[str, Callable[[Path], str]] = {
     **{
@@ -214,6 +273,16 @@ BUILD: dict[str, Callable[[Path], str]] = {
         p.with_suffix(".npz"), KERAS
     ),
     "`npz:` pickled arrays": lambda p: npz(p.with_suffix(".npz"), KERAS, object),
+    "`file:` CSV of image files and labels as text": csv_of_files,
+    "`file:` CSV of pixels, `.gz`": lambda p: one_csv(p, packed=True),
+    "`file:` CSV of pixels, `train.csv` and `test.csv`": lambda p: one_csv(p, test=True),
+    "`file:` CSV of pixels without a label column": lambda p: one_csv(p, labelled=False),
+    "`file:` CSV without names of columns": lambda p: changed_file(one_csv(p), without_names),
+    "`file:` Parquet, any name": one_parquet,
+    "`file:` Parquet, `.gz`": lambda p: one_parquet(p, packed=True),
+    "`file:` IDX `train-images-idx3-ubyte.gz` and the three files beside it": idx,
+    "`file:` IDX images without labels beside them": lambda p: changed_file(idx(p), without_labels),
+    "`file:` a `.gz` that is cut off": lambda p: changed_file(idx(p), cut_off),
     "`webdataset:` `train-*.tar` and `test-*.tar` with `.cls`": lambda p: shards(p, "cls"),
     "`webdataset:` labels as text in `.txt`": lambda p: shards(p, "txt"),
     "`webdataset:` labels in `.json`": lambda p: shards(p, "json"),
@@ -231,7 +300,10 @@ REFUSED = {
     "`hub:` labels with gaps and without names": "label is 4",
     "`hub:` labels −1 or null in test images": "2 of 3 test images",
     "`hub:` images of several sizes": "data.image_size",
-    "`npz:` pickled arrays": "npz:.*set.npz",
+    "`npz:` pickled arrays": "set.npz",
+    "`file:` CSV without names of columns": "train.csv",
+    "`file:` IDX images without labels beside them": "train-images-idx3-ubyte.gz",
+    "`file:` a `.gz` that is cut off": "train-images-idx3-ubyte.gz",
 }
 
 
@@ -435,9 +507,9 @@ def test_a_partition_file_with_mistakes(content: Any, named: str, tmp_path: Path
         load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=Reading(client_file=file))
 
 
-@pytest.mark.parametrize("file", ["absent.json", "clients.csv"])
+@pytest.mark.parametrize("file", ["absent.json", "clients.txt"])
 def test_what_is_no_partition_file(file: str, tmp_path: Path) -> None:
-    (tmp_path / "clients.csv").write_text("0")
+    (tmp_path / "clients.txt").write_text("0")
     reading = Reading(client_file=tmp_path / file)
     with pytest.raises(DataError, match=rf"data\.partition_file: .*{file}"):
         load_dataset(both(tmp_path / "set"), tmp_path / "data", reading=reading)
@@ -506,8 +578,66 @@ def test_resizing_is_antialiased_and_keeps_the_centre(tmp_path: Path) -> None:
     assert same.name == "digits"
 
 
-def test_a_compressed_npz_is_to_be_unpacked(tmp_path: Path) -> None:
-    packed = tmp_path / "set.npz.gz"
-    packed.write_bytes(gzip.compress(b"PK"))
-    with pytest.raises(DataError, match="gunzip"):
-        load_dataset(f"npz:{packed}", tmp_path / "cache")
+def test_one_file_is_the_same_set_in_every_form(tmp_path: Path) -> None:
+    """Pixels of a CSV and of IDX files, and the files that a CSV names and a Parquet file has."""
+    packed = tmp_path / "packed.npz.gz"
+    packed.write_bytes(gzip.compress(Path(npz(tmp_path / "x.npz", KERAS)[4:]).read_bytes()))
+    both_splits = idx(tmp_path / "idx"), one_csv(tmp_path / "csv", test=True)
+    held_out = one_csv(tmp_path / "alone"), idx(tmp_path / "one", ("mine",))
+    files = csv_of_files(tmp_path / "named"), one_parquet(tmp_path / "parquet")
+    for names in (both_splits, held_out, files):
+        revisions = {load_dataset(name, tmp_path / "data").revision for name in names}
+        assert len(revisions) == 1
+    one, two = (
+        load_dataset(f"npz:{file}", tmp_path / "data") for file in (packed, tmp_path / "x.npz")
+    )
+    assert one.revision == two.revision
+    (tmp_path / "named" / "pictures" / "0.png").write_bytes(png(250))
+    assert load_dataset(files[0], tmp_path / "data").revision not in revisions  # it was read again
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "label,p0,p1,p2,p3\n0,1,2,3,256\n",
+        "label,p0,p1,p2,p3\n0,1,2,3,\n",
+        "label,p0,p1,p2,p3\n0,1,2,3\n",
+        "label,p0,p1,p2,p3,p4\n0,1,2,3,4,5\n",
+        "label,name\n0,a\n",
+        "image,label\nnowhere.png,0\n",
+        "image,label\n,0\n",
+        "",
+        "\0\0\x08\x03" + "\0\0\0\x09" * 3,
+        "\0\1\2",
+    ],
+)
+def test_what_is_no_file_of_images(content: str, tmp_path: Path) -> None:
+    for name in ("images.x", "labels.x"):
+        (tmp_path / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=str(tmp_path)) as caught:
+        load_dataset(f"file:{tmp_path}/images.x", tmp_path / "data")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_without_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").touch()
+    for path, kind in ((tmp_path, "folder:"), (tmp_path / "x.csv", "file:")):
+        with pytest.raises(ConfigError, match=kind):
+            load_dataset(str(path), tmp_path / "data")
+
+
+def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
+    name = one_csv(tmp_path / "set")
+    split = split_data(name, data_dir=tmp_path / "data")
+    dataset = load_dataset(name, tmp_path / "data")
+    assert split["row"].tolist() == list(range(COUNT))  # which is each image's shade
+    for part, pixels in (("train", dataset.train_images), ("test", dataset.test_images)):
+        assert sorted(split["row"][split["split"] == part]) == sorted(pixels[:, 0, 0, 0])
+    split["client"] = [row // 12 for row in split["row"]]
+    split.to_csv(file := tmp_path / "clients.csv", index=False)
+    given = config(name, partition="file", partition_file=str(file))
+    dataset = open_dataset(given, tmp_path / "data")
+    assert dataset.train_clients is not None
+    assert dataset.train_clients.tolist() == (dataset.train_images[:, 0, 0, 0] // 12).tolist()
+    digits = split_data("digits", data_dir=tmp_path / "data")
+    assert sorted(digits["row"]) == list(range(1797))

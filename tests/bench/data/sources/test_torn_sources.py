@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import math
 import os
 import shutil
+import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedbench.bench.data import datasets
+from fedbench.bench.data.cache import CacheWriter
 from fedbench.bench.data.datasets import load_dataset, prepare
+from fedbench.bench.data.sources import base, torchvision_sets
 from fedbench.bench.system.errors import DataError
 
 
@@ -222,35 +229,63 @@ def test_labels_that_are_no_class_numbers(tmp_path: Path) -> None:
     assert load_dataset(f"hub:{tmp_path}", tmp_path / "data").num_classes == 3
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    odd = os.fsdecode(b"caf\xe9")
-    folder = image_folder(tmp_path / "set")
-    (folder / "train/a" / f"{odd}.png").write_bytes(GOOD)
-    # The name of an image is nowhere recorded.
-    assert len(load_dataset(f"folder:{folder}", tmp_path / "data").train_labels) == 3
-    (folder / "train/a" / f"{odd}.png").write_bytes(TORN)
-    message = refused(f"folder:{folder}", tmp_path / "data")
-    assert r"caf\udce9.png" in ascii(message)
-    (folder / "train/a" / f"{odd}.png").unlink()
-    for split in ("train", "test"):
-        (folder / split / "a").rename(folder / split / odd)
-    message = refused(f"folder:{folder}", tmp_path / "data")
-    assert r"class folder b'caf\xe9' is not UTF-8" in message
-    (tmp_path / odd).mkdir()
-    message = refused(f"folder:{tmp_path / odd}", tmp_path / "data")
-    assert r"caf\xe9': the path is not UTF-8" in message
+@pytest.mark.parametrize(
+    ("labels", "shape"),
+    [([0, 2], (2, 1, 2, 2)), ([0, -2], (2, 1, 2, 2)), ([0], (2, 1, 2, 2)), ([0, 1], (2, 2))],
+)
+def test_a_plugin_whose_arrays_do_not_belong_together(
+    labels: list[int], shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plugin:
+        key = "mine"
+
+        def identity(self) -> str:
+            return "1"
+
+        def require(self) -> None:
+            pass
+
+        def write(self, writer: CacheWriter, _: object) -> tuple[str, ...]:
+            for split in ("train", "test"):
+                writer.put(f"{split}_images", np.zeros(shape, np.uint8))
+                writer.put(f"{split}_labels", np.array(labels, np.int64))
+            return ("a", "b")
+
+    entry = base.Entry(partial(base.PluginSource.make, lambda _: Plugin()))
+    monkeypatch.setattr(base, "SOURCES", {**base.SOURCES, "mine": entry})
+    base.entries.cache_clear()
+    try:
+        refused("mine", tmp_path / "data")
+    finally:
+        base.entries.cache_clear()
+
+
+def test_altered_files_of_a_known_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's Fashion-MNIST with ten images is not Fashion-MNIST, also the second time."""
+    for name in ("train", "t10k"):
+        for kind, shape in (("images-idx3", (10, 4, 4)), ("labels-idx1", (10,))):
+            header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+            values = bytes(i % 10 for i in range(math.prod(shape)))
+            (tmp_path / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + values))
+    images = tmp_path / "train-images-idx3-ubyte.gz"
+    monkeypatch.setitem(torchvision_sets.DEBIAN, "fashion-mnist", images)
+    for _ in range(2):
+        assert "fashion-mnist" in refused("fashion-mnist", tmp_path / "data")
+    revision = load_dataset(f"file:{images}", tmp_path / "data").revision
+    monkeypatch.setattr(datasets, "REVISIONS", {revision: "fashion-mnist"})
+    assert load_dataset("fashion-mnist", tmp_path / "data").class_names[9] == "Ankle boot"
 
 
 def test_a_download_that_fails_says_why_and_where_files_belong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchvision's error has the file in its first line, and the reason only below it."""
-    from torchvision import datasets
+    from torchvision.datasets import FashionMNIST
 
     def fail(self: object, *_: object, **__: object) -> None:
         raise RuntimeError("Error downloading a.gz:\nTried https://x.test, got:\nbad checksum\n")
 
-    monkeypatch.setattr(datasets.FashionMNIST, "__init__", fail)
+    monkeypatch.setattr(FashionMNIST, "__init__", fail)
     with pytest.raises(DataError) as caught:
         prepare("fashion-mnist", tmp_path)
     assert "bad checksum" in str(caught.value)
