@@ -468,7 +468,11 @@ def cells_of(rows: Sequence[Row], name: str) -> frozenset[str]:
 
     planned, points = set[str](), set[str]()
     for preset in sorted({row.preset for row in rows} & {*preset_names()}):
-        for cell in plan(grid, preset=preset, environ={}):
+        try:
+            cells = plan(grid, preset=preset, environ={})
+        except ConfigError:  # it cannot be swept under this preset, so that no row is a cell of it
+            continue
+        for cell in cells:
             planned.add(trained(cell.config))
             points.add(split(cell.config, cell.preset)[1])
     known = [row for row in rows if {*row.method.split("+")} <= {*entries()}]  # plugins may be gone

@@ -17,6 +17,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.execute import Origin, facts, open_dataset
 from fedbench.bench.runs.fields import build_config
+from fedbench.bench.runs.resolve import resolve
 from fedbench.bench.system.checksums import json_with_checksum
 from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.tuning.cluster import Cluster, Share
@@ -388,10 +389,11 @@ def test_values_that_follow_an_axis_are_recorded(tmp_path: Path, in_one_process:
     assert records == {8: '{"client.lr":0.1}', 4: None}
 
 
-def row_of(config: RunConfig) -> Row:
+def row_of(config: RunConfig, preset: str = "demo") -> Row:
     """Return a row of `run`, which names no grid."""
     now = datetime(2026, 1, 2, tzinfo=UTC)
-    known = facts(config, "r", "h", Origin(), dataset="digits", started_at=now, device="cpu")
+    origin = Origin(preset)
+    known = facts(config, "r", "h", origin, dataset="digits", started_at=now, device="cpu")
     return Row(**known, status="ok", finished_at=now)
 
 
@@ -419,6 +421,15 @@ def test_the_labels_that_a_grid_varies_set_its_cells_apart() -> None:
         row_of(cell.config.model_copy(update={"evaluation": clients})),
     ]
     assert cells_of(rows, "label-fraction") == {rows[0].row_id}
+
+
+def test_a_grid_that_does_not_fit_the_preset_of_a_row_has_no_cell_there() -> None:
+    """Some of its cells have fewer rounds than the preset evaluates."""
+    preset, grid = "cross-device-cpu", "local-epochs-budget"
+    with pytest.raises(ConfigError, match=r"evaluation.rounds"):
+        plan(load_grid(grid), preset=preset, environ={})
+    row = row_of(resolve("simclr", preset=preset, environ={}).config, preset)
+    assert cells_of([row], grid) == frozenset()
 
 
 def test_only_a_cell_that_can_use_weights_waits_for_them(tmp_path: Path) -> None:
