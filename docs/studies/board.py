@@ -179,6 +179,29 @@ def board(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return table, pd.DataFrame() if tests is None else tests
 
 
+def overview(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the README's table: accuracy ± half an interval and tie group at each finished alpha.
+
+    An alpha is finished when every method has five seeds there; methods are in the order of their
+    means over these.
+    """
+    tables = {alpha: board(own)[0] for alpha, own in runs.groupby("alpha")}
+    methods = runs["method"].nunique()
+    done = {a: t for a, t in tables.items() if len(t) == methods and (t["n"] == 5).all()}
+    shown = pd.DataFrame(
+        {
+            f"alpha {alpha:g}": table["mean"].map("{:.1f}".format)
+            + table["±"].map(" ± {:.1f} ".format)
+            + table["group"].str.ljust(2)
+            for alpha, table in done.items()
+        }
+    )
+    notes = pd.DataFrame({alpha: table["note"] for alpha, table in done.items()})
+    shown["note"] = [", ".join(dict.fromkeys(filter(None, row))) for row in notes.to_numpy()]
+    order = pd.DataFrame({a: t["mean"] for a, t in done.items()}).mean(axis=1)
+    return shown.loc[order.sort_values(ascending=False).index]
+
+
 def few_classes(runs: pd.DataFrame) -> pd.DataFrame:
     """Return what each method loses from alpha 100 to 0.1, and beyond orchestra's loss."""
     ends = [grouped(runs[runs["alpha"] == alpha]) for alpha in (100.0, 0.1)]
@@ -226,6 +249,7 @@ def main() -> None:
             )
         return
     runs = judged(store, dataset)
+    show(f"{dataset}: overview, five seeds", overview(runs))
     for alpha, own in runs.groupby("alpha"):
         table, tests = board(own)
         show(f"{dataset}, alpha {alpha:g}: linear accuracy", table)
