@@ -6,6 +6,7 @@ numbers, settings of the kinds that a configuration has.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Self, get_args
@@ -140,7 +141,9 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    return pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
+    value = pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
+    json.dumps(value, allow_nan=False)  # refuses 1e999, which is read as infinity
+    return value
 
 
 def _is_number(value: Any) -> bool:

@@ -38,6 +38,7 @@ CONFIG = RunConfig().model_dump(mode="json")
         ("env_json", '{"a": ' * 5000 + "1" + "}" * 5000),
         ("platform_json", "{}"),
         ("scaled_json", "null"),
+        ("scaled_json", '{"client.lr": 1e999}'),
     ],
 )
 def test_a_row_with_other_json_is_named_and_the_others_are_read(
