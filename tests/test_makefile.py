@@ -5,6 +5,7 @@ The site is built in test_docs.py; `make test` is what runs this.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -73,6 +74,13 @@ def test_make_demo(tmp_path: Path) -> None:
     assert "best trial" in make("demo", env=environment_of(tmp_path))
 
 
+def test_the_line_of_make_bench() -> None:
+    python, *words = shlex.split(make("-n", "bench", "ARGS=--help").splitlines()[-1])
+    assert (Path(python).name, words) == ("python", ["-m", "benchmarks", "--help"])
+    assert importlib.util.find_spec("benchmarks.__main__")
+
+
+@pytest.mark.extended
 def test_make_bench(tmp_path: Path) -> None:
     make("bench", f"ARGS=--smoke --only views --out {tmp_path}")
     assert [file.suffix for file in tmp_path.iterdir()] == [".json"]

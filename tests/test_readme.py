@@ -151,6 +151,8 @@ def test_command(
     words = shlex.split(line.replace("PATH/TO/cifar10", str(place / "cifar10")), comments=True)
     if "--trials" in words:  # the first takes as long as the start of Ray
         words[words.index("--trials") + 1] = "1"
+    if words[1] == "run" and "--workers" not in words:
+        words += ["--workers", "1"]
     if words[1] in ("tune", "sweep") and "--dry-run" not in words:  # Ray is started once a process
         done = execute(words, place)
         code: int | str | None = done.returncode

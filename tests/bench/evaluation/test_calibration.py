@@ -85,7 +85,7 @@ def test_a_run_reports_the_same_figures(spec: str, tmp_path: Path) -> None:
     from fedbench import run
 
     sets = {"data.train_subset": 200, "federation.num_rounds": 1, "model.norm": "batch"}
-    result = run(spec, set=sets, store=tmp_path / "store")
+    result = run(spec, set=sets, store=tmp_path / "store", workers=1)
     figures = untrained_figures(result.row.config, open_dataset(result.row.config, None))
     reported = {
         name.removeprefix("untrained_"): value

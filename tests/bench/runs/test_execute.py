@@ -123,7 +123,8 @@ def test_single_rounds_are_evaluated_where_they_are_named(tmp_path: Path) -> Non
     for name, fields in (("named", {"rounds": [2, 3]}), ("all", {"every": 1})):
         keys = {f"evaluation__{field}": value for field, value in fields.items()}
         store = Store(tmp_path / name)
-        row = run(tiny_config("orchestra", federation__num_rounds=3, **keys), store=store).row
+        config = tiny_config("orchestra", federation__num_rounds=3, **keys)
+        row = run(config, store=store, workers=1).row
         curves.append([point.get("metrics.objective") for point in store.curve(row.row_id)])
     named, every = curves
     assert named == [None, None, *every[-2:]]
