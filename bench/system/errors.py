@@ -50,6 +50,8 @@ _EXHAUSTED = {
     errno.EAGAIN: "processes and threads (`ulimit -u`, or that of a container)",
     errno.ENOMEM: "memory",
 }
+_SAID = {"can't start new thread": errno.EAGAIN, "can't allocate memory": errno.ENOMEM}
+"""What a RuntimeError of Python or torch says in place of a number."""
 
 
 def exhausted(cause: BaseException) -> ResourceError | None:
@@ -58,19 +60,12 @@ def exhausted(cause: BaseException) -> ResourceError | None:
     >>> print(exhausted(OSError(errno.EMFILE, "Too many open files")))
     the limit of open files (`ulimit -n`) is reached; raise it, or use fewer --workers
     """
-    if isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
-        limit = _EXHAUSTED[errno.EAGAIN]
-    elif isinstance(cause, MemoryError) or (
-        isinstance(cause, RuntimeError) and "can't allocate memory" in str(cause)  # torch's
-    ):
-        return ResourceError(
-            "this machine has not the memory that is asked for; choose a smaller model, smaller"
-            " batches, or fewer --workers"
-        )
-    elif isinstance(cause, OSError) and cause.errno in _EXHAUSTED:
-        limit = _EXHAUSTED[cause.errno]
-    else:
+    number = errno.ENOMEM if isinstance(cause, MemoryError) else getattr(cause, "errno", None)
+    if isinstance(cause, RuntimeError):
+        number = next((each for text, each in _SAID.items() if text in str(cause)), None)
+    if number not in _EXHAUSTED:
         return None
+    limit = _EXHAUSTED[number]
     return ResourceError(f"the limit of {limit} is reached; raise it, or use fewer --workers")
 
 

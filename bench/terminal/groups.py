@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from typer.core import TyperCommand
 
-from fedbench.bench.system.arguments import one_of
 from fedbench.bench.system.errors import UnknownNameError
 from fedbench.bench.terminal import options as opt
 from fedbench.bench.terminal.console import emit_json, warn
@@ -294,11 +293,7 @@ class Filters(Group):
     dataset: opt.DatasetFilter = None
     preset: Annotated[str | None, option("Only runs that started from this preset.")] = None
     status: Annotated[
-        str | None,
-        option(
-            "Only runs that ended so: ok, error or diverged.",
-            check=one_of("status", ("ok", "error", "diverged")),
-        ),
+        Literal["ok", "error", "diverged"] | None, option("Only runs that ended so.")
     ] = None
     where: Annotated[
         list[str] | None,

@@ -34,21 +34,6 @@ def test_leaderboard_formats_agree(call: Call, store: Path, finished: Any) -> No
     assert "| rank | method |" in call("leaderboard", "--store", store, "--format", "markdown").out
 
 
-def test_leaderboard_of_the_shipped_rows_from_three_seeds_on(call: Call) -> None:
-    place = ("--store", RESULTS)
-    rows = call("leaderboard", *place, "--json").json["rows"]
-    few = call("leaderboard", *place, "--min-seeds", 3, "--json").json["rows"]
-    assert 0 < len(few) < len(rows)
-    assert all(row["n_seeds"] + row["num_diverged"] >= 3 for row in few)
-    assert {row["standing"] for row in few} >= {"unclear", "worse"}
-    text = call("leaderboard", *place, "--min-seeds", 3).out
-    assert "\n?: " in text
-    none = call("leaderboard", *place, "--min-seeds", 99)
-    assert (none.code, none.out) == (0, "")
-    most = max(row["n_seeds"] for row in rows)
-    assert {"99", "linear_acc", str(most)} <= {*none.err.split()}
-
-
 def test_leaderboard_of_a_grid_finds_cells_that_run_executed(call: Call, tmp_path: Path) -> None:
     grid = tmp_path / "mine.yaml"
     grid.write_text(

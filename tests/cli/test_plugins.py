@@ -11,7 +11,7 @@ import pytest
 
 from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.system.errors import PluginError, PluginWarning
+from fedbench.bench.system.errors import PluginError
 
 Call = Callable[..., Any]
 
@@ -62,25 +62,6 @@ def test_a_broken_plugin_is_one_warning(shell: Call, tmp_path: Path) -> None:
         "; not loaded: plugin 'half' of package 'broken-pack', plugin 'torn' of package"
         " 'broken-pack'"
     )
-
-
-def test_a_plugin_that_a_broken_one_imported_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`eins` imports `zwei` and then fails; the entry point of `zwei` still counts."""
-    from importlib.metadata import PathDistribution
-
-    known = dict(registry.entries())  # before the package is on the path
-    site = tmp_path / "site"
-    install(site, eins="import pack_zwei\n1 / 0", zwei=METHOD.format(name="zwei", cls="Zwei"))
-    monkeypatch.syspath_prepend(str(site))
-    points = PathDistribution(site / "broken_pack-1.0.dist-info").entry_points
-    monkeypatch.setattr(registry, "_ENTRIES", known)
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    with pytest.warns(PluginWarning, match="'eins'.*ZeroDivisionError"):
-        failed = registry._load_plugins.__wrapped__()
-    assert "'eins' of package 'broken-pack'" in failed
-    assert "zwei" in registry._ENTRIES
 
 
 def test_a_built_in_plugin_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
