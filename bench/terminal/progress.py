@@ -191,19 +191,13 @@ class SweepProgress(Status):
 class StudyProgress(SweepProgress):
     """Trials of a study, and the best of them so far."""
 
-    def __init__(self, title: str, *, quiet: bool = False, verbose: bool = False) -> None:
-        super().__init__(title, quiet=quiet, verbose=verbose)
-        self._best: tuple[float, str] | None = None
+    _best: tuple[float, str] | None = None
 
-    def __call__(self, event: Event) -> None:
-        """Show an event."""
-        from fedbench.bench.tuning import events
-
-        if isinstance(event, events.CellDone) and event.label.startswith("trial"):
-            score, best = event.objective, self._best
-            if event.status == "ok" and score is not None and (best is None or score > best[0]):
-                self._best = score, event.label
-        super().__call__(event)
+    def _end(self, event: CellDone) -> None:
+        score, best = event.objective, self._best
+        if event.status == "ok" and event.label.startswith("trial") and score is not None:
+            self._best = (score, event.label) if best is None or score > best[0] else best
+        super()._end(event)
 
     def update(self, *lines: str) -> None:
         """Replace the lines on the terminal; the best trial stays above the running ones."""
