@@ -66,7 +66,6 @@ def test_unknown_names_are_refused_before_torch_is_loaded(tmp_path: Path) -> Non
         "none": ["sweep", "--grid", "none"],
         "none.yaml": ["sweep", "--grid", str(tmp_path / "none.yaml")],
         "nothing": ["leaderboard", "--store", store, "--grid", "nothing"],
-        "no one": ["release", str(tmp_path), "--store", store, "--version=1", "--table=no one"],
     }
     code = (
         "import sys, fedbench.cli as c\n"
