@@ -197,7 +197,12 @@ def overview(runs: pd.DataFrame) -> pd.DataFrame:
         }
     )
     notes = pd.DataFrame({alpha: table["note"] for alpha, table in done.items()})
-    shown["note"] = [", ".join(dict.fromkeys(filter(None, row))) for row in notes.to_numpy()]
+    shown["note"] = [
+        row.iloc[0]
+        if row.nunique() == 1
+        else ", ".join(f"{note} at {alpha:g}" for alpha, note in row.items() if note)
+        for _, row in notes.loc[shown.index].iterrows()
+    ]
     order = pd.DataFrame({a: t["mean"] for a, t in done.items()}).mean(axis=1)
     return shown.loc[order.sort_values(ascending=False).index]
 
