@@ -75,8 +75,8 @@ def test_short_ids_are_long_enough() -> None:
 def test_slips_are_named(words: tuple[str, ...], message: str, call: Call) -> None:
     answer = call("runs", "--store", str(STORE), *words)
     assert answer.code == 2
-    assert message in answer.err
-    assert len(answer.err.splitlines()) == 1
+    assert message in answer.err.splitlines()[0]
+    assert len(answer.err.splitlines()) <= 2  # the parser's own errors name the help, too
 
 
 def test_a_run_in_full(call: Call) -> None:

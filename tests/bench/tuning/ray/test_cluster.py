@@ -130,8 +130,7 @@ def test_a_folder_for_checkpoints_is_emptied_into_the_store(tmp_path: Path) -> N
     store_run(store, row, elsewhere=made.folder)
     assert not made.folder.exists()
     held = {path.name.split("-")[0] for path in store.cell_dir(row.row_id).iterdir()}
-    assert held == {"round", "history.jsonl", "curve.parquet", "partition.safetensors",
-                    "untrained.json"}  # fmt: skip
+    assert held == {"round", "history.jsonl", "curve.parquet", "partition.safetensors"}
     assert store.finished(row.row_id) == row
 
 
