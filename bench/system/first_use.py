@@ -76,9 +76,10 @@ def checked(
         name: `RECORDED_STEPS`, `VIEWS_AT_ONCE` or `FUSED_SGD`.
         fast: computes in the GPU's own way.
         plain: computes the same in the way of every device.
-        read: gives what to compare of a result, float32 tensors by name.
-        state: gives the float32 tensors, by name, that both change in place. Their changes are
-            compared; in the end they are as the way has left them whose result is returned.
+        read: gives what to compare of a result, tensors by name.
+        state: gives all tensors that both change in place, by name and of one type each. Their
+            changes are compared; in the end they are as the way has left them whose result is
+            returned.
         allowed: largest distance between the two, as a share of the size.
     """
     key = name, torch.is_grad_enabled()
@@ -131,8 +132,8 @@ def _difference(
     for what, other in wanted.items():
         one = found[what]
         equal = (one == other) | (one.isnan() & other.isnan())
-        distance = _norm((one - other).masked_fill(equal, 0.0))
-        size = _norm(other.nan_to_num(0.0, 0.0, 0.0)) + _NOISE
+        distance = _norm((one - other).masked_fill(equal, 0))
+        size = _norm(other.nan_to_num(0, 0, 0)) + _NOISE
         rounding = _ROUNDING * _norm(before[what]) if what in before else 0.0
         if not distance <= allowed * size + rounding:
             share = distance / size
@@ -141,4 +142,4 @@ def _difference(
 
 
 def _norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    return float(vector.double().norm())

@@ -241,10 +241,14 @@ class _Program:
 
         def state() -> dict[str, list[Tensor]]:
             vectors = binding.server, binding.personal
+            # Not all buffers lie in the vectors: a client's memory of projections does not.
+            buffers = list(binding.net.buffers())
             return {
                 "gradients": [vector.grad for vector in vectors],
                 "weights": [vector.data for vector in vectors],
                 "momenta": self.optimizer.tensors(),
+                "buffers": [value for value in buffers if value.is_floating_point()],
+                "counters": [value for value in buffers if not value.is_floating_point()],
             }
 
         return first_use.checked(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from fedbench.bench.config import RunConfig
 from fedbench.bench.method import net as net_module
 from fedbench.bench.nn import losses
 from fedbench.bench.runs.execute import Origin, Place, execute
@@ -33,15 +34,15 @@ from fedbench.bench.tuning.doctor import first_runs
 from fedbench.methods import simclr
 from tests.gpu.fake_gpu import FakeGPU, FakeGraph
 
-CONFIG = tiny_config(
-    "simclr",
-    model__norm="batch",
-    client__batch_size=8,
-    data__num_clients=2,
-    federation__num_rounds=1,
-    evaluation__protocols=[],
-    evaluation__untrained=False,
-)
+SMALL: dict[str, Any] = {
+    "model__norm": "batch",
+    "client__batch_size": 8,
+    "data__num_clients": 2,
+    "federation__num_rounds": 1,
+    "evaluation__protocols": [],
+    "evaluation__untrained": False,
+}
+CONFIG = tiny_config("simclr", **SMALL)
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -85,10 +86,12 @@ def losses_with_a_number_from_python(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(simclr, "nt_xent", counting)
 
 
-def run(folder: Path, lanes: int | None = 2) -> tuple[dict[str, Any], Tensor]:
+def run(
+    folder: Path, lanes: int | None = 2, config: RunConfig = CONFIG
+) -> tuple[dict[str, Any], Tensor]:
     """Return `env_json` of a run's row, and its last weights."""
     with FakeGPU():
-        row = execute(CONFIG, Origin(), Place(folder, device="cuda", lanes=lanes))
+        row = execute(config, Origin(), Place(folder, device="cuda", lanes=lanes))
     weights = read_checkpoint(newest_first(folder)[0]).tensors["server"]
     return json.loads(row.env_json or ""), weights
 
@@ -127,10 +130,21 @@ def test_what_is_wrong_is_done_without_and_the_row_says_so(
     assert list(first_use.switched_off()) == [name]
 
 
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [
+        ("simclr", {}),
+        ("simclr+uv", {}),  # trains a row of its own
+        ("orchestra", {"method__global_steps": 5}),  # a step fills the client's memory
+    ],
+)
 def test_what_is_right_stays_and_nothing_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spec: str, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_lanes, alone = run(tmp_path / "lanes"), run(tmp_path / "alone", None)
+    config = tiny_config(spec, **SMALL, **values)
+    in_lanes = run(tmp_path / "lanes", 2, config)
+    assert RECORDED_STEPS in first_use.agreed()
+    alone = run(tmp_path / "alone", None, config)
     assert torch.equal(in_lanes[1], alone[1])
     assert not caplog.records
     assert "switched_off" not in in_lanes[0] | alone[0]
