@@ -75,8 +75,8 @@ def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
     records = [
         {
             "configuration": each.name,
-            heading(each.metric): f"{100 * each.mean:.1f} ± {50 * (each.high - each.low):.1f}",
-            "Δ init": f"{100 * each.gain:+.1f}",
+            heading(each.metric): f"{50 * sum(each.interval):.1f} ± {_half(each.interval):.1f}",
+            "Δ init": "" if each.gain is None else f"{100 * each.gain:+.1f}",
             "best trial is ahead by": "" if each.behind is None else _ahead(each.behind),
             "params": parameters(each.params),
         }
@@ -88,6 +88,10 @@ def _show_confirmed(confirmed: Sequence[Confirmed]) -> None:
         "look at the column before the last: the search read no label; an interval without 0 is a"
         " difference that these seeds show"
     )
+
+
+def _half(interval: tuple[float, float]) -> float:
+    return 50 * (interval[1] - interval[0])
 
 
 def _ahead(interval: tuple[float, float]) -> str:

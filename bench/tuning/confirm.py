@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,15 +11,18 @@ from typing import Any
 from scipy import stats
 
 from fedbench.bench.config import RunConfig
-from fedbench.bench.results.leaderboard.statistics import t_interval
+from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, t_interval
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
+from fedbench.bench.results.store.row import Row
 from fedbench.bench.runs.arguments import Places, Settings, Sources
 from fedbench.bench.runs.fields import get
-from fedbench.bench.system.errors import StoreError
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.cluster import Cluster
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.grid import Grid
 from fedbench.bench.tuning.sweep import sweep
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,24 +32,39 @@ class Confirmed:
     Attributes:
         name: `best trial`, `preset` or `worst trial`, or `best trial, preset` where they are one.
         params: values that trials vary.
-        metric: the accuracy: of the linear probe where that is measured.
-        values: it by seed, in [0, 1].
-        mean: of the values.
-        low: lower end of the mean's 95 % t-interval.
-        high: upper end.
-        gain: mean difference to the encoder at random init.
-        behind: how far it lies below the best trial, Welch's 95 % interval; None for that one.
+        metric: name of the accuracy: the linear probe's where that is measured, else k-NN.
+        values: accuracy by seed, in [0, 1].
+        interval: 95 % t-interval of its mean.
+        gain: mean difference to the encoder at random init; None if that was not measured.
+        behind: how far the mean lies below that of the best trial, Welch's 95 % interval; None for
+            the best trial itself.
     """
 
     name: str
     params: Mapping[str, Any]
     metric: str
     values: Mapping[int, float]
-    mean: float
-    low: float
-    high: float
-    gain: float
+    interval: tuple[float, float]
+    gain: float | None
     behind: tuple[float, float] | None
+
+
+def check_confirm(seeds: int, config: RunConfig) -> None:
+    """Refuse a confirmation that could not compare anything.
+
+    Args:
+        seeds: number of seeds; 0 = no confirmation.
+        config: the preset's, with what is evaluated.
+
+    Raises:
+        ConfigError: for too few seeds, or without an accuracy.
+    """
+    if 0 < seeds < MIN_FOR_INTERVAL:
+        raise ConfigError(
+            f"--confirm: needs at least {MIN_FOR_INTERVAL} seeds for an interval (got {seeds})"
+        )
+    if seeds and not {"linear", "knn"} & {*config.evaluation.protocols}:
+        raise ConfigError("--confirm: needs linear or knn among evaluation.protocols")
 
 
 def confirmation(
@@ -60,7 +78,8 @@ def confirmation(
 ) -> tuple[Confirmed, ...]:
     """Run the configurations on seeds that the search has not used, and compare them by labels.
 
-    The runs are stored like all others.
+    The runs are stored like all others. A configuration of which a run failed or diverged is left
+    out with a warning, and without the best trial nothing is compared.
 
     Args:
         base: the preset's configuration, which trials start from.
@@ -72,7 +91,7 @@ def confirmation(
         on_progress: called with every event of the runs.
 
     Raises:
-        StoreError: for a run that failed.
+        FedbenchError: for configuration, data, resource or store problems.
     """
     best, worst = best_trial(trials), worst_trial(trials)
     assert best is not None
@@ -82,51 +101,46 @@ def confirmation(
         "preset": {name: get(base, name) for name in best["params"]},
         "worst trial": worst["params"],
     }
-    sources = Sources(settings.preset, settings.set, settings.config_files)
-    grid = Grid.model_validate(
-        {
-            "grid": "confirm",
-            "description": "best trial, preset and worst trial",
-            "points": list(named.values()),
-            "methods": [base.spec],
-            "seeds": list(seeds),
-        }
+    grid = Grid(
+        grid="confirm",
+        description="best trial, preset and worst trial",
+        points=tuple(named.values()),
+        methods=(base.spec,),
+        seeds=tuple(seeds),
     )
+    sources = Sources(settings.preset, settings.set, settings.config_files)
     result = sweep(grid, **vars(sources), **vars(places), **vars(cluster), on_progress=on_progress)
     store = places.open_store()
-    rows = [store.find(cell["run_id"]) for cell in result.cells]
-    if failed := [row.row_id for row in rows if row.status != "ok"]:
-        raise StoreError(f"run {failed[0]} of the confirmation failed; `fedbench show` says why")
-    metric = "linear_acc" if all(row.linear_acc is not None for row in rows) else "knn_acc"
-    values: dict[str, dict[int, float]] = {}
-    gains: dict[str, list[float]] = {}
-    for cell, row in zip(result.cells, rows, strict=True):
-        names = ", ".join(name for name, params in named.items() if params == cell["axes"])
-        values.setdefault(names, {})[row.seed] = getattr(row, metric)
-        gains.setdefault(names, []).append(
-            getattr(row, metric) - getattr(row, f"untrained_{metric}")
-        )
-    first = next(found for names, found in values.items() if "best trial" in names)
-    confirmed = []
-    for names, found in values.items():
-        low, high = t_interval(list(found.values())) or (math.nan, math.nan)
-        confirmed.append(
-            Confirmed(
-                name=names,
-                params=named[names.split(", ")[0]],
-                metric=metric,
-                values=found,
-                mean=fmean(found.values()),
-                low=low,
-                high=high,
-                gain=fmean(gains[names]),
-                behind=None if found is first else _behind(found, first),
-            )
-        )
-    return tuple(confirmed)
+    runs: dict[str, list[Row]] = {}
+    for cell in result.cells:
+        name = ", ".join(name for name, params in named.items() if params == cell["axes"])
+        runs.setdefault(name, []).append(store.find(cell["run_id"]))
+    whole = {name: rows for name, rows in runs.items() if all(row.status == "ok" for row in rows)}
+    for name in [name for name in runs if name not in whole]:
+        ended = next(row for row in runs[name] if row.status != "ok")
+        _log.warning("%s is not compared: run %s has status %s", name, ended.row_id, ended.status)
+    first = next((rows for name, rows in whole.items() if "best trial" in name), None)
+    if first is None:
+        return ()
+    metric = "linear_acc" if first[0].linear_acc is not None else "knn_acc"
+    return tuple(
+        _compared(name, named[name.split(", ")[0]], rows, first, metric)
+        for name, rows in whole.items()
+    )
 
 
-def _behind(found: Mapping[int, float], first: Mapping[int, float]) -> tuple[float, float]:
-    test = stats.ttest_ind(list(first.values()), list(found.values()), equal_var=False)
-    interval = test.confidence_interval(0.95)
-    return float(interval.low), float(interval.high)
+def _compared(
+    name: str, params: Mapping[str, Any], rows: list[Row], first: list[Row], metric: str
+) -> Confirmed:
+    values = {row.seed: getattr(row, metric) for row in rows}
+    starts = [getattr(row, f"untrained_{metric}") for row in rows]
+    interval = t_interval(list(values.values()))
+    assert interval is not None  # of three values and more there is one
+    behind = None
+    if rows is not first:
+        best = [getattr(row, metric) for row in first]
+        test = stats.ttest_ind(best, list(values.values()), equal_var=False)
+        ends = test.confidence_interval(0.95)
+        behind = float(ends.low), float(ends.high)
+    gain = None if None in starts else fmean(values.values()) - fmean(starts)
+    return Confirmed(name, params, metric, values, interval, gain, behind)

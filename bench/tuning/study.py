@@ -15,7 +15,6 @@ from fedbench.bench.config.dotted import flatten
 from fedbench.bench.data.datasets import Contents
 from fedbench.bench.evaluation.objectives.of_clients import DEFAULT
 from fedbench.bench.method import registry
-from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL
 from fedbench.bench.results.leaderboard.studies import Correlation, best_trial, correlate
 from fedbench.bench.results.store.replicas import Difference
 from fedbench.bench.results.store.store import Store
@@ -31,7 +30,7 @@ from fedbench.bench.system.scratch import temporary_folder
 from fedbench.bench.training.steps import without_effect
 from fedbench.bench.tuning.best import best_file, write_best
 from fedbench.bench.tuning.cluster import Cluster, Share
-from fedbench.bench.tuning.confirm import Confirmed, confirmation
+from fedbench.bench.tuning.confirm import Confirmed, check_confirm, confirmation
 from fedbench.bench.tuning.cost import Cost, estimate_cost
 from fedbench.bench.tuning.events import OnProgress
 from fedbench.bench.tuning.halving import RungTrials
@@ -177,16 +176,22 @@ def tune(
     """
     began = time.monotonic()
     search.check()
-    if confirm and confirm < MIN_FOR_INTERVAL:
-        raise ConfigError(
-            f"--confirm: needs at least {MIN_FOR_INTERVAL} seeds for an interval (got {confirm})"
-        )
+    content = Contents(places.cache, build=True)
+    evaluated = resolve(spec, content=content, **vars(settings)).config  # a study has no probes
+    check_confirm(confirm, evaluated)
     store, share = places.open_store(), cluster.share(places.device)
     tracking = Tracking(track, store)
     study = _plan(spec, settings, search, places, cluster)
     base = study.base.config
     for line in without_effect(base, study.dataset):
         _log.warning("%s", line)
+    slots = cluster.at_a_time(share)
+    if study.barrier is not None and share.gpus and slots is not None and slots > study.barrier:
+        _log.warning(
+            "%d runs fit at a time, and a batch has %d trials; --batch %d keeps all at work and"
+            " makes another study",
+            *(slots, study.barrier, slots),
+        )
     stored, outdated = study.trials(), study.outdated()
     repeated = file = cost = None
     if dry_run:
@@ -196,7 +201,7 @@ def tune(
             runs = _of_rungs(base, study.halving) * (to_run // study.halving.size)
         runs = runs * search.seeds_per_trial  # their seeds do not change the cost
         runs += [without_training(base)] * len(study.unmeasured())
-        runs += [base] * 3 * confirm
+        runs += [evaluated] * 3 * confirm
         keep = study.halving is not None
         cost = estimate_cost(runs, cluster, share, places, keep_cells=keep)
     else:

@@ -163,7 +163,7 @@ class Pool:
     """Nodes of the running Ray that get trials.
 
     A node is left out if it cannot run trials: torch sees fewer GPUs than Ray offers, say, or it
-    does not see the folder for checkpoints.
+    does not see the folder for checkpoints, or CUDA has failed there under two runs.
 
     Args:
         need: resources of a trial.
@@ -178,6 +178,7 @@ class Pool:
         self.left_out: list[str] = []
         self._reasons: list[str] = []
         self._names: dict[str, str] = {}
+        self._failed_under: dict[str, set[str]] = {}
 
     def admit_new(self) -> None:
         """Ask the nodes that were not asked before, warn of differences, leave out the unable.
@@ -196,6 +197,18 @@ class Pool:
                 self.leave_out(report.node_id, "; ".join(report.problems))
             elif report.differences:
                 _log.warning("node %s: %s", report.name, ", ".join(report.differences))
+
+    def cuda_failed(self, node: str, run: str, error: str) -> None:
+        """Leave a node out on which CUDA has failed under two runs: it is no fault of theirs.
+
+        Raises:
+            ResourceError: as `leave_out`.
+        """
+        runs = self._failed_under.setdefault(node, set())
+        runs.add(run)
+        _log.warning("node %s: %s; the run starts again", self._names.get(node, node), error)
+        if len(runs) >= _FAULTS:
+            self.leave_out(node, f"CUDA has failed there under {len(runs)} runs: {error}")
 
     def leave_out(self, node: str, problem: str) -> None:
         """Give a node that cannot run trials no more of them.

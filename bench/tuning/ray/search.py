@@ -172,6 +172,8 @@ class JobSearcher(Searcher):  # type: ignore[misc]
         elif status == "unfit":
             self._unfit.add(trial_id)
             self._pool.leave_out(message["node"], message["error"])
+        elif status == "cuda-failed":
+            self._pool.cuda_failed(message["node"], job.name, message["error"])
         elif status == "abort":
             raise message["error"]
         elif status == "busy":

@@ -20,7 +20,7 @@ from fedbench.bench.system.errors import DataError, ResourceError
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import temporary_place
 from fedbench.bench.tuning.cluster import local_gpus
-from fedbench.bench.tuning.job import Job, work
+from fedbench.bench.tuning.job import Job, breaks_cuda, one_line, work
 
 TOKEN_FILE = "driver-token"
 """File in `cells/` of the driver's folder for checkpoints; who reads the token sees the folder."""
@@ -111,21 +111,32 @@ def train(config: dict[str, Any]) -> None:
 
     job: Job = config["job"]
     job = replace(job, device="cuda" if ray.get_gpu_ids() else "cpu")
-    gpus = ray.get_runtime_context().get_assigned_resources().get("GPU", 0.0)
+    context = ray.get_runtime_context()
     with reproducible(job.device):
-        limit_memory(gpus)
-        # The last report is made inside the lock: Tune lets it return only after the driver has
-        # written the row, so nobody can find the job free and its row missing.
-        if "token" not in config:
-            work(job, tune.report)
-            return
+        limit_memory(context.get_assigned_resources().get("GPU", 0.0))
         try:
-            job, local = settle(job, config["token"])
-        except ResourceError as err:
-            node = ray.get_runtime_context().get_node_id()
-            tune.report({"status": "unfit", "node": node, "error": str(err)})
+            _run(job, config.get("token"), context.get_node_id())
+        except Exception as err:
+            if breaks_cuda(err):
+                node = context.get_node_id()
+                tune.report({"status": "cuda-failed", "node": node, "error": one_line(err)})
             raise
-        if local:  # the viewers' folders are not seen from here; the driver passes the row
-            job = replace(job, track=())
-        if work(job, tune.report, history=local) not in ("busy", "paused") and local:
-            shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _run(job: Job, token: str | None, node: str) -> None:
+    from ray import tune
+
+    # The last report is made inside the lock: Tune lets it return only after the driver has
+    # written the row, so nobody can find the job free and its row missing.
+    if token is None:
+        work(job, tune.report)
+        return
+    try:
+        job, local = settle(job, token)
+    except ResourceError as err:
+        tune.report({"status": "unfit", "node": node, "error": str(err)})
+        raise
+    if local:  # the viewers' folders are not seen from here; the driver passes the row
+        job = replace(job, track=())
+    if work(job, tune.report, history=local) not in ("busy", "paused") and local:
+        shutil.rmtree(job.folder, ignore_errors=True)

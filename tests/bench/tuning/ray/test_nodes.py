@@ -106,6 +106,35 @@ def test_a_node_that_cannot_run_a_cell_is_left_out_at_once(
         pool.leave_out("b" * 8, "no GPU")
 
 
+def test_a_node_on_which_cuda_fails_under_two_runs_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One run that breaks CUDA everywhere is an error; two on one node are the node's fault."""
+    live = [
+        {"NodeID": letter * 8, "NodeManagerAddress": letter, "Resources": {"CPU": 1}}
+        for letter in "ab"
+    ]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: live)
+    pool, source = Pool(Share(1)), Fixed(jobs(2))
+    searcher = make(source, attempts=2, pool=pool)
+    failed = {"status": "cuda-failed", "error": "CUDA error: illegal address", "node": "a" * 8}
+
+    def fail(trial: str, expected: str) -> None:
+        assert name(searcher.suggest(trial)) == expected
+        searcher.reported(trial, failed)
+        searcher.died(trial, "CUDA error")
+        searcher.on_trial_complete(trial)
+
+    fail("u", "cell-0")
+    assert pool.left_out == []
+    fail("v", "cell-1")
+    assert pool.left_out == ["a" * 8]
+    assert source.outcomes == []  # both are started again elsewhere
+    failed["node"] = "b" * 8
+    fail("w", "cell-0")
+    assert [outcome.status for outcome in source.outcomes] == ["error"]
+
+
 def test_nodes_of_an_autoscaler_are_asked_for_and_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     node = {"NodeID": "a" * 8, "NodeManagerAddress": "a", "Resources": {"CPU": 1, "GPU": 1}}
     views = iter([[], [], [node]])
