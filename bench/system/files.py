@@ -15,6 +15,9 @@ from typing import IO
 
 from fedbench.bench.system.errors import FedbenchError, StoreError, exhausted
 
+_ATTEMPTS = 3
+"""Writes of one file: `sweep_temporary` of another process may delete it before it is locked."""
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST}
@@ -102,7 +105,13 @@ def atomic_write_bytes(path: Path, data: bytes, *, error: type[FedbenchError] = 
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_and_rename(path, data)
+        for attempt in range(_ATTEMPTS):
+            try:
+                _write_and_rename(path, data)
+                break
+            except FileNotFoundError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
         sync_folder(path.parent)
     except OSError as cause:
         raise write_error(path, cause, error) from cause

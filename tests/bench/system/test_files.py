@@ -80,7 +80,7 @@ def test_sweeping_spares_what_a_living_process_writes_and_the_rest(tmp_path: Pat
     assert sweep_temporary(tmp_path / "absent") == 0
 
 
-def test_a_file_that_is_being_written_is_locked(
+def test_a_file_that_is_being_written_is_locked_and_a_swept_one_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, fsync, swept = tmp_path / "file", os.fsync, list[int]()
@@ -88,10 +88,13 @@ def test_a_file_that_is_being_written_is_locked(
     def sweep_meanwhile(descriptor: int) -> None:
         fsync(descriptor)
         swept.append(sweep_temporary(tmp_path))
+        if len(swept) == 1:  # between creation and lock
+            for temporary in tmp_path.glob(".*.tmp"):
+                temporary.unlink()
 
     monkeypatch.setattr(os, "fsync", sweep_meanwhile)
     atomic_write_bytes(path, b"all of it")
-    assert swept == [0, 0]  # a file, its folder
+    assert swept == [0, 0, 0]  # two writes, one folder
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"all of it"
 
