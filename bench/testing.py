@@ -330,9 +330,11 @@ class BackboneContract:
 
     Attributes:
         name: the value of `model.backbone`.
+        width: `model.width`; None = the encoder's own.
     """
 
     name: str = ""
+    width: int | None = None
 
     def test_it_encodes_images_of_several_sizes(self) -> None:
         """Features are (B, dim) and finite; the loss reaches each parameter."""
@@ -369,13 +371,14 @@ class BackboneContract:
 
     def test_a_run_ends_the_same_in_lanes(self, tmp_path: Path) -> None:
         """SimCLR trains it, with the same bits one client after another and in two lanes."""
-        given = {"model__backbone": self.name, "model__width": None}
+        given = {"model__backbone": self.name, "model__width": self.width}
         setup = tiny_setup(tiny_config("simclr", **given))
         alone, lanes = (train(setup, tmp_path / str(n), rounds=1, lanes=n) for n in (None, 2))
         assert_same_run(alone, lanes)
 
     def _backbone(self, channels: int, side: int, *, norm: str = "group") -> Backbone:
-        config = ModelConfig.model_validate({"backbone": self.name, "norm": norm})
+        values = {"backbone": self.name, "width": self.width, "norm": norm}
+        config = ModelConfig.model_validate(values)
         return make_backbone(config, channels, (side, side))
 
 

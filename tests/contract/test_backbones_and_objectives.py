@@ -10,6 +10,8 @@ from fedbench.bench.testing import BackboneContract, ObjectiveContract
 
 
 class TestBackbones(BackboneContract):
+    width = 12  # what all of them can be: heads, groups and positions divide it
+
     @pytest.fixture(params=BACKBONES, autouse=True)
     def _name(self, request: pytest.FixtureRequest) -> None:
         self.name = request.param

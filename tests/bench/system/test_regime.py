@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedbench.bench.results.store.store import Store
 from fedbench.bench.runs.estimate import Estimator
 from fedbench.bench.runs.execute import Origin, Place, execute, untrained_figures
 from fedbench.bench.runs.run import run
+from fedbench.bench.system import first_use
 from fedbench.bench.system.errors import ResourceError
 from fedbench.bench.system.regime import check_precision, products, reproducible
 from fedbench.bench.testing import tiny_config, tiny_setup
@@ -155,6 +157,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "Connection", Pipe)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     monkeypatch.setattr("warnings.simplefilter", lambda *_: None)
+    monkeypatch.setattr(logging.getLogger(first_use.__name__), "disabled", False)  # restored
     memory = workers._shared_memory(8)
     workers._run_worker(0, memory)
 
