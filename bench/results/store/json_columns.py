@@ -7,7 +7,7 @@ numbers, settings of the kinds that a configuration has.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Self, get_args
 
@@ -17,41 +17,36 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedbench.bench.config import RunConfig
 
 
-def check_object(text: str | None) -> str | None:
-    """Return a text that holds a JSON object of bounded depth, without NaN and infinity; or None.
+def _check(fits: Callable[[Any], bool], what: str) -> Callable[[str | None], str | None]:
+    """Return a check of a column: its texts are null or hold JSON that fits.
 
-    Raises:
-        ValueError: for any other text.
+    JSON is of bounded depth, without NaN and infinity; numbers are of 64 bits.
     """
-    if text is not None:
-        _object(text)
-    return text
+
+    def check(text: str | None) -> str | None:
+        if text is not None and not fits(_parsed(text)):
+            raise ValueError(f"is no {what}")
+        return text
+
+    return check
 
 
-def check_numbers(text: str | None) -> str | None:
-    """Return a text that holds a JSON object of numbers and nulls; or None.
-
-    Raises:
-        ValueError: for any other text, and for numbers beyond those of 64 bits.
-    """
-    if text is not None:
-        for name, value in _object(text).items():
-            if not _is_number(value):
-                raise ValueError(f"{name!r} is no number")
-    return text
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and abs(value) < 2.0**1023)
 
 
-def check_objects(text: str | None) -> str | None:
-    """Return a text that holds a list of JSON objects; or None.
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
-    Raises:
-        ValueError: for any other text.
-    """
-    if text is not None:
-        values = _parsed(text)
-        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            raise ValueError("is no list of JSON objects")
-    return text
+
+check_object = _check(_is_object, "JSON object")
+check_objects = _check(
+    lambda value: isinstance(value, list) and all(map(_is_object, value)), "list of JSON objects"
+)
+check_numbers = _check(
+    lambda value: _is_object(value) and all(map(_is_number, value.values())),
+    "JSON object of numbers",
+)
 
 
 def check_settings(text: str) -> str:
@@ -62,7 +57,9 @@ def check_settings(text: str) -> str:
     Raises:
         ValueError: for any other text.
     """
-    config = _object(text)
+    config = _parsed(text)
+    if not _is_object(config):
+        raise ValueError("is no JSON object")
     for section, kinds in _kinds().items():
         values = config.get(section, {})
         if not isinstance(values, dict):
@@ -133,21 +130,10 @@ def check_study(meta: dict[str, Any]) -> dict[str, Any]:
 _WORDS = {bool: "truth value", float: "number", str: "text", list: "list"}
 
 
-def _object(text: str) -> dict[str, Any]:
-    value = _parsed(text)
-    if not isinstance(value, dict):
-        raise ValueError("is no JSON object")
-    return value
-
-
 def _parsed(text: str) -> Any:
     value = pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
     json.dumps(value, allow_nan=False)  # refuses 1e999, which is read as infinity
     return value
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and abs(value) < 2.0**1023)
 
 
 def _is_of(value: Any, kind: type) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedbench.bench.results.store.reader import list_folder, read_error
+from fedbench.bench.results.store.reader import list_folder
 from fedbench.bench.results.store.replicas import differences, known_apart, platform_of
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import (
@@ -79,37 +79,12 @@ def merge(
             each other, for a target that cannot be written, or if another process works on the same
             run or study there; the same call again then does the rest.
     """
-    target, done, conflicts = open_store(store), Merged(), []
-    rows: dict[str, list[_Known]] = {}
-    for row in target.rows():
-        rows.setdefault(row.row_id, []).append((row, target))
-    new: dict[str, list[_Known]] = {}
-    studies = _Studies(target)
-    for source in map(open_store, sources):
-        try:
-            there = source.root.is_dir()
-        except OSError as cause:  # a name that is too long
-            raise read_error(source.root, cause) from cause
-        if not there:
-            raise StoreError(f"there is no store at {str(source.root)!r}; give folders of stores")
-        done.problems += source.problems()
-        for row in source.rows():
-            known = rows.setdefault(row.row_id, [])
-            fate = _fate(row, known)
-            if fate == "conflict":
-                conflicts.append(_conflict(row, source, known))
-            elif fate == "same":
-                done.rows_same += 1
-            else:
-                done.rows_added += not known
-                done.replicas_added += fate == "replica"
-                done.rows_replaced += fate == "first" and any(at is target for _, at in known)
-                if fate == "first":
-                    known.clear()
-                    new.pop(row.row_id, None)
-                known.append((row, source))
-                new.setdefault(row.row_id, []).append((row, source))
-        conflicts += studies.add(source, done)
+    target, done = open_store(store), Merged()
+    opened = [open_store(source).require() for source in sources]
+    done.problems = [problem for source in opened for problem in source.problems()]
+    new, conflicts = _new_rows(target, opened, done)
+    files, others = _new_files(target, opened, done)
+    conflicts += others
     if conflicts:
         more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         raise StoreError(
@@ -118,15 +93,15 @@ def merge(
         )
     if not dry_run:
         target.check_writable()
-        for study_id, files in studies.files.items():
+        for study_id, origins in files.items():
             with _locked(target, "study", study_id):
-                for name, origin in files.items():
+                for name, origin in origins.items():
                     atomic_write_bytes(target.root / name, origin.read_bytes())
-        for row_id, replicas in new.items():
+        for row_id, rows in new.items():
             with _locked(target, "run", row_id):
-                for row, source in replicas:
+                for row, source in rows:
                     _copy(row, source, target)
-        for source in map(open_store, sources):
+        for source in opened:
             _copy_records(source, target)
         target.refresh()
     return done
@@ -136,8 +111,35 @@ _Known = tuple[Row, Store]
 """A row and the store that has it."""
 
 
-def _fate(row: Row, known: Sequence[_Known]) -> Literal["first", "replica", "same", "conflict"]:
-    """Return what becomes of a row beside the known ones of its run.
+def _new_rows(
+    target: Store, sources: Sequence[Store], done: Merged
+) -> tuple[dict[str, list[_Known]], list[str]]:
+    """Return the rows to copy by row id, and a line for every contradiction; count them."""
+    rows: dict[str, list[_Known]] = {}
+    for row in target.rows():
+        rows.setdefault(row.row_id, []).append((row, target))
+    conflicts = []
+    for source in sources:
+        for row in source.rows():
+            known = rows.setdefault(row.row_id, [])
+            match _outcome(row, known):
+                case "conflict":
+                    conflicts.append(_conflict(row, source, known))
+                case "same":
+                    done.rows_same += 1
+                case "replica":
+                    done.replicas_added += 1
+                    known.append((row, source))
+                case "first":
+                    done.rows_added += not known
+                    done.rows_replaced += any(at is target for _, at in known)
+                    known[:] = [(row, source)]
+    copied = {i: [each for each in known if each[1] is not target] for i, known in rows.items()}
+    return {row_id: known for row_id, known in copied.items() if known}, conflicts
+
+
+def _outcome(row: Row, known: Sequence[_Known]) -> Literal["first", "replica", "same", "conflict"]:
+    """Return what a row is beside the known ones of its run.
 
     It is the first (failed ones give way to it), a replica of them, the same as one of them, or a
     contradiction.
@@ -174,15 +176,15 @@ def _conflict(row: Row, source: Store, known: Sequence[_Known]) -> str:
 def _copy(row: Row, source: Store, target: Store) -> None:
     """Copy a row and its cell, as a replica if the target has finished the run in another way."""
     known = [(other, target) for other in target.replicas(row.row_id)]
-    fate = _fate(row, known)  # the run may have been finished meanwhile
-    if fate == "conflict":
+    outcome = _outcome(row, known)  # the run may have been finished meanwhile
+    if outcome == "conflict":
         raise StoreError(
             f"{_conflict(row, source, known)}, just written; delete the one that you do not trust"
         )
-    if fate != "same":
-        key = replica_key(row) if fate == "replica" else row.row_id
+    if outcome != "same":
+        key = replica_key(row) if outcome == "replica" else row.row_id
         _copy_cell(source.cell_dir(source.key(row)), target.cell_dir(key), row)
-        target.write_replica(row) if fate == "replica" else target.write_row(row)
+        target.write_replica(row) if outcome == "replica" else target.write_row(row)
 
 
 def _copy_records(source: Store, target: Store) -> None:
@@ -205,57 +207,44 @@ def _locked(target: Store, kind: str, name: str) -> Iterator[None]:
         yield
 
 
-class _Studies:
-    """Studies of the target and of the sources so far.
+def _new_files(
+    target: Store, sources: Sequence[Store], done: Merged
+) -> tuple[dict[str, dict[Path, Path]], list[str]]:
+    """Return the files of studies to copy, and a line for every contradiction; count trials.
 
-    Attributes:
-        files: sources of the files to copy, by study and by path below the target.
+    Files are by study and by path below the target.
     """
-
-    def __init__(self, target: Store) -> None:
-        self.files: dict[str, dict[Path, Path]] = {}
-        self._meta: dict[str, Mapping[str, Any]] = {}
-        self._trials: dict[str, dict[int, Mapping[str, Any]]] = {}
-        for study_id in target.studies():
-            self._meta[study_id] = target.study(study_id) or {}
-            self._trials[study_id] = {t["number"]: t for t in target.trials(study_id)}
-
-    def add(self, source: Store, done: Merged) -> list[str]:
-        """Add the studies of a source; return a line for every contradiction."""
-        conflicts = []
-        for study_id in source.studies():
-            try:
-                meta = source.study(study_id) or {}
-            except StoreError:  # one of the source's problems
-                continue
-            known = self._meta.setdefault(study_id, meta)
-            if known and meta and any(known.get(key) != meta.get(key) for key in _SETTINGS):
-                conflicts.append(f"study {study_id} has other settings in {source.root}")
-                continue
-            conflicts += self._add_trials(source, study_id, done)
-        return conflicts
-
-    def _add_trials(self, source: Store, study_id: str, done: Merged) -> list[str]:
-        conflicts = []
-        folder, trials = Path("trials") / study_id, self._trials.setdefault(study_id, {})
-        before = len(trials)
+    described = {i: target.study(i) or {} for i in target.studies()}
+    known = {i: {t["number"]: t for t in target.trials(i)} for i in described}
+    files: dict[str, dict[Path, Path]] = {}
+    conflicts = []
+    for source, study_id in [(each, i) for each in sources for i in each.studies()]:
+        try:
+            meta = source.study(study_id) or {}
+        except StoreError:  # one of the source's problems
+            continue
+        other = described.setdefault(study_id, meta)
+        if other and meta and any(other.get(key) != meta.get(key) for key in _SETTINGS):
+            conflicts.append(f"study {study_id} has other settings in {source.root}")
+            continue
+        trials, chosen = known.setdefault(study_id, {}), files.setdefault(study_id, {})
+        folder, before = Path("trials") / study_id, len(trials)
         for trial in source.trials(study_id):
-            known, name = trials.get(trial["number"]), f"{trial['number']}.parquet"
-            if known is None or (known["status"] == "error" and trial["status"] != "error"):
+            number = trial["number"]
+            there, name = trials.get(number), folder / f"{number}.parquet"
+            if there is None or (there["status"] == "error" and trial["status"] != "error"):
                 done.trials_added += 1
-                trials[trial["number"]] = trial
-                self.files.setdefault(study_id, {})[folder / name] = source.root / folder / name
-            elif trial["status"] == "error" or all(known[key] == trial[key] for key in _TRIAL):
+                trials[number], chosen[name] = trial, source.root / name
+            elif trial["status"] == "error" or all(there[key] == trial[key] for key in _TRIAL):
                 done.trials_same += 1
             else:
-                conflicts.append(f"trial {trial['number']} of {study_id} differs in {source.root}")
+                conflicts.append(f"trial {number} of {study_id} differs in {source.root}")
         if len(trials) > before:  # the description and the best values of the longer study
-            for name in ("study.json", "best.yaml"):
-                if (source.root / folder / name).exists():
-                    self.files[study_id][folder / name] = source.root / folder / name
-            for path in (source.root / folder).glob("bracket-*/rung-*.json"):
-                self.files[study_id][path.relative_to(source.root)] = path
-        return conflicts
+            of_study = source.root / folder
+            more = [of_study / "study.json", of_study / "best.yaml"]
+            more += of_study.glob("bracket-*/rung-*.json")
+            chosen |= {path.relative_to(source.root): path for path in more if path.exists()}
+    return {study_id: chosen for study_id, chosen in files.items() if chosen}, conflicts
 
 
 def _copy_cell(source: Path, target: Path, row: Row) -> None:

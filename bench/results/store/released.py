@@ -6,13 +6,13 @@ A release is unpacked once into the cache, below the SHA-256 of its bytes.
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from fedbench.bench.results.store.checked import is_address, read_checked
 from fedbench.bench.results.store.row import Row
@@ -32,6 +32,7 @@ RELEASE = "fedbench-results.parquet"
 """Name of the file in the folder that `fedbench release` writes."""
 VERSION = "fedbench.release"
 _MOST_TEXT = 2**25
+_POINTS = TypeAdapter(list[dict[str, Any]])
 Points = Sequence[Mapping[str, Any]]
 Fill = Callable[[Path, Sequence[tuple[Row, Points]]], None]
 
@@ -75,10 +76,15 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
         table = read_table(data, UNPACKED_BOARD)
         if CURVE not in table.schema.names:
             raise StoreError(f"no release: it has no column {CURVE}; see `fedbench release`")
-        curves = [_points(text) for text in table.column(CURVE).to_pylist()]
+        texts = table.column(CURVE).to_pylist()
+        if max(map(len, texts), default=0) > _MOST_TEXT:  # each `{}` of it becomes an object
+            raise StoreError(f"{CURVE} has more than {_MOST_TEXT:,} characters")
+        curves = [_POINTS.validate_json(text) for text in texts]
         rows = decode_table(table.drop_columns([CURVE]), Row)
-    except (StoreError, ValueError, TypeError, RecursionError) as err:
+    except StoreError as err:
         raise StoreError(f"{name}: {err}") from err
+    except (ValueError, TypeError) as err:
+        raise StoreError(f"{name}: {CURVE} holds no list of rounds") from err
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as place:
@@ -92,16 +98,4 @@ def unpacked(place: str, root: Path, fill: Fill) -> Path:
                 f"cannot unpack {name} to {str(folder.parent)!r}: {err.strerror or err};"
                 " name another place with FEDBENCH_DATA_DIR"
             ) from err
-    except pa.ArrowException as err:
-        raise StoreError(f"{name}: a curve has values of several types: {err}") from err
     return folder
-
-
-def _points(text: str) -> list[dict[str, Any]]:
-    """Return the records of a curve; raise ValueError or TypeError for anything else."""
-    if len(text) > _MOST_TEXT:  # each `{}` of it becomes an object
-        raise ValueError(f"{CURVE} has more than {_MOST_TEXT:,} characters")
-    points = json.loads(text)
-    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        raise ValueError(f"{CURVE} holds no list of rounds")
-    return points

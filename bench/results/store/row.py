@@ -39,14 +39,13 @@ JSON: dict[str, Any] = {"unit": "json"}
 
 
 def _column(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> Any:
-    """Return a column that is null by default.
+    """Return a column with its meaning and unit; null, or `default`, where it is not given."""
+    return Field(**{"default": None, **limits}, description=meaning, json_schema_extra=unit)
 
-    Args:
-        meaning: description of the column.
-        unit: one of the units above; None for text, flags and plain numbers.
-        limits: `ge` and `gt` of `Field`.
-    """
-    return Field(None, description=meaning, json_schema_extra=unit, **limits)
+
+def _needed(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> Any:
+    """Return a column that every record has."""
+    return Field(description=meaning, json_schema_extra=unit, **limits)
 
 
 class Record(BaseModel):
@@ -59,55 +58,45 @@ class Row(Record):
     """One run and its evaluation. Units are in the field metadata; accuracies are in [0, 1]."""
 
     # Identity
-    row_id: str = Field(pattern=r"^[0-9a-f]{20}$", description="hash of configuration with seed")
-    config_id: str = Field(
-        pattern=r"^[0-9a-f]{20}$", description="the same without seed and evaluation"
-    )
+    row_id: str = _needed("hash of configuration with seed", pattern=r"^[0-9a-f]{20}$")
+    config_id: str = _needed("the same without seed and evaluation", pattern=r"^[0-9a-f]{20}$")
     training_id: str | None = _column("the same with seed and without evaluation")
     measured_from: str | None = _column(
         "row_id of the run whose weights were evaluated instead of training them once more"
     )
-    schema_version: int = Field(
-        SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
-    )
-    benchmark_version: str = Field(description="rows of two versions are not comparable")
-    status: Literal["ok", "error", "diverged"] = Field(description="how the run ended")
+    schema_version: int = _column("version of these columns", NUMBER, default=SCHEMA_VERSION, ge=1)
+    benchmark_version: str = _needed("rows of two versions are not comparable")
+    status: Literal["ok", "error", "diverged"] = _needed("how the run ended")
     error: str | None = _column("what went wrong, where status is error")
 
     # Task
-    preset: str = Field(description="preset that the configuration started from")
-    dataset: str = Field(
-        description="name of the data's content; hub:FOLDER and the like where it is not known"
+    preset: str = _needed("preset that the configuration started from")
+    dataset: str = _needed(
+        "name of the data's content; hub:FOLDER and the like where it is not known"
     )
-    dataset_revision: str = Field(description="checksum of the data, which identifies them")
-    partition: str = Field(description="partitioner that gave the data to clients")
+    dataset_revision: str = _needed("checksum of the data, which identifies them")
+    partition: str = _needed("partitioner that gave the data to clients")
     alpha: float | None = _column("Dirichlet concentration; null where there is none", gt=0)
-    num_clients: int = Field(ge=1, description="data holders", json_schema_extra=COUNT)
-    participation: float = Field(
-        gt=0, le=1, description="cohort size / number of clients", json_schema_extra=FRACTION
-    )
-    num_rounds: Count = Field(description="rounds configured", json_schema_extra=COUNT)
-    local_epochs: Count = Field(
-        description="passes over a client's data per round", json_schema_extra=COUNT
-    )
-    partition_hash: str = Field(description="hash of who holds which example")
+    num_clients: int = _needed("data holders", COUNT, ge=1)
+    participation: float = _needed("cohort size / number of clients", FRACTION, gt=0, le=1)
+    num_rounds: Count = _needed("rounds configured", COUNT)
+    local_epochs: Count = _needed("passes over a client's data per round", COUNT)
+    partition_hash: str = _needed("hash of who holds which example")
 
     # Method
-    method: str = Field(description="method spec, name[+addon…]")
-    backbone: str = Field(description="architecture of the encoder")
-    norm: str = Field(description="normalisation policy")
+    method: str = _needed("method spec, name[+addon…]")
+    backbone: str = _needed("architecture of the encoder")
+    norm: str = _needed("normalisation policy")
     num_parameters: Count | None = _column("encoder and heads", PARAMETERS)
-    config_json: str = Field(
-        description="the whole RunConfig as canonical JSON", json_schema_extra=JSON
-    )
-    tuned: bool = Field(False, description="hyperparameters come from a study")
+    config_json: str = _needed("the whole RunConfig as canonical JSON", JSON)
+    tuned: bool = _column("hyperparameters come from a study", default=False)
     study_id: str | None = _column("the study they come from")
-    selection: Literal["label-free", "paper", "default", "oracle"] = Field(
-        "default", description="how hyperparameters were chosen; oracle = with labels, not ranked"
+    selection: Literal["label-free", "paper", "default", "oracle"] = _column(
+        "how hyperparameters were chosen; oracle = with labels, not ranked", default="default"
     )
 
     # Seed
-    seed: Count = Field(description="all other seeds derive from it", json_schema_extra=NUMBER)
+    seed: Count = _needed("all other seeds derive from it", NUMBER)
 
     # Metrics
     objective: float | None = _column("label-free score, align + 0.2 unif", SCORE)
@@ -161,10 +150,10 @@ class Row(Record):
     privacy_json: str | None = _column("noise and budget per round behind epsilon", JSON)
 
     # Provenance
-    started_at: datetime = Field(description="start of the run, UTC")
-    finished_at: datetime = Field(description="end of the run, UTC")
+    started_at: datetime = _needed("start of the run, UTC")
+    finished_at: datetime = _needed("end of the run, UTC")
     git_sha: str | None = _column("commit of the code, if known")
-    package_version: str = Field(description="version of fedbench")
+    package_version: str = _needed("version of fedbench")
     env_json: str | None = _column("versions of Python and libraries", JSON)
     hardware: str | None = _column("processor and accelerators")
     device: str | None = _column("device that trained")
@@ -267,25 +256,19 @@ def per_gigabyte(row: Row, value: float | None) -> float | None:
 class Trial(Record):
     """One trial of a tuning study."""
 
-    study_id: str = Field(description="the study it belongs to")
-    number: Count = Field(description="position in the study, from 0", json_schema_extra=NUMBER)
-    schema_version: int = Field(
-        SCHEMA_VERSION, ge=1, description="version of these columns", json_schema_extra=NUMBER
-    )
-    status: str = Field(
-        description="how the trial ended; ok, error, diverged, stopped, refused or pruned"
-    )
+    study_id: str = _needed("the study it belongs to")
+    number: Count = _needed("position in the study, from 0", NUMBER)
+    schema_version: int = _column("version of these columns", NUMBER, default=SCHEMA_VERSION, ge=1)
+    status: str = _needed("how the trial ended; ok, error, diverged, stopped, refused or pruned")
     seeds: list[int] = Field(
         default_factory=list, description="seeds that were run", json_schema_extra=NUMBER
     )
-    params_json: str = Field("{}", description="suggested values", json_schema_extra=JSON)
+    params_json: str = _column("suggested values", JSON, default="{}")
     objective: float | None = _column("mean label-free score over seeds", SCORE)
-    watched_json: str = Field(
-        "{}", description="metrics the search never saw", json_schema_extra=JSON
-    )
+    watched_json: str = _column("metrics the search never saw", JSON, default="{}")
     seconds: float | None = _column("wall time", SECONDS, ge=0)
     error: str | None = _column("what went wrong")
-    extra_json: str = Field("{}", description="anything else", json_schema_extra=JSON)
+    extra_json: str = _column("anything else", JSON, default="{}")
 
     _numbers = field_validator("watched_json")(check_numbers)
     _objects = field_validator("params_json", "extra_json")(check_object)
@@ -331,18 +314,18 @@ def from_trial(trial: Trial) -> dict[str, Any]:
 class PaperCell(Record):
     """One printed number with its provenance; null = not stated in the paper."""
 
-    paper: str = Field(description="short name of the paper")
-    citation: str = Field(description="authors, year, title")
+    paper: str = _needed("short name of the paper")
+    citation: str = _needed("authors, year, title")
     url: str | None = _column("where the paper can be read")
-    source: str = Field(description="the table, named paper_tableN")
-    dataset: str = Field(description="as printed")
-    setting: str = Field(description="the table's setting")
-    method: str = Field(description="as printed")
+    source: str = _needed("the table, named paper_tableN")
+    dataset: str = _needed("as printed")
+    setting: str = _needed("the table's setting")
+    method: str = _needed("as printed")
     spec: str | None = _column("the same method here; null = none here")
-    metric: str = Field(description="the table's column")
-    value: float = Field(description="in the unit below", json_schema_extra=FRACTION)
-    unit: Literal["fraction", "classes", "number"] = Field(description="unit of value and spread")
-    printed: str = Field(description="the number as printed; accuracies in percent")
+    metric: str = _needed("the table's column")
+    value: float = _needed("in the unit below", FRACTION)
+    unit: Literal["fraction", "classes", "number"] = _needed("unit of value and spread")
+    printed: str = _needed("the number as printed; accuracies in percent")
     spread: float | None = _column("printed spread, in the unit of value", ge=0)
     spread_kind: Literal["standard deviation", "standard error"] | None = _column(
         "what the spread is"
@@ -357,7 +340,7 @@ class PaperCell(Record):
     backbone: str | None = _column("architecture of the encoder")
     norm: str | None = _column("normalisation of the encoder")
     probe: str | None = _column("how the number was measured")
-    note: str = Field("", description="what to know before comparing")
+    note: str = _column("what to know before comparing", default="")
     fixed_json: str | None = _column(
         "fields of a configuration that the paper fixes, as JSON: name -> value, or list of values"
     )

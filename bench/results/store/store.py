@@ -24,7 +24,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,14 +167,12 @@ class Store:
         Raises:
             StoreError: when its file is there but unreadable.
         """
-        rows = self.replicas(row_id)
-        path = self._row_path(row_id)
-        if rows or not path.exists():
-            return rows[0] if rows else None
-        row = self._reader.load(path, Row)
-        if isinstance(row, str):
-            raise StoreError(f"{row}; delete the file to run this cell again")
-        return row
+        if rows := self.replicas(row_id):
+            return rows[0]
+        problem = self._reader.load(self._row_path(row_id), Row)
+        if isinstance(problem, str):
+            raise StoreError(f"{problem}; delete the file to run this cell again")
+        return problem
 
     def key(self, row: Row) -> str:
         """Return the name of a stored row's file and cell: its row id, or `<row id>@<hash>`."""
@@ -202,10 +200,8 @@ class Store:
             names = {p.stem.partition("@")[0] for p in self._row_paths()}
             ids = sorted(name for name in names if name.startswith(run_id))
             if len(ids) > 1:
-                shown = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-                raise ConfigError(
-                    f"{len(ids)} runs begin with {run_id!r}: {shown}; give more of it"
-                )
+                shown = ", ".join(ids[:3])
+                raise ConfigError(f"{len(ids)} runs begin with {run_id!r}: {shown}; give more")
             row = self.row(ids[0]) if ids else None
         if row is None:
             raise StoreError(
@@ -262,10 +258,9 @@ class Store:
         """
         path = self._study_dir(study_id) / f"{number}.parquet"
         trial = to_trial(study_id, number, record)
-        if path.exists():
-            old = self._reader.load(path, Trial)
-            if isinstance(old, Trial) and old.status != "error":
-                return False
+        old = self._reader.load(path, Trial)
+        if isinstance(old, Trial) and old.status != "error":
+            return False
         self._write(path, encode([trial], Trial))
         return True
 
@@ -392,12 +387,7 @@ class Store:
 
     def _paths_of(self, row_id: str) -> list[Path]:
         plain = self._row_path(row_id)
-        start, replicas = f"{row_id}@", []
-        # Reading the plain file reports a folder that cannot be listed.
-        with suppress(OSError), os.scandir(plain.parent) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(start)]
-            replicas = [plain.parent / name for name in names if name.endswith(".parquet")]
-        return [plain, *replicas]
+        return [plain, *plain.parent.glob(f"{row_id}@*.parquet")]
 
     def _row_paths(self) -> list[Path]:
         return tables_in(self.root / "rows")
@@ -413,22 +403,14 @@ class Store:
         atomic_write_bytes(path, data)
 
     def _sweep(self) -> None:
-        """Before the first write, remove leftovers of killed writers and of older versions."""
+        """Before the first write, remove leftovers of killed writers."""
         if not self._swept and self.root.is_dir():
             self._swept = True
-            with suppress(OSError):  # a second copy of all rows in older stores
-                (self.root / "rows" / ".index.parquet").unlink(missing_ok=True)
-            for folder in self._folders():
+            folders = [self.root, self.root / "rows"]
+            for parent in (self.root / "trials", self.root / "cells"):
+                folders += [at for path in list_folder(parent) for at in (path, path / "clients")]
+            for folder in filter(Path.is_dir, folders):
                 sweep_temporary(folder)
-
-    def _folders(self) -> Iterator[Path]:
-        yield from (self.root, self.root / "rows")
-        for parent in (self.root / "trials", self.root / "cells"):
-            for path in list_folder(parent):
-                if path.is_dir():
-                    yield path
-                    if (path / "clients").is_dir():
-                        yield path / "clients"
 
 
 class Release(Store):

@@ -142,11 +142,6 @@ def test_unreadable_files_are_named_and_left_out(stores: tuple[Store, Store]) ->
     assert "000.parquet" in done.problems[0]
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="nowhere"):
-        merge([Store(tmp_path / "nowhere")], Store(tmp_path / "target"))
-
-
 def test_studies_grow_together(tmp_path: Path) -> None:
     short, long = Store(tmp_path / "short"), Store(tmp_path / "long")
     for store, count in ((short, 1), (long, 3)):
@@ -331,11 +326,6 @@ def test_rows_without_a_platform_are_apart_if_their_machines_are(make_row: MakeR
     assert known_apart(recorded, old.model_copy(update={"platform": SSE}))
     for other in (row, same, recorded):
         assert not known_apart(old, other)
-
-
-def test_a_source_whose_name_no_system_takes_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="File name too long"):
-        merge([tmp_path / ("x" * 5000)], tmp_path / "to")
 
 
 def test_a_replica_under_another_hash_is_named(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,37 +65,6 @@ def test_many_rows_are_read_from_one_file(
         copies.write_bytes(useless)
         assert read() == loaded
         assert len(opened) == 70
-
-
-def test_the_marks_of_a_copied_store_hold(
-    store: Store, make_row: MakeRow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = store.root / "rows"
-    folder.mkdir(parents=True)
-    for row in (make_row(RunConfig(seed=seed)) for seed in range(64)):
-        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
-    store.refresh()
-    copied = shutil.copytree(store.root, tmp_path / "copy")
-    monkeypatch.setattr(reader, "parse_record", lambda *_: "read again")
-    assert len(Store(copied).rows()) == 64
-
-
-def test_the_index_of_an_older_store_is_ignored_and_removed(
-    store: Store, make_row: MakeRow
-) -> None:
-    folder = store.root / "rows"
-    folder.mkdir(parents=True)
-    rows = [make_row(RunConfig(seed=seed)) for seed in range(64)]
-    for row in rows:
-        (folder / f"{row.row_id}.parquet").write_bytes(encode([row], Row))
-    (folder / ".index.parquet").write_bytes(b"rows that are no longer true")
-    (store.root / "leaderboard.parquet").write_bytes(encode(rows[:9], Row))
-    assert store.rows() == rows
-    assert store.problems() == []
-    path = store.refresh()
-    assert path is not None
-    assert rows_in(path) == rows
-    assert not (folder / ".index.parquet").exists()
 
 
 def test_a_frame_has_every_metric_and_is_kept(store: Store, make_row: MakeRow) -> None:
