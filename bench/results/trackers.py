@@ -12,11 +12,10 @@ import os
 import shutil
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation.metrics import FINAL_LOSS, main_metrics
@@ -52,41 +51,28 @@ class Begun:
 
     @property
     def name(self) -> str:
-        """Name for lists of runs, as that of its row will be."""
-        return _name(self.config.spec, self.config.data.alpha_read, self.config.seed, self.row_id)
+        """Name for lists of runs: method, alpha, seed, and the start of the row id."""
+        alpha = self.config.data.alpha_read
+        given = "" if alpha is None else f"-alpha{alpha:g}"
+        return f"{self.config.spec}{given}-seed{self.config.seed}-{self.row_id[:8]}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Configuration by dotted name; lists as text."""
-        plain = _plain(settings_of(self.config.model_dump_json()))
-        return plain | _origin(self.dataset, self.preset, self.config_id, self.study)
+        """Configuration by dotted name, lists as text; and what it is of."""
+        config = settings_of(self.config.model_dump_json())
+        of = {"dataset": self.dataset, "preset": self.preset, "config_id": self.config_id}
+        return {
+            **{
+                k: v if isinstance(v, int | float | str) else json.dumps(v)
+                for k, v in config.items()
+            },
+            **of,
+            **({} if self.study is None else {"study": self.study}),
+        }
 
 
-class Tracker(Protocol):
-    """Viewer of runs."""
-
-    def begin(self, run: Begun) -> None:
-        """Open a run that goes on."""
-
-    def round(self, done: int, seconds: float, values: Scalars) -> None:
-        """Show a round of it.
-
-        Args:
-            done: rounds that have ended.
-            seconds: since the first round that this process made began.
-            values: every number of the round.
-        """
-
-    def close(self, *, failed: bool) -> None:
-        """Let go of it, since it ended with an error, or pauses."""
-
-    def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
-        """Show a run; a second time leaves one run with the same numbers.
-
-        Args:
-            row: of the store.
-            points: a record of every round, as `Store.curve` gives them.
-        """
+def _begun(row: Row) -> Begun:
+    return Begun(row.row_id, row.config_id, row.config, row.preset, row.dataset, row.study_id)
 
 
 def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, Scalars]]:
@@ -98,54 +84,30 @@ def rounds(points: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float, Sc
     for point in points:
         sent += (point.get("bytes_up") or 0) + (point.get("bytes_down") or 0)
         seconds += point.get("seconds") or 0.0
-        values = {
-            name: float(value)
-            for name, value in point.items()
-            if isinstance(value, int | float) and name not in ("round_index", "seconds")
-        }
+        values = _numbers(point, ("round_index", "seconds"))
         yield int(point["round_index"]) + 1, seconds, values | {"gigabytes": sent / 1e9}
 
 
-def outcome(row: Row) -> dict[str, float]:
+def _outcome(row: Row) -> dict[str, float]:
     """Return every number of the results of a finished run."""
     values = results_of(row) | {"wall_seconds": row.wall_seconds}
-    skipped = {"seed", "alpha", "participation", "num_clients", "num_rounds", "local_epochs"}
+    settings = ("seed", "alpha", "participation", "num_clients", "num_rounds", "local_epochs")
+    return _numbers(values, settings)
+
+
+def _numbers(values: Mapping[str, Any], left_out: Collection[str]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in values.items()
-        if isinstance(value, int | float) and name not in skipped
+        if isinstance(value, int | float) and name not in left_out
     }
-
-
-def settings(row: Row) -> dict[str, Any]:
-    """Return the configuration by dotted name; lists as text."""
-    plain = _plain(settings_of(row.config_json))
-    return plain | _origin(row.dataset, row.preset, row.config_id, row.study_id)
-
-
-def _origin(dataset: str, preset: str, config_id: str, study: str | None) -> dict[str, str]:
-    of_study = {} if study is None else {"study": study}
-    return {"dataset": dataset, "preset": preset, "config_id": config_id, **of_study}
-
-
-def run_name(row: Row) -> str:
-    """Return a name for lists of runs: method, alpha, seed, and the start of the row id."""
-    return _name(row.method, row.alpha, row.seed, row.row_id)
-
-
-def _name(method: str, alpha: float | None, seed: int, row_id: str) -> str:
-    given = "" if alpha is None else f"-alpha{alpha:g}"
-    return f"{method}{given}-seed{seed}-{row_id[:8]}"
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v if isinstance(v, int | float | str) else json.dumps(v) for k, v in config.items()}
 
 
 class TensorBoard:
     """Event files in `tensorboard/` of a store, one folder a run.
 
-    Curves are scalars by round; settings and main results are a line of the page HParams.
+    Curves are scalars by round; settings and main results are a line of the page HParams. Trackers
+    share these methods: a run begins, has rounds, and is closed or finished.
     """
 
     def __init__(self, root: Path) -> None:
@@ -155,49 +117,51 @@ class TensorBoard:
 
     def begin(self, run: Begun) -> None:
         """Write events from now on, in place of earlier ones of this run."""
-        from tensorboardX import SummaryWriter
-
-        place = self._folder / run.name
-        shutil.rmtree(place, ignore_errors=True)
         self._began = time.time()
-        self._live = SummaryWriter(str(place), flush_secs=5)
+        self._live = self._writer(run, flush_secs=5)
 
     def round(self, done: int, seconds: float, values: Scalars) -> None:
         """Write a round's numbers; TensorBoard reads them at its next look."""
-        for name, value in values.items():
-            self._live.add_scalar(f"round/{name}", value, done, walltime=self._began + seconds)
+        self._add(done, seconds, values)
         self._live.flush()
 
     def close(self, *, failed: bool = False) -> None:
-        """Close the file; what it has stays."""
+        """Close the file, since the run ended or pauses; what it has stays."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Write the events of the run, in place of earlier ones."""
-        from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
         self.close()
-        place = self._folder / run_name(row)
+        run = _begun(row)
+        self._began = row.started_at.timestamp()
+        self._live = writer = self._writer(run)
+        for each in rounds(points):
+            self._add(*each)
+        place, ended, found = row.rounds_done or 0, row.finished_at.timestamp(), _outcome(row)
+        names = [*main_metrics(found), FINAL_LOSS.name]
+        results = {f"final/{name}": found[name] for name in names if name in found}
+        for name, value in results.items():
+            writer.add_scalar(name, value, place, ended)
+        for part in hparams(run.settings, results):
+            writer.file_writer.add_summary(part)
+        table = "\n".join(f"| {k} | {v} |" for k, v in run.settings.items())
+        writer.add_text("settings", f"| setting | value |\n| --- | --- |\n{table}", place, ended)
+        self.close()
+
+    def _add(self, done: int, seconds: float, values: Scalars) -> None:
+        for name, value in values.items():
+            self._live.add_scalar(f"round/{name}", value, done, walltime=self._began + seconds)
+
+    def _writer(self, run: Begun, **options: Any) -> Any:
+        from tensorboardX import SummaryWriter
+
+        place = self._folder / run.name
         shutil.rmtree(place, ignore_errors=True)
-        began = row.started_at.timestamp()
-        with SummaryWriter(str(place), write_to_disk=True) as writer:
-            for done, seconds, values in rounds(points):
-                for name, value in values.items():
-                    writer.add_scalar(f"round/{name}", value, done, walltime=began + seconds)
-            last = row.rounds_done or 0
-            found = outcome(row)
-            names = [*main_metrics(found), FINAL_LOSS.name]
-            results = {f"final/{name}": found[name] for name in names if name in found}
-            for name, value in results.items():
-                writer.add_scalar(name, value, last, row.finished_at.timestamp())
-            for part in hparams(settings(row), results):
-                writer.file_writer.add_summary(part)
-            table = "\n".join(f"| {k} | {v} |" for k, v in settings(row).items())
-            text = f"| setting | value |\n| --- | --- |\n{table}"
-            writer.add_text("settings", text, last, row.finished_at.timestamp())
+        return SummaryWriter(str(place), **options)
 
 
 class WeightsAndBiases:
@@ -214,7 +178,19 @@ class WeightsAndBiases:
 
     def begin(self, run: Begun) -> None:
         """Open the run, or one of this id that was broken off."""
-        self._live = self._init(run.row_id, run.name, run.config.spec, run.settings)
+        import wandb
+
+        self._live = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "fedbench",
+            id=run.row_id,
+            name=run.name,
+            group=run.config_id,
+            tags=[run.config.spec, run.dataset.partition(":")[0], run.preset],
+            config=run.settings,
+            dir=str(self._root),
+            resume="allow",
+            settings=wandb.Settings(silent=True),
+        )
 
     def round(self, done: int, seconds: float, values: Scalars) -> None:
         """Log a round that W&B does not have yet."""
@@ -227,23 +203,6 @@ class WeightsAndBiases:
             self._live.finish(exit_code=int(failed))
             self._live = None
 
-    def _init(self, row_id: str, name: str, method: str, config: Mapping[str, Any]) -> Any:
-        import wandb
-
-        dataset = str(config["dataset"]).partition(":")[0]
-
-        return wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or "fedbench",
-            id=row_id,
-            name=name,
-            group=config["config_id"],
-            tags=[method, dataset, config["preset"]],
-            config=dict(config),
-            dir=str(self._root),
-            resume="allow",
-            settings=wandb.Settings(silent=True),
-        )
-
     def finished(self, row: Row, points: Sequence[Mapping[str, Any]]) -> None:
         """Log the run under its row id.
 
@@ -251,18 +210,17 @@ class WeightsAndBiases:
         rounds of one row never change, so only the summary is written again. Offline it cannot
         know its earlier runs: every call makes a folder with the whole run; sync one of them.
         """
-        run, self._live = self._live, None
-        live = run is not None
-        if run is None:
-            run = self._init(row.row_id, run_name(row), row.method, settings(row))
-        for done, _, values in rounds(points):
-            if done >= run.step + live:  # of a live run the last step is there
-                run.log(dict(values), step=done)
-        run.summary.update(outcome(row) | {"status": row.status})
-        run.finish(exit_code=0 if row.status == "ok" else 1)
+        live = self._live is not None
+        if not live:
+            self.begin(_begun(row))
+        for done, seconds, values in rounds(points):
+            if done > self._live.step or not live:  # of a live run the last step is there
+                self.round(done, seconds, values)
+        self._live.summary.update(_outcome(row) | {"status": row.status})
+        self.close(failed=row.status != "ok")
 
 
-TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
+TRACKERS: Mapping[str, Callable[[Path], TensorBoard | WeightsAndBiases]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
 }
@@ -300,28 +258,28 @@ class Tracking:
         """Open a run in every tracker, with the records of rounds that an earlier attempt made."""
         self._points = []
         self._live = [*self._trackers]
-        self._each(run.row_id, lambda tracker: tracker.begin(run))
+        self._each("begin", run)
         for point in points:
             self.round(point)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Pass the record of a round of the run that goes on, flat as in its curve."""
         self._points.append(record)
-        (last,) = deque(rounds(self._points), maxlen=1)
-        self._each("that goes on", lambda tracker: tracker.round(*last))
+        *_, last = rounds(self._points)
+        self._each("round", *last)
 
     def close(self, *, failed: bool = True) -> None:
         """Let go of a run that ended with an error, or pauses."""
-        self._each("that has ended", lambda tracker: tracker.close(failed=failed))
+        self._each("close", failed=failed)
 
-    def _each(self, run: str, do: Callable[[Tracker], None]) -> None:
-        """Do something with every tracker that takes rounds; one that fails takes no more."""
+    def _each(self, hook: str, *given: Any, **options: Any) -> None:
+        """Call every tracker that takes rounds; one that fails takes no more of this run."""
         for name in [*self._live]:
             try:
-                do(self._trackers[name])
+                getattr(self._trackers[name], hook)(*given, **options)
             except Exception as error:  # any service may fail in its own way
                 self._live.remove(name)
-                self._failed(f"{name} takes no rounds of run {run}", error)
+                self._failed(f"{name} takes no rounds of a run any more", error)
 
     def __call__(self, row_id: str) -> None:
         """Pass a row of the store to every tracker, with its curve."""
