@@ -39,7 +39,7 @@ def write(folder: Path, store: Store) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ranking = fedbench.leaderboard(store)
     groups = ranking.board.groups
-    reproduced = {each["row_id"]: each for each in ranking.reproductions}
+    reproduced = {each["run_id"]: each for each in ranking.reproductions}
     rows = {row.row_id: row for row in reversed(store.rows())}  # of replicas the first
     methods = sorted({row.method for row in rows.values()})
     (folder / "board.md").write_text(board_page(ranking.board), encoding="utf-8")
@@ -141,9 +141,9 @@ def method_page(
         variant = f" · {entry.variant}" if entry.variant else ""
         parts.append(f"### {group.title}{variant}")
         parts.append(f'<a id="line-{_anchor(entry)}"></a>')
-        parts.append(_runs([rows[i] for i in entry.row_ids], store))
-        parts += [_reproduced(reproduced[i]) for i in entry.row_ids if i in reproduced]
-    shown = {row_id for _, entry in mine for row_id in entry.row_ids}
+        parts.append(_runs([rows[i] for i in entry.run_ids], store))
+        parts += [_reproduced(reproduced[i]) for i in entry.run_ids if i in reproduced]
+    shown = {row_id for _, entry in mine for row_id in entry.run_ids}
     others = [row for row in rows.values() if row.method == method and row.row_id not in shown]
     if others:
         parts += ["### Runs in no mean: failed, or measured again", _runs(others, store)]
@@ -179,7 +179,7 @@ def _reproduced(row: Mapping[str, Any]) -> str:
         for record in row["records"]
         if not record["reason"]
     ]
-    return f"Run {row['row_id'][:8]} is reproduced by {'; by '.join(people) or 'nobody'}."
+    return f"Run {row['run_id'][:8]} is reproduced by {'; by '.join(people) or 'nobody'}."
 
 
 def link_rows(text: str, store: Store, to: str) -> str:

@@ -81,7 +81,7 @@ def leaderboard(
     board = ranked(min_seeds=min_seeds)
     problems = (*store.problems(), *unreadable)
     if board.groups:
-        shown = {row_id for entry in board.entries for row_id in entry.row_ids}
+        shown = {run_id for entry in board.entries for run_id in entry.run_ids}
         records = tuple(asdict(found) for i, found in (reproductions or {}).items() if i in shown)
         ids = short_ids(frame.row_id.tolist())
         return Ranking(board, problems, short_ids=ids, reproductions=records)

@@ -42,7 +42,7 @@ def changes(old: Iterable[Row], new: Iterable[Row]) -> tuple[Change, ...]:
         pair = [entries[key][1] if key in entries else None for entries in (before, after)]
         first, second = (None if each is None else each.rank for each in pair)
         if first != second:
-            cause = _cause(*(set() if each is None else {*each.row_ids} for each in pair))
+            cause = _cause(*(set() if each is None else {*each.run_ids} for each in pair))
             found.append(Change(title, entry.method, entry.variant, first, second, cause))
     return tuple(found)
 

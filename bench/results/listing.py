@@ -104,9 +104,15 @@ def runs(
                 raise UnknownNameError(f"{column} of a stored run", value, there)
             found = [row for row in found if getattr(row, column) == value]
     if where:
-        found = [row for row in found if _fits(row, where)]
-        if not found:
-            _check_names(rows, where)
+        found = [row for row in found if where.items() <= _values(row).items()]
+        known = {name for row in rows for name in _values(row)} if not found else {*where}
+        for name in sorted(where.keys() - known):  # a slip; that no row has a value is an answer
+            near = nearest(name, known)
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise ConfigError(
+                f"--where {name}: no run has such a key or column{hint} (`fedbench show RUN_ID`"
+                " lists the keys of a run)"
+            )
     shown = found if limit is None else found[:limit]
     short = short_ids([row.row_id for row in rows])
     marked = marks(store, shown)
@@ -140,25 +146,7 @@ def _common(a: str, b: str) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
 
 
-def _fits(row: Row, where: Mapping[str, Any]) -> bool:
-    values = _values(row)
-    return all(name in values and values[name] == wanted for name, wanted in where.items())
-
-
 def _values(row: Row) -> dict[str, Any]:
     """Return the columns of a row, and the values of its configuration by dotted name."""
     config = flatten(json.loads(row.config_json), keep=())
     return {**{name: getattr(row, name) for name in Row.model_fields}, **config}
-
-
-def _check_names(rows: Sequence[Row], where: Mapping[str, Any]) -> None:
-    """Raise if no row has a name, which is a slip; that no row has the value is an answer."""
-    known = {name for row in rows for name in _values(row)}
-    for name in where:
-        if name not in known:
-            near = nearest(name, known)
-            hint = "" if near is None else f"; did you mean {near!r}?"
-            raise ConfigError(
-                f"--where {name}: no run has such a key or column{hint} (`fedbench show RUN_ID`"
-                " lists the keys of a run)"
-            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedbench.bench.terminal.console import emit, emit_json, emit_wrapped
@@ -10,7 +10,7 @@ from fedbench.bench.terminal.tables import show_records, show_table
 from fedbench.bench.terminal.units import count, size
 
 if TYPE_CHECKING:
-    from fedbench.bench.results.leaderboard.formats import Ranking, TextTable
+    from fedbench.bench.results.leaderboard.formats import Ranking
     from fedbench.bench.results.report.page import Report
     from fedbench.bench.results.store.merge import Merged
     from fedbench.bench.runs.compare import Reproduction
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from fedbench.bench.runs.verify import Verification
 
 _DIFFERENCES, _WIDTH = 20, 60  # differences shown, and characters of each value
+
+
+_LEGEND = {
+    "±": "± half of the 95 % interval over seeds",
+    "descriptive": "descriptive: fewer than 3 seeds, no interval",
+    "gain": "gain: over the same encoder before training",
+    "local": "local: on each client's own test images, mean and sd over clients",
+    "*": "*: the best, or not significantly different from it (t test over seeds, Holm, 5 %)",
+    "ties": "ties: lines with one letter are not told from the best of them (same test)",
+    "?": "?: the seeds cannot tell whether it is below the first; on the first, whether any is",
+    "chance": "at chance: a loss ended within 10 % of a net's without information",
+    "minimises": "minimises the objective: its loss is nearly the score of tuning",
+    "area": "area: mean k-NN accuracy over rounds; rounds to, GB to: k-NN accuracy {reach:g} %",
+}
+"""Explanations of words in the headings and cells of tables."""
 
 
 def show_leaderboard(
@@ -33,17 +48,15 @@ def show_leaderboard(
     """
     from fedbench.bench.results.leaderboard.formats import tables, to_csv, to_latex, to_markdown
 
-    short = ranking.short_ids if ids else None
+    board, short = ranking.board, ranking.short_ids if ids else None
     if form == "json":
         emit_json(ranking.as_dict())
     elif form == "csv":
-        emit(to_csv(ranking.board))
-    elif form == "markdown":
-        emit(to_markdown(ranking.board, short))
-    elif form == "latex":
-        emit(to_latex(ranking.board, short))
+        emit(to_csv(board))
+    elif form != "table":
+        emit((to_markdown if form == "markdown" else to_latex)(board, short))
     else:
-        shown = tables(ranking.board, short)
+        shown = tables(board, short)
         for index, table in enumerate(shown):
             if index:
                 emit("\n")
@@ -53,48 +66,14 @@ def show_leaderboard(
             show_table(table.header, table.rows, title=table.title, bold=bold)
             if table.footer and not quiet:
                 emit_wrapped(table.footer)
-        if (
-            ranking.board.groups
-            and not quiet
-            and (legend := _legend(ranking, shown[: len(ranking.board.groups)]))
-        ):
-            emit(f"\n{legend}")
-
-
-def _legend(ranking: Ranking, groups: Sequence[TextTable]) -> str:
-    """Explain the columns and marks that the tables of groups have."""
-    from fedbench.bench.results.leaderboard.formats import AT_CHANCE, LEGENDS, MINIMISES
-
-    entries = ranking.board.entries
-    parts = []
-    if any(entry.n_seeds >= 3 for entry in entries):
-        parts.append("± half of the 95 % interval over seeds")
-    if any(0 < entry.n_seeds < 3 for entry in entries):
-        parts.append("descriptive: fewer than 3 seeds, no interval")
-    if any(entry.gain is not None for entry in entries):
-        parts.append("gain: over the same encoder before training")
-    if any(entry.local_acc_mean is not None for entry in entries):
-        parts.append("local: on each client's own test images, mean and sd over clients")
-    marked = [table for table in groups if "best" in table.header]
-    marks = {row[table.header.index("best")] for table in marked for row in table.rows}
-    if "*" in marks:
-        test = "t test over seeds, Holm, 5 %"
-        parts.append(f"*: the best, or not significantly different from it ({test})")
-    if any(entry.ties for entry in entries):
-        parts.append("ties: lines with one letter are not told from the best of them (same test)")
-    if "?" in marks:
-        parts.append(
-            "?: the seeds cannot tell whether it is below the first; on the first, whether any is"
-        )
-    if any(entry.at_chance for entry in entries):
-        parts.append(LEGENDS[AT_CHANCE])
-    if any(entry.minimises_objective for entry in entries):
-        parts.append(LEGENDS[MINIMISES])
-    if ranking.board.reach is not None:
-        target = f"k-NN accuracy {ranking.board.reach * 100:g} %"
-        parts.append(f"area: mean k-NN accuracy over rounds; rounds to, GB to: {target}")
-    parts += _reproductions(ranking)
-    return "\n".join(parts)
+        if board.groups and not quiet:
+            groups = shown[: len(board.groups)]
+            texts = [text for t in groups for row in (t.header, *t.rows) for text in row]
+            words = {word.strip(",()") for text in texts for word in text.split()}
+            reach = (board.reach or 0) * 100
+            legend = [text.format(reach=reach) for word, text in _LEGEND.items() if word in words]
+            if lines := [*legend, *_reproductions(ranking)]:
+                emit("\n" + "\n".join(lines))
 
 
 def _reproductions(ranking: Ranking) -> list[str]:

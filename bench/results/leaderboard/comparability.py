@@ -93,7 +93,8 @@ def classes(frame: pd.DataFrame, metric: str) -> tuple[pd.Series[str], dict[str,
     texts = frame.task + "\n" + measured
     keys: dict[str, dict[str, Any]] = {}
     of_text: dict[str, str] = {}
-    for text, dataset in zip(*_distinct(texts, frame.dataset), strict=True):
+    once = ~texts.duplicated()
+    for text, dataset in zip(texts[once], frame.dataset[once], strict=True):
         task, settings = map(json.loads, text.split("\n"))
         of_class = {"dataset": dataset, **task, **settings}
         of_text[text] = class_id(of_class)
@@ -135,15 +136,10 @@ def measured_alike(frame: pd.DataFrame, metric: str) -> pd.Series[bool]:
         frame: rows with their `class_id` and `entry`.
         metric: the metric.
     """
-
-    def clients(settings: Mapping[str, Any]) -> Any:
-        return measured_by(settings, metric).get(CLIENTS)
-
-    def others(settings: Mapping[str, Any]) -> Any:
-        return {k: v for k, v in measured_by(settings, metric).items() if k != CLIENTS}
-
+    read = _texts(frame.evaluation, lambda settings: measured_by(settings, metric))
     by = frame[["class_id", "entry"]].assign(
-        settings=_texts(frame.evaluation, others), clients=_texts(frame.evaluation, clients)
+        clients=_texts(read, lambda settings: settings.get(CLIENTS)),
+        settings=_texts(read, lambda settings: {**settings, CLIENTS: None}),
     )
     having = by[(frame.status == "ok") & metric_values(frame, metric).notna()]
     settings = by.class_id.map(_most(having, "settings"))
@@ -163,12 +159,6 @@ def _most(rows: pd.DataFrame, column: str) -> pd.Series[str]:
 def _texts(column: pd.Series[str], of: Callable[[dict[str, Any]], Any]) -> pd.Series[str]:
     """Return canonical JSON of what a function makes of each JSON object of a column."""
     return column.map({text: canonical_json(of(json.loads(text))) for text in column.unique()})
-
-
-def _distinct(first: pd.Series[str], second: pd.Series[str]) -> tuple[list[str], list[str]]:
-    """Return the values of a column once each, and what another column has beside them."""
-    once = ~first.duplicated()
-    return first[once].tolist(), second[once].tolist()
 
 
 def unscaled_keys(rows: pd.DataFrame, keys: Mapping[str, Any]) -> dict[str, Any]:

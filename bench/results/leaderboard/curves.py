@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.store.row import Row
+from fedbench.bench.results.store.row import Count, Row
 from fedbench.bench.system.errors import StoreError
 
 if TYPE_CHECKING:
@@ -18,60 +19,53 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 CURVE_METRICS = ("knn_acc", "linear_acc")
-_COLUMNS = {
-    "round_index": True,
-    **dict.fromkeys(("bytes_up", "bytes_down", *(f"metrics.{m}" for m in CURVE_METRICS)), False),
-}
-"""Columns that are read from a record of a round, and True for those that it must have."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Evaluations of a run, from the untrained encoder to the end.
+class Evaluated(NamedTuple):
+    """An evaluation of a run: rounds done until then, bytes sent in both directions, accuracies."""
 
-    Attributes:
-        rounds: rounds done at each evaluation, ascending; 0 = untrained.
-        num_bytes: sent until then, both directions.
-        knn_acc, linear_acc: at each evaluation; None = not measured.
-    """
-
-    rounds: tuple[int, ...]
-    num_bytes: tuple[int, ...]
-    knn_acc: tuple[float | None, ...]
-    linear_acc: tuple[float | None, ...]
-
-    def at(self, rounds: Collection[int]) -> Curve:
-        """Return the evaluations after some rounds; -1 is the last one."""
-        last = len(self.rounds) - 1
-        chosen = [i for i, r in enumerate(self.rounds) if (-1 if i == last else r) in rounds]
-        return Curve(
-            rounds=tuple(self.rounds[i] for i in chosen),
-            num_bytes=tuple(self.num_bytes[i] for i in chosen),
-            knn_acc=tuple(self.knn_acc[i] for i in chosen),
-            linear_acc=tuple(self.linear_acc[i] for i in chosen),
-        )
+    rounds: int
+    num_bytes: int
+    knn_acc: float | None
+    linear_acc: float | None
 
 
-def common_rounds(curves: Sequence[Curve]) -> tuple[int, ...]:
-    """Return the rounds after which all curves have a k-NN accuracy, ascending but for -1: the end.
+Curve = tuple[Evaluated, ...]
+"""Evaluations of a run with any accuracy, from the random init (round 0) to the end."""
+
+
+class _Round(BaseModel):
+    """What is read from a record of a round."""
+
+    model_config = ConfigDict(strict=True)
+
+    round_index: Count
+    bytes_up: Count | None = None
+    bytes_down: Count | None = None
+    knn_acc: float | None = Field(None, alias="metrics.knn_acc")
+    linear_acc: float | None = Field(None, alias="metrics.linear_acc")
+
+
+_ROUNDS = TypeAdapter(list[_Round])
+
+
+def _by_round(curve: Curve) -> dict[int, Evaluated]:
+    """Return the evaluations by their round; the last one is -1.
 
     Methods with preparatory rounds end later than others; the end is therefore no number.
     """
-    measured = [
-        {
-            -1 if place == len(curve.rounds) - 1 else done
-            for place, (done, value) in enumerate(zip(curve.rounds, curve.knn_acc, strict=True))
-            if value is not None
-        }
-        for curve in curves
-    ]
+    return {-1 if i == len(curve) - 1 else e.rounds: e for i, e in enumerate(curve)}
+
+
+def _common_rounds(curves: Sequence[Curve]) -> tuple[int, ...]:
+    """Return the rounds after which all curves have a k-NN accuracy."""
+    measured = [{i for i, e in _by_round(c).items() if e.knn_acc is not None} for c in curves]
     return tuple(sorted(set.intersection(*measured))) if measured else ()
 
 
 def longest(curve: Curve) -> tuple[int, int]:
     """Return a key that is largest for the curve with the most evaluations, k-NN first."""
-    knn = sum(value is not None for value in curve.knn_acc)
-    return knn, sum(value is not None for value in curve.linear_acc)
+    return sum(e.knn_acc is not None for e in curve), sum(e.linear_acc is not None for e in curve)
 
 
 def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
@@ -84,38 +78,21 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
     Raises:
         StoreError: for records that are no rounds.
     """
-    for point in points:
-        for name, needed in _COLUMNS.items():
-            _check(point, name, row, needed=needed)
-    untrained = {name: getattr(row, f"untrained_{name}") for name in CURVE_METRICS}
-    evaluations: list[tuple[int, int, Mapping[str, Any]]] = [(0, 0, untrained)]
+    try:
+        rounds = _ROUNDS.validate_python(points)
+    except ValidationError as err:
+        first = err.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StoreError(f"the curve of run {row.row_id}: {where}: {first['msg']}") from err
+    found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
     sent = 0
-    for point in points:
-        sent += int(point.get("bytes_up") or 0) + int(point.get("bytes_down") or 0)
-        measured = {name: point.get(f"metrics.{name}") for name in CURVE_METRICS}
-        evaluations.append((int(point["round_index"]) + 1, sent, measured))
+    for each in rounds:
+        sent += (each.bytes_up or 0) + (each.bytes_down or 0)
+        found.append(Evaluated(each.round_index + 1, sent, each.knn_acc, each.linear_acc))
     if row.bytes_up_down is not None:
-        final = {name: getattr(row, name) for name in CURVE_METRICS}
-        evaluations.append((row.rounds_done or 0, row.bytes_up_down, final))
-    measured_at = [e for e in evaluations if any(e[2][name] is not None for name in CURVE_METRICS)]
-    return Curve(
-        rounds=tuple(done for done, _, _ in measured_at),
-        num_bytes=tuple(num_bytes for _, num_bytes, _ in measured_at),
-        knn_acc=tuple(values["knn_acc"] for _, _, values in measured_at),
-        linear_acc=tuple(values["linear_acc"] for _, _, values in measured_at),
-    )
-
-
-def _check(point: Mapping[str, Any], name: str, row: Row, *, needed: bool) -> None:
-    """Refuse a value that is no number from 0, or for an accuracy no number at all."""
-    value = point.get(name)
-    if value is None and needed:
-        raise StoreError(f"the curve of run {row.row_id} has no column {name!r}")
-    if value is not None and (
-        not isinstance(value, int | float)
-        or (not name.startswith("metrics.") and (value < 0 or not isinstance(value, int)))
-    ):
-        raise StoreError(f"the curve of run {row.row_id}: {name!r} holds {str(value)[:40]!r}")
+        done = row.rounds_done or 0
+        found.append(Evaluated(done, row.bytes_up_down, row.knn_acc, row.linear_acc))
+    return tuple(e for e in found if e.knn_acc is not None or e.linear_acc is not None)
 
 
 def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], list[str]]:
@@ -134,7 +111,7 @@ def load_curves(store: Store, rows: Sequence[Row]) -> tuple[dict[str, Curve], li
     done = [*first.values()]
     with ThreadPoolExecutor(_THREADS) as threads:
         loaded = list(zip((row.row_id for row in done), threads.map(load, done), strict=True))
-    curves = {row_id: curve for row_id, curve in loaded if isinstance(curve, Curve)}
+    curves = {row_id: curve for row_id, curve in loaded if not isinstance(curve, str)}
     return curves, sorted(problem for _, problem in loaded if isinstance(problem, str))
 
 
@@ -150,7 +127,7 @@ def over_rounds(
         of_entries: curves of the seeds of each entry of a class.
         reach: k-NN accuracy to look for; None = only the areas.
     """
-    shared = [common_rounds(curves) for curves in of_entries]
+    shared = [_common_rounds(curves) for curves in of_entries]
     counts = Counter(rounds for rounds in shared if len(rounds) > 2) or Counter(shared)
     at = max(sorted(counts), key=lambda rounds: (counts[rounds], len(rounds)), default=())
     found: list[tuple[float | None, float | None, float | None, int | None]] = []
@@ -158,32 +135,29 @@ def over_rounds(
         if not curves or not {*at} <= {*rounds}:
             found.append((None, None, None, None))
             continue
-        known = [curve.at(at) for curve in curves]
+        known = [[e for i, e in _by_round(curve).items() if i in at] for curve in curves]
         there = [] if reach is None else [r for curve in known if (r := reached(curve, reach))]
         whole = there if len(there) == len(known) else []
         found.append(
             (
                 mean([size for curve in known if (size := area(curve)) is not None]),
-                mean([done for done, _ in whole]),
-                mean([sent / 1e9 for _, sent in whole]),
+                mean([e.rounds for e in whole]),
+                mean([e.num_bytes / 1e9 for e in whole]),
                 None if reach is None else len(there),
             )
         )
     return found
 
 
-def area(curve: Curve) -> float | None:
+def area(curve: Sequence[Evaluated]) -> float | None:
     """Mean k-NN accuracy over the rounds, by trapezoids; None with fewer than two evaluations."""
-    known = [(r, a) for r, a in zip(curve.rounds, curve.knn_acc, strict=True) if a is not None]
+    known = [(e.rounds, e.knn_acc) for e in curve if e.knn_acc is not None]
     if len(known) < 2 or known[-1][0] == known[0][0]:
         return None
     total = sum((right - left) * (a + b) / 2 for (left, a), (right, b) in pairwise(known))
     return total / (known[-1][0] - known[0][0])
 
 
-def reached(curve: Curve, accuracy: float) -> tuple[int, int] | None:
-    """Round and bytes of the first evaluation with this k-NN accuracy; None if there is none."""
-    for done, sent, value in zip(curve.rounds, curve.num_bytes, curve.knn_acc, strict=True):
-        if value is not None and value >= accuracy:
-            return done, sent
-    return None
+def reached(curve: Sequence[Evaluated], accuracy: float) -> Evaluated | None:
+    """Return the first evaluation with this k-NN accuracy; None if there is none."""
+    return next((e for e in curve if e.knn_acc is not None and e.knn_acc >= accuracy), None)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from fedbench.bench.evaluation.catalogue import needed
 from fedbench.bench.evaluation.metrics import is_accuracy
@@ -25,14 +27,10 @@ from fedbench.bench.results.leaderboard.comparability import (
 )
 from fedbench.bench.results.leaderboard.curves import CURVE_METRICS, Curve, longest, over_rounds
 from fedbench.bench.results.leaderboard.data_names import is_on
-from fedbench.bench.results.leaderboard.power import Power
-from fedbench.bench.results.leaderboard.published import published_number
+from fedbench.bench.results.leaderboard.published import PUBLISHED, published_number
 from fedbench.bench.results.leaderboard.statistics import mean, rounded, summarize
 from fedbench.bench.results.store.settings import KEYS
 from fedbench.bench.system.identity import content_id
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = {
     "rank": "1 is best, ties share a rank; null if not ranked: nothing measured, or oracle",
@@ -47,7 +45,7 @@ COLUMNS = {
     "n_seeds": "seeds that measured the metric",
     "seeds": "these seeds",
     "values": "the metric of each",
-    "row_ids": "the runs that those values are from; `fedbench export` takes one",
+    "run_ids": "the runs that those values are from; `fedbench export` takes one",
     "objective_mean": "mean of runs that measured it as most entries of the class did",
     "knn_acc_mean": "likewise",
     "linear_acc_mean": "likewise",
@@ -95,18 +93,17 @@ COLUMNS = {
 }
 """Columns of the machine formats, in their order, before those of the class."""
 
-
 _READ = frozenset(
     {
         *("class_id", "entry", "seed", "status", "row_id", "finished_at", "replica", "method"),
         *("dataset", "dataset_revision", "benchmark_version", "evaluation", "selection"),
-        *("preset", "study_id", "tuned", "num_rounds", "local_epochs"),
+        *("preset", "study_id", "tuned", "num_rounds", "local_epochs", "relative_movement"),
         *("bytes_up", "bytes_down", "wall_seconds", "epsilon", "epsilon_of", "revealing_messages"),
-        *("objective", "knn_acc", "linear_acc", "collapsed", "relative_movement"),
+        *("objective", "knn_acc", "linear_acc", "collapsed"),
         *(f"{prefix}{name}" for name in FIGURES for prefix in ("", "untrained_")),
     }
 )
-"""Columns of rows that entries come from, beside those of the metric."""
+"""Columns of rows that all entries come from: of a hundred, most of them metrics."""
 
 
 class Spent(NamedTuple):
@@ -128,14 +125,14 @@ class Group:
             method that have it in common are one over the classes), `curve_ids` (the runs of the
             seeds whose curves have the most evaluations) and `reproduced` (people who reproduced
             its runs, of the run with the fewest); None = undefined.
-        power: what the seeds of the class can show.
+        note: what the seeds of the class can show.
         unscaled: the keys that a grid's rules scaled, and their values without that.
     """
 
     title: str
     keys: Mapping[str, Any]
     frame: pd.DataFrame
-    power: Power
+    note: str
     unscaled: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -167,7 +164,7 @@ class Group:
         return [
             record
             | {name: [*record[name]] for name in lists}
-            | {"published": record["published"] and asdict(record["published"])}
+            | {"published": (p := record["published"]) and {k: getattr(p, k) for k in PUBLISHED}}
             | of_class
             for record in self.frame[names].to_dict("records")
         ]
@@ -196,77 +193,91 @@ def entries(
         marks: of rows, by row id.
         reproduced: people who reproduced a run, by row id; None = the store has no reproductions.
     """
-    by = ["class_id", "entry"]
+    by, start = ["class_id", "entry"], f"untrained_{metric}"
     local = metric.removesuffix("_acc").removesuffix("_local") + "_local_acc"
-    read = {*_READ, metric, f"untrained_{metric}", local, f"{local}_std"}
     texts = rows[["config_json", "hyperparameters"]]  # long: looked up where they are needed
-    rows = rows[[name for name in rows.columns if name in read]].assign(origin=rows.index)
+    read = rows.columns.intersection([*_READ, metric, start, local, f"{local}_std"])
+    rows = rows[read].assign(origin=rows.index)
     rows = rows.sort_values([*by, "seed", "finished_at", "row_id", "replica"], ignore_index=True)
     rows["at"] = rows.groupby(by).ngroup()
     rows["slot"] = rows.groupby([*by, "seed"]).ngroup()
     rows["value"] = metric_values(rows, metric)
     first = rows.drop_duplicates("at").set_index("at")
-    configs = texts.config_json
     ended = rows[rows.status != "error"]
     ends = ended.drop_duplicates("slot")
     # Seeds that did not fail or diverge; of each the row of the metric, or one that lacks it.
     ok = ended[(ended.status == "ok") & ended.slot.isin(ends.slot[ends.status == "ok"])]
     measured = ok[ok.value.notna()].drop_duplicates("slot")
-    done = _first(measured, ok).sort_index()
-    of_mean = partial(_means, first.index)
+    done = pd.concat([measured, ok]).drop_duplicates("slot").sort_index()
+
+    def by_entry(of: pd.DataFrame, values: pd.Series[Any]) -> dict[int, list[Any]]:
+        """Return the values of some rows, without missing ones: quicker than `Series.agg`."""
+        found: dict[int, list[Any]] = defaultdict(list)
+        there = values.dropna()
+        for at, value in zip(of["at"][there.index].tolist(), there.tolist(), strict=True):
+            found[at].append(value)
+        return found
+
+    def mean_of(of: pd.DataFrame, values: pd.Series[float]) -> pd.Series[float]:
+        """Return exactly rounded means by entry: those of pandas depend on the order of rows."""
+        means = {at: mean(each) for at, each in by_entry(of, values).items()}
+        return pd.Series(means, dtype="float64")
 
     def mean_alike(name: str, settings_of: str | None = None) -> pd.Series[float]:
         """Return means of a metric over rows that measured it as most of their class did."""
         if name == metric:
-            return of_mean(measured, measured.value)
-        alike = ok[measured_alike(rows, settings_of or name)[ok.index]]
-        values = metric_values(alike, name)
-        return of_mean(*_once(alike[values.notna()], values))
+            return mean_of(measured, measured.value)
+        values = metric_values(ok[measured_alike(rows, settings_of or name)[ok.index]], name)
+        once = ok.loc[values.dropna().index].drop_duplicates("slot")
+        return mean_of(once, values[once.index])
 
-    values = _lists(first.index, measured, "value")
-    summaries = [summarize(of_entry) for of_entry in values]
+    def lists(of: pd.DataFrame, column: str) -> list[tuple[Any, ...]]:
+        """Return the values of a column by entry."""
+        found = by_entry(of, of[column])
+        return [tuple(found.get(at, ())) for at in first.index]
+
+    def count(of: pd.DataFrame) -> pd.Series[int]:
+        return of["at"].value_counts().reindex(first.index, fill_value=0)
+
     found = first[["method", "selection", "preset", "class_id"]].copy()
     found["config_id"], found["metric"] = first.entry, metric
+    found["seeds"], found["values"] = lists(measured, "seed"), lists(measured, "value")
+    found["run_ids"] = lists(measured, "row_id")
+    summaries = [summarize(values) for values in found["values"]]
     for name in ("mean", "std", "ci95_low", "ci95_high"):
         found[name] = [getattr(summary, name) for summary in summaries]
-    found["n_seeds"] = [summary.n for summary in summaries]
-    found["seeds"], found["values"] = _lists(first.index, measured, "seed"), values
-    found["row_ids"] = _lists(first.index, measured, "row_id")
+    found["n_seeds"] = found.seeds.map(len)
     for name in ("objective", "knn_acc", "linear_acc"):
         found[f"{name}_mean"] = mean_alike(name)
     accuracy = is_accuracy(metric)
     found["local_acc_mean"] = mean_alike(local) if accuracy else None
     found["local_acc_std"] = mean_alike(f"{local}_std", local) if accuracy else None
 
-    before = _first(measured, ok[ok.slot.isin(measured.slot)], f"untrained_{metric}")
-    start = metric_values(before, f"untrained_{metric}")
-    found["untrained_mean"] = of_mean(before, start)
+    before = pd.concat([measured, ok[ok.slot.isin(measured.slot)]])
+    before = before[metric_values(before, start).notna()].drop_duplicates("slot")
+    found["untrained_mean"] = mean_of(before, metric_values(before, start))
     after = before.slot.map(measured.set_index("slot").value)
-    found["gain"] = of_mean(before, after - start)
+    found["gain"] = mean_of(before, after - metric_values(before, start))
 
-    both = done.bytes_up + done.bytes_down
-    costs = {"mb_up_down": both / 1e6, "mb_up": done.bytes_up / 1e6}
-    costs |= {"mb_down": done.bytes_down / 1e6, "minutes": done.wall_seconds / 60}
+    costs = {"mb_up": done.bytes_up / 1e6, "mb_down": done.bytes_down / 1e6}
+    costs["mb_up_down"] = (done.bytes_up + done.bytes_down) / 1e6
+    costs["minutes"] = done.wall_seconds / 60
     moved = (done.bytes_up.fillna(0) + done.bytes_down.fillna(0)) / 1e9
     costs["per_gb"] = (done["at"].map(found["mean"]) / moved)[moved > 0]
     for name, cost in costs.items():
-        found[name] = of_mean(done, cost)
+        found[name] = mean_of(done, cost)
 
     flags: dict[str, Any] = {
         "collapsed": metric_values(done, "collapsed") > 0,
         "contracted": _shrunk(done),
+        "unmoved": unmoved(done),
     }
-    for name, flag in {**flags, "unmoved": unmoved(done)}.items():
+    for name, flag in flags.items():
         found[name] = found.index.isin(done["at"][flag])
     found["tuned"] = rows.tuned.groupby(rows["at"]).any()
-    found["num_diverged"] = _count(first.index, ends[ends.status == "diverged"])
-    found["num_failed"] = _count(first.index, rows.drop_duplicates("slot")) - _count(
-        first.index, ends
-    )
-    marked = [
-        [(marks or {}).get(row_id, NO_MARKS) for row_id in row_ids]
-        for row_ids in _lists(first.index, done, "row_id")
-    ]
+    found["num_diverged"] = count(ends[ends.status == "diverged"])
+    found["num_failed"] = count(rows.drop_duplicates("slot")) - count(ends)
+    marked = [[(marks or {}).get(i, NO_MARKS) for i in ids] for ids in lists(done, "row_id")]
     found["at_chance"] = [
         tuple(dict.fromkeys(term for mark in each for term in mark.at_chance)) for each in marked
     ]
@@ -284,20 +295,20 @@ def entries(
     found["num_replicas"] = found.num_replicas.fillna(0).astype(int)
     found["replica_spread"] = (copies["max"] - copies["min"]).groupby("at").max()
 
-    found["published"] = [*_published(rows, configs, metric)] if published else None
+    first["config_json"] = texts.config_json[first.origin].array
+    found["published"] = [*_published(rows, texts.config_json, metric)] if published else None
     known = {at: p.value for at, p in found.published.items() if p is not None}
     found["difference"] = found["mean"] - found.index.to_series().map(known)
-    found["tune_runs"], found["tuned_on"] = zip(
-        *_studies(rows, first, configs, studies or {}), strict=True
-    )
+    found["tune_runs"], found["tuned_on"] = zip(*_studies(rows, first, studies or {}), strict=True)
     found["hyperparameters"] = [*map(json.loads, texts.hyperparameters[first.origin])]
     found["settings_id"] = [*map(content_id, found.hyperparameters)]
     found["reproduced"] = None
     if reproduced is not None:
-        fewest = (min((reproduced.get(i, 0) for i in ids), default=0) for ids in found.row_ids)
-        found["reproduced"] = [*fewest]
+        found["reproduced"] = [
+            min((reproduced.get(i, 0) for i in ids), default=0) for ids in found.run_ids
+        ]
     chosen = [] if curves is None else [*_with_curves(rows, ok, metric, curves)]
-    found["curve_ids"] = _lists(first.index, rows.loc[chosen], "row_id")
+    found["curve_ids"] = lists(rows.loc[chosen], "row_id")
     reached = ("area", "rounds_to_reach", "gb_to_reach", "num_reached")
     found[[*reached]] = None
     if curves is not None:
@@ -309,55 +320,12 @@ def entries(
     return found.astype(object).where(found.notna(), None)
 
 
-def _first(rows: pd.DataFrame, others: pd.DataFrame, having: str | None = None) -> pd.DataFrame:
-    """Return a row for each slot: of some rows, else the first of others, that has a metric."""
-    import pandas as pd
-
-    both = pd.concat([rows, others])
-    if having is not None:
-        both = both[metric_values(both, having).notna()]
-    return both.drop_duplicates("slot")
-
-
-def _once(rows: pd.DataFrame, values: pd.Series[float]) -> tuple[pd.DataFrame, pd.Series[float]]:
-    """Return the first row of each slot, and its value."""
-    rows = rows.drop_duplicates("slot")
-    return rows, values[rows.index]
-
-
-def _means(index: pd.Index[Any], rows: pd.DataFrame, values: pd.Series[float]) -> pd.Series[float]:
-    """Return exactly rounded means by entry: those of pandas depend on the order of rows."""
-    import pandas as pd
-
-    by: dict[int, list[float]] = defaultdict(list)
-    there = values.dropna()
-    for at, value in zip(rows["at"][there.index].tolist(), there.tolist(), strict=True):
-        by[at].append(value)
-    means = {at: mean(of_entry) for at, of_entry in by.items()}
-    return pd.Series(means, dtype="float64").reindex(index)
-
-
-def _lists(index: pd.Index[Any], rows: pd.DataFrame, column: str) -> list[tuple[Any, ...]]:
-    """Return the values of a column by entry."""
-    by: dict[int, list[Any]] = defaultdict(list)
-    for at, value in zip(rows["at"].tolist(), rows[column].tolist(), strict=True):
-        by[at].append(value)
-    return [tuple(by[at]) for at in index]
-
-
-def _count(index: pd.Index[Any], rows: pd.DataFrame) -> pd.Series[int]:
-    return rows["at"].value_counts().reindex(index, fill_value=0)
-
-
 def _shrunk(rows: pd.DataFrame) -> list[bool]:
-    before = [f"untrained_{name}" for name in FIGURES]
-    figures = rows.reindex(columns=[*FIGURES, *before]).astype(object)
-    figures = figures.where(figures.notna(), None)
-    pairs = (figures[of].itertuples(index=False, name=None) for of in ([*FIGURES], before))
-    return [
-        bool(shrinkage(*(dict(zip(FIGURES, of, strict=True)) for of in pair)))
-        for pair in zip(*pairs, strict=True)
-    ]
+    names = [*FIGURES, *(f"untrained_{name}" for name in FIGURES)]
+    figures = rows.reindex(columns=names).astype(object)
+    values = figures.where(figures.notna(), None).itertuples(index=False, name=None)
+    pairs = ((each[: len(FIGURES)], each[len(FIGURES) :]) for each in values)
+    return [bool(shrinkage(*(dict(zip(FIGURES, of, strict=True)) for of in p))) for p in pairs]
 
 
 def _published(rows: pd.DataFrame, configs: pd.Series[str], metric: str) -> Iterator[Any]:
@@ -374,15 +342,12 @@ def _published(rows: pd.DataFrame, configs: pd.Series[str], metric: str) -> Iter
 
 
 def _studies(
-    rows: pd.DataFrame,
-    first: pd.DataFrame,
-    configs: pd.Series[str],
-    studies: Mapping[str, Spent],
+    rows: pd.DataFrame, first: pd.DataFrame, studies: Mapping[str, Spent]
 ) -> Iterator[tuple[int | None, str | None]]:
     """Yield for each entry the runs of its study, and the study's data set if it is another."""
     known = rows[rows.study_id.isin([*studies])].drop_duplicates("at").set_index("at").study_id
-    first = first[["dataset", "dataset_revision", "benchmark_version", "origin"]]
-    for row in first.assign(config_json=configs[first.origin].array).itertuples():
+    read = ["dataset", "dataset_revision", "benchmark_version", "config_json"]
+    for row in first[read].astype(object).itertuples():
         study = studies.get(known.get(row.Index, ""))
         if study is None:
             yield None, None
@@ -400,8 +365,7 @@ def _with_curves(
         if name != metric:
             alike &= measured_alike(rows, name)[ok.index] | metric_values(ok, name).isna()
     for _, members in ok[alike].groupby("slot"):
-        ids = dict(zip(members.index, members.row_id, strict=True))
-        yield max(ids, key=lambda i: longest(curves[ids[i]]))
+        yield max(members.index, key=lambda i: longest(curves[members.row_id[i]]))
 
 
 def ranked(found: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from fedbench.bench.results.leaderboard.across_cells import MIN_CELLS, CellCompa
 from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.labels import Usual
 from fedbench.bench.results.leaderboard.leaderboard import Leaderboard
-from fedbench.bench.results.leaderboard.power import Standing
+from fedbench.bench.results.leaderboard.published import PUBLISHED
 from fedbench.bench.system.notebooks import html_table
 from fedbench.bench.system.text import markdown, plain_table, single_line
 
@@ -35,34 +35,14 @@ _LATEX = str.maketrans(
     | {"±": r"$\pm$", "·": r"$\cdot$", "μ": r"$\mu$", "α": r"$\alpha$", "ε": r"$\varepsilon$"}
 )
 
-_NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
-
-MARKS = {
-    Standing.FIRST: "*",
-    Standing.ALIKE: "*",
-    Standing.UNCLEAR: "?",
-    Standing.WORSE: "",
-    Standing.UNTESTED: "",
-}
+MARKS = {"first": "*", "alike": "*", "unclear": "?", "worse": "", "untested": ""}
 """Marks of standings in the column `best`."""
 
-AT_CHANCE, MINIMISES = "at chance", "minimises the objective"
-"""Notes on lines, which `LEGENDS` explains."""
-
-LEGENDS = {
-    AT_CHANCE: f"{AT_CHANCE}: a loss ended within 10 % of a net's without information",
-    MINIMISES: f"{MINIMISES}: its loss is nearly the score of tuning",
-}
-
-_FORMULA = re.compile(r"[=+\-@]")
-_NUMBER = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
-_NUMBERS = re.compile(rf"{_NUMBER}( {_NUMBER})*")
-
 UNEQUAL_BUDGETS = "tuned in … runs: the methods of this table were tuned with different budgets"
-
 UNEVEN_CURVES = (
     "area and rounds are at the evaluations that most curves have; empty where a curve lacks some"
 )
+_NO_TEST = "no best is marked: the first line has fewer than 3 seeds; --min-seeds 3 leaves it out"
 
 _MOST_COLUMNS = 12
 _DROPPED_FIRST = (
@@ -73,8 +53,6 @@ _DROPPED_FIRST = (
 
 _EMPTY = ("rank", "method", "variant", "config_id", "metric", "mean", "std", "n_seeds")
 """Columns of machine formats without any entry."""
-_PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
-"""Fields of a published number that machine formats have as columns."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +99,12 @@ def number(value: float | None, percent: bool, *, signed: bool = False) -> str:
     return f"{round(value * 100, 9):{sign}z.1f}" if percent else f"{value:{sign}z.3f}"
 
 
+def _filled(rows: Sequence[Mapping[str, str]], always: Sequence[str]) -> list[str]:
+    """Return the headings of rows without those of columns that are empty throughout."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if name in always or any(row[name] for row in rows)]
+
+
 def across_table(comparison: CellComparison, usual: Usual | None = None) -> TextTable:
     """Return the methods over the cells as text: means, worst, slope, mean rank.
 
@@ -130,27 +114,25 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
         comparison: of the methods.
         usual: what labels leave out; noted below for methods that the table has several lines of.
     """
-    percent = is_accuracy(comparison.metric)
-    values = [f"{v:g}" if isinstance(v, int | float) else "" for v in comparison.values]
-    shown = values if comparison.axis is not None else []
-    header = ["method", *shown, "worst", "slope", "cells", "mean rank", "best", "notes"]
+    percent, axis = is_accuracy(comparison.metric), comparison.axis
+    shown = [] if axis is None else [f"{value:g}" for value in comparison.values]
 
-    def cells(entry: Any) -> list[str]:
+    def cells(entry: Any) -> dict[str, str]:
         means = [
             "diverged" if diverged else number(mean, percent) or "-"
             for mean, diverged in zip(entry.means, entry.diverged, strict=True)
-            if shown
         ]
-        return [
-            entry.label,
-            *means,
-            "diverged" if any(entry.diverged) else number(entry.worst, percent),
-            number(entry.slope, percent, signed=True),
-            f"{comparison.num_cells(entry)}/{len(values)}",
-            "" if entry.mean_rank is None else f"{entry.mean_rank:.2f}",
-            "*" if entry.best else "",
-            ", ".join(_marks(entry.num_at_chance, entry.num_runs, entry.minimises_objective)),
-        ]
+        notes = _marks(entry.num_at_chance, entry.num_runs, entry.minimises_objective)
+        return {
+            "method": entry.label,
+            **dict(zip(shown, means, strict=False)),
+            "worst": "diverged" if any(entry.diverged) else number(entry.worst, percent),
+            "slope": number(entry.slope, percent, signed=True),
+            "cells": f"{comparison.num_cells(entry)}/{len(comparison.values)}",
+            "mean rank": "" if entry.mean_rank is None else f"{entry.mean_rank:.2f}",
+            "best": "*" if entry.best else "",
+            "notes": ", ".join(notes),
+        }
 
     listed = [entry for entry in comparison.entries if comparison.num_cells(entry) > 1]
     notes = [_footer(comparison)]
@@ -158,15 +140,11 @@ def across_table(comparison: CellComparison, usual: Usual | None = None) -> Text
         notes.append(f"not listed: {left} line{'s' * (left > 1)} of one cell only")
     notes += _left_out(listed, usual)
     rows = [cells(entry) for entry in listed]
-    columns = [
-        index
-        for index, name in enumerate(header)
-        if name in ("method", *shown) or any(row[index] for row in rows)
-    ]
+    header = _filled(rows, ("method", *shown))
     return TextTable(
-        title=f"{comparison.title} · {heading(comparison.metric)} · {len(values)} cells",
-        header=[header[index] for index in columns],
-        rows=[[row[index] for index in columns] for row in rows],
+        title=f"{comparison.title} · {heading(comparison.metric)} · {len(comparison.values)} cells",
+        header=header,
+        rows=[[row[name] for name in header] for row in rows],
         best=[bool(entry.best) for entry in listed],
         column=0,
         footer="; ".join(filter(None, notes)),
@@ -186,7 +164,7 @@ def _footer(comparison: CellComparison) -> str:
 
 
 def plain_cells(entry: Any) -> dict[str, str]:
-    """Return a line as text by column heading; empty where nothing was measured.
+    """Return an entry as text by column heading; empty where nothing was measured.
 
     Three or more seeds give mean ± half the 95 % interval; two give the mean and both values; one
     gives its value.
@@ -195,7 +173,24 @@ def plain_cells(entry: Any) -> dict[str, str]:
         entry: of a group.
     """
     percent = is_accuracy(entry.metric)
-    cells = {
+    local = published = minutes = ""
+    if entry.local_acc_mean is not None and not entry.metric.endswith("_local_acc"):
+        local = number(entry.local_acc_mean, True)
+        if entry.local_acc_std is not None:
+            local += f" (sd {number(entry.local_acc_std, True)})"
+    if entry.published is not None:
+        published = number(entry.published.value, percent)
+        if entry.difference is not None:
+            published += f" ({number(entry.difference, percent, signed=True)})"
+    if entry.minutes is not None:
+        minutes = f"{entry.minutes:.{1 if entry.minutes >= 0.1 else 2}f}"
+    others = {
+        heading(name): number(getattr(entry, f"{name}_mean"), name != "objective")
+        for name in ("linear_acc", "knn_acc", "objective")
+        if name != entry.metric
+    }
+    per_gb = None if entry.per_gb is None else entry.per_gb * (100 if percent else 1)
+    return {
         "rank": "" if entry.rank is None else str(entry.rank),
         "method": entry.label,
         heading(entry.metric): _spread(entry, percent),
@@ -203,41 +198,21 @@ def plain_cells(entry: Any) -> dict[str, str]:
         "ties": entry.ties or "",
         "seeds": str(entry.n_seeds),
         "gain": number(entry.gain, percent, signed=True),
+        "local %": local,
+        **others,
+        "area %": number(entry.area, True),
+        "rounds to": _reached(entry.rounds_to_reach, entry),
+        "GB to": _reached(entry.gb_to_reach, entry),
+        "MB up": _short(entry.mb_up),
+        "MB down": _short(entry.mb_down),
+        "% / GB" if percent else "per GB": _short(per_gb),
+        "minutes": minutes,
+        "published": published,
+        "notes": ", ".join(_notes(entry)),
     }
-    cells["local %"] = ""
-    if entry.local_acc_mean is not None and not entry.metric.endswith("_local_acc"):
-        cells["local %"] = number(entry.local_acc_mean, True)
-        if entry.local_acc_std is not None:
-            cells["local %"] += f" (sd {number(entry.local_acc_std, True)})"
-    others = {
-        "linear_acc": entry.linear_acc_mean,
-        "knn_acc": entry.knn_acc_mean,
-        "objective": entry.objective_mean,
-    }
-    for metric, value in others.items():
-        if metric != entry.metric:
-            cells[heading(metric)] = number(value, metric != "objective")
-    cells["area %"] = number(entry.area, True)
-    cells["rounds to"] = _count(entry.rounds_to_reach, entry)
-    cells["GB to"] = _count(entry.gb_to_reach, entry)
-    cells["MB up"], cells["MB down"] = _short(entry.mb_up), _short(entry.mb_down)
-    per_gb = None if entry.per_gb is None else entry.per_gb * (100 if percent else 1)
-    cells["% / GB" if percent else "per GB"] = _short(per_gb)
-    cells["minutes"] = ""
-    if entry.minutes is not None:
-        cells["minutes"] = (
-            f"{entry.minutes:.1f}" if entry.minutes >= 0.1 else f"{entry.minutes:.2f}"
-        )
-    cells["published"] = ""
-    if entry.published is not None:
-        cells["published"] = number(entry.published.value, percent)
-        if entry.difference is not None:
-            cells["published"] += f" ({number(entry.difference, percent, signed=True)})"
-    cells["notes"] = ", ".join(_notes(entry))
-    return cells
 
 
-def _count(value: float | None, entry: Any) -> str:
+def _reached(value: float | None, entry: Any) -> str:
     """Rounds or GB to the accuracy asked for, or the number of seeds if not all got there."""
     if entry.num_reached is None or not entry.n_seeds:
         return ""
@@ -245,49 +220,43 @@ def _count(value: float | None, entry: Any) -> str:
 
 
 def _notes(entry: Any) -> list[str]:
-    """Caveats of a line: failures, collapse, no gain, tuning, privacy, replicas, few seeds."""
-    notes = []
-    if entry.num_diverged:
-        notes.append(f"{entry.num_diverged} diverged")
-    if entry.num_failed:
-        notes.append(f"{entry.num_failed} failed")
-    if not (entry.n_seeds or entry.num_diverged or entry.num_failed):
-        notes.append(f"{heading(entry.metric)} not measured")
-    if entry.collapsed:
-        notes.append("collapsed")
-    elif entry.contracted:
-        notes.append("shrunk")
+    """Caveats of an entry: failures, collapse, no gain, tuning, privacy, replicas, few seeds."""
+    tuned = f"tuned in {entry.tune_runs} runs"
+    if entry.tuned_on is not None:
+        tuned += f" on {entry.tuned_on}"
+    elif entry.tune_runs is None:
+        tuned = "said to be tuned"
+    gained = entry.gain is None or needed(entry.metric).score(entry.gain) > 0
+    none_ran = not (entry.n_seeds or entry.num_diverged or entry.num_failed)
     terms = f" ({', '.join(entry.at_chance)})"
-    notes += _marks(entry.num_at_chance, entry.n_seeds, entry.minimises_objective, terms)
-    if entry.unmoved:
-        notes.append("no weight moved")
-    if entry.gain is not None and needed(entry.metric).score(entry.gain) <= 0:
-        notes.append("not above random init")
-    if entry.tuned:
-        place = "" if entry.tuned_on is None else f" on {entry.tuned_on}"
-        known = f"tuned in {entry.tune_runs} runs{place}"
-        notes.append("said to be tuned" if entry.tune_runs is None else known)
-    if entry.selection == "oracle":
-        notes.append("tuned with labels, not ranked")
-    if entry.epsilon is not None:
-        notes.append(f"ε {entry.epsilon:.3g} for {entry.epsilon_of}")
-    if entry.revealing_messages:
-        notes.append("shows single images")
-    if entry.replica_spread is not None:
-        spread = number(entry.replica_spread, is_accuracy(entry.metric))
-        runs = "replica" if entry.num_replicas == 1 else "replicas"
-        notes.append(f"{entry.num_replicas} {runs}, spread {spread}")
-    if 0 < entry.n_seeds < 3:
-        notes.append("descriptive")
-    if entry.reproduced:
-        notes.append(f"reproduced by {entry.reproduced}")
-    return notes
+    replicas = "replica" if entry.num_replicas == 1 else "replicas"
+    notes = {
+        f"{entry.num_diverged} diverged": entry.num_diverged,
+        f"{entry.num_failed} failed": entry.num_failed,
+        f"{heading(entry.metric)} not measured": none_ran,
+        "collapsed": entry.collapsed,
+        "shrunk": entry.contracted and not entry.collapsed,
+        **dict.fromkeys(
+            _marks(entry.num_at_chance, entry.n_seeds, entry.minimises_objective, terms), True
+        ),
+        "no weight moved": entry.unmoved,
+        "not above random init": not gained,
+        tuned: entry.tuned,
+        "tuned with labels, not ranked": entry.selection == "oracle",
+        f"ε {entry.epsilon or 0:.3g} for {entry.epsilon_of}": entry.epsilon is not None,
+        "shows single images": entry.revealing_messages,
+        f"{entry.num_replicas} {replicas}, spread"
+        f" {number(entry.replica_spread, is_accuracy(entry.metric))}": entry.num_replicas,
+        "descriptive": 0 < entry.n_seeds < 3,
+        f"reproduced by {entry.reproduced}": entry.reproduced,
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def _marks(at_chance: int, runs: int, minimises: bool, terms: str = "") -> list[str]:
-    """Return the notes on runs that do not test their method, explained by `LEGENDS`."""
+    """Return the notes on runs that do not test their method."""
     part = f"{at_chance} of {runs} " if at_chance < runs else ""
-    return [f"{part}{AT_CHANCE}{terms}"] * bool(at_chance) + [MINIMISES] * minimises
+    return [f"{part}at chance{terms}"] * bool(at_chance) + ["minimises the objective"] * minimises
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -295,18 +264,19 @@ def to_csv(board: Leaderboard) -> str:
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    table = to_frame(board)
-    for name in ("seeds", "values", "row_ids"):
-        if name in table:
-            table[name] = [" ".join(map(str, each)) for each in table[name]]
-    return table.map(_csv).to_csv(index=False, lineterminator="\n")
+    table = to_frame(board).map(_csv)
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def to_frame(board: Leaderboard) -> pd.DataFrame:
     """Return the rows of `to_csv` as a DataFrame; seeds and values stay lists."""
     import pandas as pd
 
-    records = [_flat(record) for record in board.to_dict()["rows"]]
+    records = []
+    for record in board.to_dict()["rows"]:
+        cell = record.pop("published") or {}
+        more = {"published" if k == "value" else f"published_{k}": cell.get(k) for k in PUBLISHED}
+        records.append(record | more)
     return pd.DataFrame.from_records(records, columns=None if records else _EMPTY)
 
 
@@ -363,32 +333,28 @@ def group_table(
         ids: see `tables`.
         usual: see `across_table`.
     """
-    rows = [*map(plain_cells, group.entries)]
-    always = {"rank", "method", "seeds"}
-    header = [name for name in rows[0] if name in always or any(row[name] for row in rows)]
+    entries = group.entries
+    rows = [*map(plain_cells, entries)]
+    header = _filled(rows, ("rank", "method", "seeds"))
     if ids is not None:
         header.insert(header.index("method") + 1, "run ids")
-        for row, entry in zip(rows, group.entries, strict=True):
-            row["run ids"] = ", ".join(ids[identity] for identity in entry.row_ids)
-    metric = heading(group.entries[0].metric)
+        for row, entry in zip(rows, entries, strict=True):
+            row["run ids"] = ", ".join(ids[identity] for identity in entry.run_ids)
+    metric = heading(entries[0].metric)
+    untested = entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
     return TextTable(
         title=group.title,
         header=header,
         rows=[[row[name] for name in header] for row in rows],
         best=[MARKS[standing] == "*" for standing in group.frame.standing],
-        column=header.index(metric) if metric in header else header.index("method"),
+        column=header.index(metric if metric in header else "method"),
         footer="; ".join(
             [UNEQUAL_BUDGETS] * group.unequal_budgets
             + [UNEVEN_CURVES] * group.uneven_curves
-            + [_NO_TEST] * _is_untested(group.entries)
-            + _left_out(group.entries, usual)
+            + [_NO_TEST] * untested
+            + _left_out(entries, usual)
         ),
     )
-
-
-def _is_untested(entries: Sequence[Any]) -> bool:
-    """Return True if the first line has too few seeds to be tested against, and another has not."""
-    return entries[0].n_seeds < 3 and any(entry.n_seeds >= 3 for entry in entries)
 
 
 def _left_out(entries: Sequence[Any], usual: Usual | None) -> list[str]:
@@ -403,7 +369,7 @@ def _left_out(entries: Sequence[Any], usual: Usual | None) -> list[str]:
 def _spread(entry: Any, percent: bool) -> str:
     if entry.mean is None:
         return ""
-    if entry.ci95_low is not None and entry.ci95_high is not None:
+    if entry.ci95_low is not None:
         half = (entry.ci95_high - entry.ci95_low) / 2
         # One decimal, or as many as leave the interval a digit: 39.4 ± 0.6, 39.42 ± 0.03.
         scaled = half * 100 if percent else half
@@ -423,24 +389,18 @@ def _short(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    flat = {key: value for key, value in record.items() if key != "published"}
-    cell = record["published"] or {}
-    for name in _PUBLISHED:
-        flat["published" if name == "value" else f"published_{name}"] = cell.get(name)
-    return flat
-
-
 def _tex(text: str) -> str:
     return single_line(text).translate(_LATEX)
 
 
 def _csv(value: Any) -> Any:
-    """Return a number as it is, and a text so that no spreadsheet takes it for a formula."""
+    """Return a number, a list as words, or a text that no spreadsheet takes for a formula."""
+    if isinstance(value, list | tuple):
+        return " ".join(str(_csv(each)) for each in value)
     if not isinstance(value, str):
         return value
     text = single_line(value)
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
+    return f"'{text}" if re.match(r"[=+\-@]", text) else text
 
 
 @dataclass(frozen=True, repr=False)
@@ -463,13 +423,11 @@ class Ranking:
 
     def as_dict(self) -> dict[str, Any]:
         """Output of `fedbench leaderboard --json`: `metric`, flat `rows`, and `across` cells."""
-        across = [comparison.as_dict() for comparison in self.board.across()]
-        more = {"reproductions": list(self.reproductions)} if self.reproductions else {}
         return {
             **self.board.to_dict(),
-            "across": across,
+            "across": [comparison.as_dict() for comparison in self.board.across()],
             "problems": list(self.problems),
-            **more,
+            **({"reproductions": list(self.reproductions)} if self.reproductions else {}),
         }
 
     def to_frame(self) -> pd.DataFrame:

@@ -62,12 +62,9 @@ def importances(
 def _distribution(dimension: Mapping[str, Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    match dimension["type"]:
-        case "float":
-            log = dimension.get("log", False)
-            return FloatDistribution(dimension["low"], dimension["high"], log=log)
-        case "int":
-            step, log = dimension.get("step", 1), dimension.get("log", False)
-            return IntDistribution(dimension["low"], dimension["high"], log=log, step=step)
-        case _:
-            return CategoricalDistribution(dimension["values"])
+    if "values" in dimension:
+        return CategoricalDistribution(dimension["values"])
+    low, high, log = dimension["low"], dimension["high"], dimension.get("log", False)
+    if dimension["type"] == "float":
+        return FloatDistribution(low, high, log=log)
+    return IntDistribution(low, high, log=log, step=dimension.get("step", 1))

@@ -129,9 +129,9 @@ def leaderboard(
     for of_class_id, members in ranked(found).groupby("class_id") if len(found) else ():
         identity = str(of_class_id)
         of = keys[identity]
-        table, power = tested(members)
+        table, note = tested(members)
         unscaled = unscaled_keys(of_class[identity], of)
-        groups.append(Group(title_of[identity], of, table, power, unscaled))
+        groups.append(Group(title_of[identity], of, table, note, unscaled))
     groups.sort(key=lambda group: order(group.keys))
     return Leaderboard(metric, tuple(groups), reach, usual)
 
@@ -175,10 +175,6 @@ def why_empty(frame: pd.DataFrame, *, dataset: str | None, grid: str | None) -> 
             raise UnknownNameError("data set", dataset, held, "; known = in the store")
         hint = did_you_mean(dataset, held).removesuffix(f" (known: {', '.join(held)})")
         return f"no run in the store is on data set {dataset!r}{hint}; it has {', '.join(held)}"
-    if dataset is None:
-        grids = sorted(frame.grid.dropna().unique()) or ["none"]
-        return (
-            f"no run in the store is a cell of grid {grid!r}; it has {len(frame)} runs, swept by"
-            f" {', '.join(grids)}; try {run}"
-        )
-    return f"no run in the store is a cell of grid {grid!r} on data set {dataset!r}; try {run}"
+    of = "" if dataset is None else f" on data set {dataset!r}"
+    grids = ", ".join(sorted(frame.grid.dropna().unique())) or "none"
+    return f"no run in the store is a cell of grid {grid!r}{of}; its grids are {grids}; try {run}"

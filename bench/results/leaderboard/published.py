@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -64,28 +63,8 @@ def paper_ranks(cells: Sequence[PaperCell]) -> list[int | None]:
     ]
 
 
-@dataclass(frozen=True)
-class Published:
-    """One printed number.
-
-    Attributes:
-        value: the number, a fraction in [0, 1].
-        spread: its spread, a fraction, or None where none is printed.
-        spread_kind: what the spread is.
-        n_seeds: seeds it is a mean of, or None where the paper does not say.
-        source: table that prints it.
-        setting: the table's name of the setting.
-        note: what to know before comparing.
-    """
-
-    value: float
-    spread: float | None
-    spread_kind: str | None
-    n_seeds: int | None
-    source: str
-    setting: str
-    note: str
-
+PUBLISHED = ("value", "spread", "spread_kind", "n_seeds", "source", "setting", "note")
+"""Columns of a printed number that leaderboards show."""
 
 DATASETS = {
     "cifar10": "CIFAR-10",
@@ -120,7 +99,7 @@ _MEASURED: dict[str, Mapping[str, str]] = {
 """Columns of the tables -> metrics that measure the same, and what to know before comparing."""
 
 
-def published_number(row: Any, metric: str) -> Published | None:
+def published_number(row: Any, metric: str) -> PaperCell | None:
     """Find the printed number for the method of a row in exactly the setting of that row.
 
     Every field of the configuration that the paper fixes has the paper's value; fields that it
@@ -129,6 +108,9 @@ def published_number(row: Any, metric: str) -> Published | None:
     Args:
         row: any row, or one of a frame; one on a data set whose content is not known has no number.
         metric: column or key of `metrics_json`, for example `linear_acc`.
+
+    Returns:
+        The number, with what to know before comparing in its note; None without one.
     """
     dataset = DATASETS.get(known_name(row) or "")
     cells = _cells_of().get((dataset, row.method), ())
@@ -138,15 +120,7 @@ def published_number(row: Any, metric: str) -> Published | None:
         if note is not None and all(
             _holds(config, name.split("."), values) for name, values in fixed.items()
         ):
-            return Published(
-                value=cell.value,
-                spread=cell.spread,
-                spread_kind=cell.spread_kind,
-                n_seeds=cell.n_seeds,
-                source=cell.source,
-                setting=cell.setting,
-                note="; ".join(filter(None, (note, cell.note))),
-            )
+            return cell.model_copy(update={"note": "; ".join(filter(None, (note, cell.note)))})
     return None
 
 

@@ -178,7 +178,13 @@ def _study_view(store: Store, study_id: str) -> StudyView:
     """
     meta, trials = store.study(study_id) or {}, scored_trials(store, study_id)
     best = best_trial(trials)
-    watched = dict.fromkeys(name for trial in trials for name in trial["watched"])
+    watched: dict[str, list[tuple[float, float]]] = {
+        name: [] for trial in trials for name in trial["watched"]
+    }
+    for trial in _usable(trials):
+        for name, value in trial["watched"].items():
+            if value is not None:
+                watched[name].append((trial["objective"], value))
     return StudyView(
         study_id=study_id,
         spec=str(meta.get("spec", "")),
@@ -191,17 +197,7 @@ def _study_view(store: Store, study_id: str) -> StudyView:
         untrained=tuple(meta.get("untrained") or ()),
         cautions=tuple(meta.get("cautions") or ()),
         trials=tuple(trials),
-        correlations=tuple(
-            correlate(
-                name,
-                [
-                    (trial["objective"], trial["watched"][name])
-                    for trial in _usable(trials)
-                    if trial["watched"].get(name) is not None
-                ],
-            )
-            for name in watched
-        ),
+        correlations=tuple(correlate(name, pairs) for name, pairs in watched.items()),
         seconds=sum(trial["seconds"] or 0.0 for trial in trials),
         num_bytes=sum(int(trial.get("bytes") or 0) for trial in trials),
         fidelity=meta.get("fidelity"),

@@ -145,11 +145,9 @@ def curves_of(group: Group, curves: Mapping[str, Curve]) -> dict[str, Any]:
         for metric in CURVE_METRICS:
             at: dict[int, list[tuple[float, int]]] = {}
             for curve in of_entry:
-                for done, sent, value in zip(
-                    curve.rounds, curve.num_bytes, getattr(curve, metric), strict=True
-                ):
-                    if value is not None:
-                        at.setdefault(done, []).append((value, sent))
+                for e in curve:
+                    if (value := getattr(e, metric)) is not None:
+                        at.setdefault(e.rounds, []).append((value, e.num_bytes))
             for done, pairs in sorted(at.items()):
                 summary = summarize([value for value, _ in pairs])
                 points.append(

@@ -168,7 +168,7 @@ def test_csv_is_unrounded_and_whole(board: Leaderboard) -> None:
     assert len(records) == 6
     assert float(records[1]["mean"]) == board.entries[1].mean
     assert records[1]["seeds"] == "0 1 2"
-    assert records[1]["row_ids"].split() == list(board.entries[1].row_ids)
+    assert records[1]["run_ids"].split() == list(board.entries[1].run_ids)
     assert records[1]["published"] == records[1]["published_source"] == ""
     assert to_csv(rank([])).startswith("rank,method")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedbench.bench.config import BENCHMARK_VERSION, RunConfig, config_id
-from fedbench.bench.results.leaderboard.curves import Curve
+from fedbench.bench.results.leaderboard.curves import Curve, Evaluated
 from fedbench.bench.results.leaderboard.formats import (
     UNEVEN_CURVES,
     group_table,
@@ -60,7 +60,7 @@ def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
     assert (entry.method, entry.variant, entry.n_seeds, entry.seeds) == ("simclr", "", 3, (0, 1, 2))
     assert entry.mean == pytest.approx(0.32)
     assert entry.knn_acc_mean == pytest.approx(0.32)
-    assert entry.row_ids == tuple(row.row_id for row in rows[:3])
+    assert entry.run_ids == tuple(row.row_id for row in rows[:3])
     now = make_row(configured(), linear_acc=0.3, benchmark_version=BENCHMARK_VERSION)
     assert only_line([now]).config_id == now.config_id == config_id(configured(), "revision")
     assert (entry.num_replicas, entry.replica_spread) == (0, None)
@@ -68,7 +68,7 @@ def test_other_protocols_make_no_other_method(make_row: MakeRow) -> None:
     mlp = only_line(rows, metric="mlp")
     assert mlp.values == pytest.approx((0.4, 0.42))
     assert mlp.seeds == (0, 1)
-    assert mlp.row_ids == tuple(row.row_id for row in rows[3:5])
+    assert mlp.run_ids == tuple(row.row_id for row in rows[3:5])
 
 
 def test_rows_of_older_versions_with_ids_by_evaluation_are_one_line(make_row: MakeRow) -> None:
@@ -157,7 +157,8 @@ def test_a_seed_failed_only_if_no_measurement_of_it_ended(make_row: MakeRow) -> 
 
 
 def curve(rounds: list[int], accuracies: list[float]) -> Curve:
-    return Curve(tuple(rounds), tuple(rounds), tuple(accuracies), (None,) * len(rounds))
+    pairs = zip(rounds, accuracies, strict=True)
+    return tuple(Evaluated(done, done, accuracy, None) for done, accuracy in pairs)
 
 
 def test_areas_are_over_the_same_rounds(make_row: MakeRow) -> None:
@@ -191,7 +192,7 @@ def test_a_seed_is_drawn_by_its_longest_curve(make_row: MakeRow) -> None:
         closer.row_id: curve([0, 4, 8], [0.0, 0.4, 0.4]),
     }
     entry = only_line([plain, closer], curves=curves)
-    assert entry.row_ids == (plain.row_id,)
+    assert entry.run_ids == (plain.row_id,)
     assert entry.curve_ids == (closer.row_id,)
     assert entry.area == pytest.approx(0.3)
 

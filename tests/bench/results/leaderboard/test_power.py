@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedbench.bench.config import RunConfig
+from fedbench.bench.results.leaderboard.entries import Group
 from fedbench.bench.results.leaderboard.formats import Ranking, group_table
-from fedbench.bench.results.leaderboard.power import Power
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.terminal import show_results
 from tests.bench.results.conftest import rank
@@ -22,34 +22,34 @@ FAR = BASE - [0.10, 0.11, 0.09, 0.12, 0.10]
 CLOSE = BASE - [0.01, -0.02, 0.02, -0.01, 0.02]
 
 
-def power_of(make_row: MakeRow, values: Mapping[str, ArrayLike]) -> tuple[dict[str, str], Power]:
+def standings_of(
+    make_row: MakeRow, values: Mapping[str, ArrayLike]
+) -> tuple[dict[str, str], Group]:
     rows = [
         make_row(RunConfig(spec=spec, seed=seed), linear_acc=value)
         for spec, of_spec in values.items()
         for seed, value in enumerate(np.asarray(of_spec).tolist())
     ]
     (group,) = rank(rows).groups
-    return dict(zip(group.frame.method, group.frame.standing, strict=True)), group.power
+    return dict(zip(group.frame.method, group.frame.standing, strict=True)), group
 
 
 def test_best_is_marked_where_some_line_is_told_from_the_first(make_row: MakeRow) -> None:
     values: dict[str, ArrayLike] = {"a": BASE, "b": CLOSE, "c": FAR, "d": [0.2, 0.2]}
-    standings, found = power_of(make_row, values)
+    standings, group = standings_of(make_row, values)
     assert standings == {"a": "first", "b": "alike", "c": "worse", "d": "untested"}
-    assert (found.num_tested, found.num_told, found.num_seeds) == (2, 1, (5, 5))
-    assert found.detectable is not None
-    assert found.detectable[0] == pytest.approx(found.detectable[1])  # one variance, equal seeds
-    assert f"{found.detectable[0] * 100:.1f} points" in found.note
+    _, close, far, _ = group.frame.detectable
+    assert close == pytest.approx(far)  # one variance, equal seeds
+    assert f"{close * 100:.1f} points" in group.note
 
 
 def test_no_best_is_marked_where_nothing_is_told_apart(make_row: MakeRow) -> None:
     noisy = [[0.5, 0.6, 0.4], [0.55, 0.4, 0.45], [0.3, 0.5, 0.35]]
-    standings, found = power_of(make_row, dict(zip("abc", noisy, strict=True)))
+    standings, _ = standings_of(make_row, dict(zip("abc", noisy, strict=True)))
     assert set(standings.values()) == {"unclear"}
-    assert found.num_told == 0
-    standings, found = power_of(make_row, {"a": [0.5, 0.6], "b": [0.1, 0.1]})
+    standings, group = standings_of(make_row, {"a": [0.5, 0.6], "b": [0.1, 0.1]})
     assert set(standings.values()) == {"untested"}
-    assert found.detectable is None
+    assert group.frame.detectable.isna().all()
 
 
 def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRow) -> None:
@@ -60,7 +60,7 @@ def test_a_difference_that_only_the_adjustment_hides_is_unclear(make_row: MakeRo
     error = np.std(BASE, ddof=1) * np.sqrt(2 / 5)
     p = 2 * stats.t.sf(0.03 / error, 32)
     assert 0.05 / 7 < p < 0.05
-    standings, _ = power_of(make_row, values)
+    standings, _ = standings_of(make_row, values)
     assert (standings["hidden"], standings["below"]) == ("unclear", "unclear")
     assert {standings[name] for name in others} == {"alike"}
     assert standings["far"] == "worse"

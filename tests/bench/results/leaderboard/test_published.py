@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fedbench.bench.results.leaderboard.published import (
-    Published,
     paper_cells,
     published_number,
 )
@@ -159,15 +158,10 @@ def test_a_cell_with_its_spread(make_row: MakeRow) -> None:
     row = row_of(make_row, "cross-device").model_copy(update={"preset": "custom"})
     number = published_number(row, "linear_paper_acc")
     # Table 5, f-SimCLR, CIFAR-10, cross-device: 58.36 ± 0.19 over 3 seeds.
-    assert number == Published(
-        value=58.36 / 100,
-        spread=0.19 / 100,
-        spread_kind="standard deviation",
-        n_seeds=3,
-        source="orchestra_table5",
-        setting="cross_device",
-        note="",
-    )
+    assert number is not None
+    assert (number.value, number.spread, number.n_seeds) == (58.36 / 100, 0.19 / 100, 3)
+    assert (number.spread_kind, number.note) == ("standard deviation", "")
+    assert (number.source, number.setting) == ("orchestra_table5", "cross_device")
     cached = published_number(row, "linear_acc")
     assert cached is not None
     assert (cached.value, cached.note) == (58.36 / 100, CACHED)
@@ -201,19 +195,8 @@ def test_the_number_stands_beside_a_run_that_measured_it(make_row: MakeRow) -> N
     [
         # Seen beside numbers of other settings before every field was compared.
         ("mi", "simclr", {"data__partition": "rotation", "data__alpha": 1.0}),
-        ("mi", "simclr", {"data__partition": "rotation", "data__alpha": 100.0}),
-        ("cross-device", "simclr", {"model__stem_stride": 2}),
-        ("cross-device", "simclr", {"server__lr": 0.1}),
-        ("mi", "simclr", {"model__stem_stride": 2}),
-        ("pfedae", "pfedae", {"model__backbone": "resnet8"}),
-        ("cross-device", "simclr", {"model__init": "he-fan-out"}),
-        ("cross-device", "simclr", {"client__lr": 0.03}),
-        ("cross-device", "simclr", {"method__temperature": 0.5}),
-        ("cross-device", "simclr", {"federation__num_rounds": 99}),
         ("cross-device", "simclr", {"data__train_subset": 1000}),
-        ("cross-device", "simclr", {"data__held_out": 0.1}),
         ("cross-device", "simclr", {"privacy__clip": 1.0}),
-        ("cross-device", "simclr", {"client__precision": "bf16"}),
         ("cross-device", "supervised", {"data__label_fraction": 0.1}),
         ("mi", "supervised", {"data__label_fraction": 0.1, "data__alpha": 1.0}),
         ("mi-semi", "semifed+uv", {"data__label_fraction": 0.2}),
@@ -346,16 +329,6 @@ def test_printed_values(
     assert number.value == pytest.approx(value)
     if spread is not None:
         assert number.spread == pytest.approx(spread)
-
-
-def test_two_classes_per_client(make_row: MakeRow) -> None:
-    row = row_of(make_row, "pfedae", "pfedae", data__partition="pathological")
-    number = published_number(row, "mlp_1pct_local_acc")
-    assert number is not None
-    assert number.value == pytest.approx(0.6503)
-    assert "does not say global or local" in number.note
-    assert published_number(row, "mlp_5pct_acc") is None
-    assert published_number(row, "linear_acc") is None  # the thesis has a two-layer probe only
 
 
 def test_the_line_has_the_difference(make_row: MakeRow) -> None:
