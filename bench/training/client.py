@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ from fedbench.bench.system.seeding import generator, scope
 from fedbench.bench.training.ledger import Ledger
 from fedbench.bench.training.personal import PersonalStore
 from fedbench.bench.training.setup import Setup
-
-_UPLOAD = "averaged tensors and rows"  # no extra has such a name
 
 
 @dataclass(frozen=True)
@@ -87,17 +85,6 @@ class Trained:
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     wire: Ledger = field(default_factory=Ledger)
     stored_personal: bool = False
-
-    def report(self) -> dict[str, Any]:
-        """Return all fields but the extras, as JSON values."""
-        plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        del plain["extras"]
-        return {**plain, "parts": dict(self.parts), "wire": self.wire.as_dict()}
-
-    @classmethod
-    def of_report(cls, report: Mapping[str, Any], extras: Mapping[str, Tensor]) -> Trained:
-        """Rebuild a result from its `report` and its extras."""
-        return cls(**{**report, "wire": Ledger.from_dict(report["wire"])}, extras=extras)
 
 
 @dataclass
@@ -178,9 +165,6 @@ class ClientRunner:
         """
         if task.pre_round:
             return self.pre_round(task, server)
-        done = self.done_before(task, out)
-        if done is not None:
-            return done
         with self.regime(), self.draws_of(task):
             local = self.begin(task, server)
             optimizer = self.optimizer(local)
@@ -284,18 +268,8 @@ class ClientRunner:
         )
         if trained.stored_personal:
             state = optimizer if needs.keep_optimizer else None
-            report, sent = trained.report(), {**extras, _UPLOAD: out}
-            self._personal.save(k, r, binding.personal.data, state, report, sent)
+            self._personal.save(k, r, binding.personal.data, state)
         return trained
-
-    def done_before(self, task: Task, out: Tensor) -> Trained | None:
-        """Return the stored result of a client that finished before its round was cut short."""
-        stored = self._personal.handed_over(task.client_id, task.round_index)
-        if stored is None:
-            return None
-        report, sent = stored
-        out.copy_(sent.pop(_UPLOAD))
-        return Trained.of_report(report, sent)
 
     def _batches(self, data: ClientData, task: Task, client: Client) -> Iterator[Batch]:
         setup, config = self.setup, self.setup.config.client

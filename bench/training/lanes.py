@@ -178,9 +178,6 @@ class _ClientSlot:
         if eager or task.pre_round or settings.optimizer != "sgd":
             return runner.run(task, work.server, work.out)
         if work.local is None or work.program is None:
-            done = runner.done_before(task, work.out)
-            if done is not None:
-                return done
             with runner.draws_of(task):
                 work.local = runner.begin(task, work.server)
             work.program = self._program(settings)

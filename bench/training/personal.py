@@ -1,19 +1,16 @@
 """Personal tensors of clients on disk: an immutable file per client and round, the last two kept.
 
-A file holds the client's personal tensors, the optimizer's state for methods that keep it, and what
-the client sent to the server. A round that was cut short therefore resumes after the clients that
-had finished. Each of a run's two checkpoints finds the files that it names, so that a run can go
-back a round: a client has two files after a round that it took part in, else one. Only the client
-that trains is in memory; the others' files stay in the system's page cache as long as there is
-room, so that many small clients cost no disk access and many large ones no memory.
+A file holds the client's personal tensors, and the optimizer's state for methods that keep it. Each
+of a run's two checkpoints finds the files that it names, so that a run can go back a round: a
+client has two files after a round that it took part in, else one. Only the client that trains is in
+memory; the others' files stay in the system's page cache as long as there is room, so that many
+small clients cost no disk access and many large ones no memory.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +20,7 @@ from fedbench.bench.system import tensor_files
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import atomic_write_bytes
 
-_log = logging.getLogger(__name__)
 _TENSORS = "personal"
-_SENT = "sent/"
-_REPORT = "report"
 _CLIENT, _ROUND = "client", "round"
 
 
@@ -42,8 +36,6 @@ class PersonalStore:
         round_index: int,
         vector: Tensor,
         optimizer: Optimizer | None = None,
-        report: Mapping[str, Any] | None = None,
-        sent: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Write one client's file of a round.
 
@@ -52,19 +44,15 @@ class PersonalStore:
             round_index: the round, from 0.
             vector: personal tensors, (personal_size,).
             optimizer: its state is kept; None = nothing to keep.
-            report: what the client reports of the round besides tensors; JSON values.
-            sent: tensors that it sends to the server.
         """
         tensors = {_TENSORS: vector}
-        tensors |= {_SENT + name: value for name, value in (sent or {}).items()}
         if optimizer is not None:
             kind = type(optimizer).__name__
             for index, values in optimizer.state_dict()["state"].items():
                 for key, value in values.items():
                     if value is not None:
                         tensors[f"{kind}/{index}/{key}"] = torch.as_tensor(value)
-        named = {_CLIENT: client_id, _ROUND: round_index}
-        data = tensor_files.encode({_REPORT: report, **named}, tensors)
+        data = tensor_files.encode({_CLIENT: client_id, _ROUND: round_index}, tensors)
         atomic_write_bytes(self._path(client_id, round_index), data)
 
     def load(self, client_id: int, round_index: int) -> Tensor:
@@ -73,33 +61,15 @@ class PersonalStore:
         Raises:
             StoreError: if the file is missing or torn.
         """
-        return self._read(client_id, round_index, _TENSORS)[1][_TENSORS]
-
-    def handed_over(
-        self, client_id: int, round_index: int
-    ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return the report and the tensors that a client sent in a round; None if it has not.
-
-        A file that is damaged anywhere counts as none, with a warning: the client trains again.
-        """
-        path = self._path(client_id, round_index)
-        if not path.exists():
-            return None
-        try:
-            report, tensors = self._read(client_id, round_index, "")
-        except StoreError:
-            _log.warning("%s is torn or altered; client %d trains again", path, client_id)
-            return None
-        sent = {name: value for name, value in tensors.items() if name.startswith(_SENT)}
-        return report, {name.removeprefix(_SENT): value for name, value in sent.items()}
+        return self._read(client_id, round_index, _TENSORS)[_TENSORS]
 
     def intact(self, client_id: int, round_index: int) -> bool:
         """Return True if what the client needs to go on after a round can be read."""
         try:
-            names = self._read(client_id, round_index, "")[1]
+            self.load(client_id, round_index)
         except StoreError:
             return False
-        return _TENSORS in names
+        return True
 
     def latest(self, client_id: int, rounds: Mapping[int, int], first: Tensor) -> Tensor:
         """Return a client's newest personal tensors.
@@ -125,14 +95,12 @@ class PersonalStore:
             StoreError: if the file is missing or torn.
         """
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in self._read(client_id, round_index, f"{kind}/")[1].items():
+        for name, value in self._read(client_id, round_index, f"{kind}/").items():
             _, index, key = name.split("/")
             state.setdefault(int(index), {})[key] = value
         return state
 
-    def _read(
-        self, client_id: int, round_index: int, prefix: str
-    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _read(self, client_id: int, round_index: int, prefix: str) -> dict[str, Tensor]:
         path = self._path(client_id, round_index)
         try:
             meta, tensors = tensor_files.read(path, prefix)
@@ -141,7 +109,7 @@ class PersonalStore:
             for key, value in ((_CLIENT, client_id), (_ROUND, round_index)):
                 if meta[key] != value:
                     raise ValueError(f"it is of {key} {meta[key]}, not {value}")
-            return meta[_REPORT], tensors
+            return tensors
         except (OSError, KeyError, ValueError) as err:
             raise StoreError(
                 f"{path}: cannot read the client's own tensors ({err}); remove the folder"
