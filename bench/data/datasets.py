@@ -49,6 +49,7 @@ from fedbench.bench.data.sources.base import (
 )
 from fedbench.bench.data.sources.decode import Progress, write_splits
 from fedbench.bench.system.errors import ConfigError, DataError
+from fedbench.bench.system.text import utf8_text
 
 DATA_DIR_VARIABLE = "FEDBENCH_DATA_DIR"
 
@@ -216,7 +217,7 @@ def split_of_images(
     _identity(name, source, reading)
     with TemporaryDirectory() as scratch:
         for split, picture in source.splits(Path(scratch)).pictures():
-            yield split, picture.file, picture.row
+            yield split, utf8_text(picture.file), picture.row
 
 
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:

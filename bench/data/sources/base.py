@@ -188,11 +188,14 @@ class PathSource(Source):
 
         Raises:
             ConfigError: no path.
+            DataError: a path that results could not name.
         """
         text = request.name.partition(":")[2]
         if not text:
             raise ConfigError(f"data set {request.name!r} lacks its path; write {cls.kind}:PATH")
-        return cls(Path(text).expanduser().resolve(), request.reading)
+        path = Path(text).expanduser().resolve()
+        check_utf8(str(path))
+        return cls(path, request.reading)
 
     @property
     def key(self) -> str:  # type: ignore[override]
@@ -226,3 +229,15 @@ class PathSource(Source):
     @abstractmethod
     def files(self) -> Iterable[Path]:
         """Return all files that are read, in a fixed order."""
+
+
+def check_utf8(name: str) -> None:
+    """Refuse a name from the file system that results could not hold.
+
+    Raises:
+        DataError: for bytes that are not UTF-8.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError as err:
+        raise DataError(f"the name {os.fsencode(name)!r} is not UTF-8 text; rename it") from err

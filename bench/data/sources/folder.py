@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedbench.bench.data.labels import HIDDEN
-from fedbench.bench.data.sources.base import SOURCES, SPLIT_NAMES, Entry, PathSource
+from fedbench.bench.data.sources.base import SOURCES, SPLIT_NAMES, Entry, PathSource, check_utf8
 from fedbench.bench.data.sources.decode import Picture, Splits
 from fedbench.bench.system.errors import DataError
 
@@ -94,7 +94,10 @@ def _pictures(folder: Path, classes: list[str]) -> list[Picture]:
 def _class_folders(folder: Path) -> list[str]:
     """Names of the folders in a folder, without hidden and unlabelled ones, sorted."""
     folders = (f.name for f in folder.iterdir() if f.is_dir())
-    return sorted(name for name in folders if name[0] != "." and name not in UNLABELLED)
+    names = sorted(name for name in folders if name[0] != "." and name not in UNLABELLED)
+    for name in names:
+        check_utf8(name)
+    return names
 
 
 def images_in(folder: Path) -> list[Path]:

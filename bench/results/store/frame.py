@@ -90,6 +90,7 @@ class Frame:
     def __init__(self, file: Path, reader: Reader) -> None:
         self._file, self._reader = file, reader
         self._known: pa.Table | None = None
+        self._mark: tuple[int, int] | None = None  # of the file when it was read or written
         self._rows: list[Row] | None = None
         self._frame: pd.DataFrame | None = None
         self.problems: list[str] = []
@@ -118,14 +119,16 @@ class Frame:
         """
         while (table := self._up_to_date(paths())).num_rows and self._is_new:
             write(self._file, table_bytes(table.replace_schema_metadata(_metadata())))
-            self._is_new = False
+            self._mark, self._is_new = _mark(self._file), False
         return bool(table.num_rows)
 
     def _up_to_date(self, paths: Sequence[Path]) -> pa.Table:
         marks = {path.stem: mark for path in paths if (mark := _mark(path)) is not None}
-        if self._known is None:
-            self._known, self._is_new = self._stored()
-        known = self._known
+        if self._known is None or _mark(self._file) != self._mark:
+            self._mark, self._known = _mark(self._file), self._stored()
+            self._rows = self._frame = None
+            self._is_new = self._known is None
+        known = _SCHEMA.empty_table() if self._known is None else self._known
         columns = (known.column(name).to_pylist() for name in ("file", "size", "changed"))
         whole = [marks.get(name) == tuple(mark) for name, *mark in zip(*columns, strict=True)]
         kept = known.filter(pa.array(whole, pa.bool_()))
@@ -141,13 +144,13 @@ class Frame:
         self._known = known
         return known
 
-    def _stored(self) -> tuple[pa.Table, bool]:
-        """Return the table in the file, if this code would make the same one; else none, as new."""
+    def _stored(self) -> pa.Table | None:
+        """Return the table in the file, if this code would have made it of the same rows."""
         with suppress(OSError, StoreError):  # it only saves time
             table = read_table(self._file.read_bytes(), UNPACKED_BOARD)
             if (table.schema.metadata or {}).get(_VERSION) == _metadata()[_VERSION]:
-                return table, False
-        return _SCHEMA.empty_table(), True
+                return table
+        return None
 
 
 def _mark(path: Path) -> tuple[int, int] | None:

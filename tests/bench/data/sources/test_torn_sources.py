@@ -290,3 +290,17 @@ def test_a_download_that_fails_says_why_and_where_files_belong(
         prepare("fashion-mnist", tmp_path)
     assert "bad checksum" in str(caught.value)
     assert str(Path("raw", "FashionMNIST", "raw")) in str(caught.value)
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    folder = image_folder(tmp_path / "set")
+    (folder / "train/a" / f"{odd}.png").write_bytes(GOOD)
+    # The name of an image is nowhere recorded.
+    assert len(load_dataset(f"folder:{folder}", tmp_path / "data").train_labels) == 3
+    (folder / "train/a" / f"{odd}.png").unlink()
+    for split in ("train", "test"):
+        (folder / split / "a").rename(folder / split / odd)
+    assert r"caf\xe9" in refused(f"folder:{folder}", tmp_path / "data")
+    (tmp_path / odd).mkdir()
+    assert r"caf\xe9" in refused(f"folder:{tmp_path / odd}", tmp_path / "data")
