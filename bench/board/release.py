@@ -18,7 +18,7 @@ from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import ROW_SCHEMA
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.system.errors import ConfigError, StoreError
-from fedbench.bench.system.files import atomic_write_bytes
+from fedbench.bench.system.files import atomic_write_bytes, write_error
 
 _TITLE = "fedbench results: federated representation learning without labels"
 _USE = """\
@@ -78,7 +78,11 @@ def release(
         raise ConfigError(
             f"--version must be letters, digits, dots and hyphens, as 2026.11 (got {version!r})"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as err:  # a name that is too long, say
+        raise write_error(folder, err) from err
+    if used:
         raise ConfigError(f"{str(folder)!r} is not an empty folder; name a new one")
     store = open_store(store).require()
     rows = store.rows()

@@ -162,6 +162,8 @@ def test_what_is_no_release(released: Path, board: Store, tmp_path: Path, cache:
 
 
 def test_what_cannot_be_released(board: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="too long"):
+        release(tmp_path / ("x" * 300), board, version="1")
     with pytest.raises(ConfigError, match=re.escape(str(tmp_path))):
         release(tmp_path / "a", Store(tmp_path), version="1")
     with pytest.raises(ConfigError, match=r"--version.*'\.\./x'"):
