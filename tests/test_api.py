@@ -52,7 +52,7 @@ def test_every_public_name_exists_where_it_is_announced() -> None:
 
 SETTINGS = ["preset", "set", "config_files", "seed"]
 PLACES = ["store", "data_dir", "device"]
-CLUSTER = ["concurrency", "gpus_per_trial", "cpus_per_trial", "address", "checkpoint_dir"]
+CLUSTER = ["concurrency", "gpus_per_trial", "workers", "address", "checkpoint_dir"]
 KEYWORDS = {
     "resolve": SETTINGS,
     "run": [*SETTINGS, *PLACES, "workers", "track", "on_start", "on_resume", "on_round"],

@@ -198,7 +198,7 @@ class Cluster(Group):
         float | None,
         processes("GPUs per run; may be a fraction, such as 0.5.", panel=_CLUSTER, min=0),
     ] = None
-    cpus_per_trial: Annotated[
+    workers: Annotated[
         int,
         processes(
             "Processes that train the clients of one run, one core each.",

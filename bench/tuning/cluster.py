@@ -63,7 +63,7 @@ class Cluster:
         concurrency: runs at a time, each in one process; None = physical cores, or what the GPUs
             or the cluster hold.
         gpus_per_trial: GPUs per run, may be a fraction; None = one where `device` calls for it.
-        cpus_per_trial: processes that train the clients of one run on CPUs.
+        workers: processes that train the clients of one run on CPUs.
         lanes: clients at a time in the process of a run, whose steps are recorded once and
             replayed, as CUDA graphs on a GPU; None = no lanes.
         address: of a Ray cluster; None = this machine.
@@ -75,7 +75,7 @@ class Cluster:
 
     concurrency: int | None = None
     gpus_per_trial: float | None = None
-    cpus_per_trial: int = 1
+    workers: int = 1
     lanes: int | None = None
     address: str | None = None
     wait_for_nodes: float = 0.0
@@ -94,7 +94,7 @@ class Cluster:
         if self.wait_for_nodes and self.address is None:
             raise ConfigError("--wait-for-nodes: waits for nodes of a cluster; give its --address")
         if self.lanes is not None:  # refuses what a run would refuse
-            choose_devices("cpu", self.cpus_per_trial, self.lanes)
+            choose_devices("cpu", self.workers, self.lanes)
         given, joins = self.gpus_per_trial, self.address is not None
         wanted = device == "cuda" if joins else choose_devices(device, 1)[0] != "cpu"
         gpus = float(wanted) if given is None else given
@@ -102,15 +102,15 @@ class Cluster:
             raise ConfigError(f"--device cpu and --gpus-per-trial {gpus:g} exclude each other")
         if device == "cuda" and gpus == 0:
             raise ConfigError("--device cuda: needs --gpus-per-trial above 0")
-        if self.cpus_per_trial < 1:
-            raise ConfigError(f"--workers: must be at least 1 (got {self.cpus_per_trial})")
+        if self.workers < 1:
+            raise ConfigError(f"--workers: must be at least 1 (got {self.workers})")
         if not 0 <= gpus <= 1:
             raise ConfigError(
                 "--gpus-per-trial: must be between 0 and 1, since a run uses one GPU"
                 f" (got {gpus:g})"
             )
         late = device == "auto" and joins and given is None
-        share = Share(self.cpus_per_trial, gpus, automatic=late)
+        share = Share(self.workers, gpus, automatic=late)
         here = _here(share)
         if not joins and not share.fits(here):
             raise ResourceError(

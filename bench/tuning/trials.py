@@ -246,7 +246,7 @@ class Trials:
             revision=plan.dataset.revision,
             dataset_name=plan.dataset.name,
             checkpoints=plan.cluster.checkpoints,
-            workers=plan.cluster.cpus_per_trial,
+            workers=plan.cluster.workers,
             lanes=plan.cluster.lanes,
             shared=False,
         )

@@ -245,7 +245,7 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     there = Cluster(address="host:1")
     assert Cluster().share("auto") == Share(1, 1)
     assert Cluster(gpus_per_trial=0).share("auto") == Share(1, 0)
-    assert Cluster(cpus_per_trial=2).share("cpu") == Share(2, 0)
+    assert Cluster(workers=2).share("cpu") == Share(2, 0)
     assert there.share("cuda") == Share(1, 1)
     assert there.share("auto") == Share(1, 0)
     assert there.share("auto").automatic
@@ -261,8 +261,8 @@ def test_devices_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--gpus-per-trial"):
         Cluster(gpus_per_trial=2).share("auto")
     with pytest.raises(ResourceError, match=r"7 CPU.*--workers"):
-        Cluster(cpus_per_trial=7).share("cpu")
+        Cluster(workers=7).share("cpu")
     with pytest.raises(ConfigError, match="--workers"):
-        Cluster(cpus_per_trial=0).share("cpu")
+        Cluster(workers=0).share("cpu")
     with pytest.raises(ConfigError, match="--concurrency"):
         Cluster(concurrency=0).at_a_time(Share())
