@@ -21,6 +21,9 @@ from PIL import Image
 
 import fedbench
 from fedbench.bench.method import registry
+from fedbench.bench.results.leaderboard.published import paper_cells
+from fedbench.bench.tuning.grid import grid_names
+from fedbench.bench.tuning.scoring import names as scores
 from fedbench.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +41,16 @@ CHEAP = {
 
 def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def module(name: str) -> Any:
+    """Return a module of docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def commands() -> list[str]:
@@ -98,14 +111,38 @@ def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 700
 
 
-def test_the_board_shown_is_that_of_the_rows() -> None:
+@pytest.fixture(scope="module")
+def board() -> str:
+    """Return what the study of the board prints."""
     command = [sys.executable, str(ROOT / "docs" / "studies" / "board.py")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return "\n".join(line.rstrip() for line in printed.splitlines())
+
+
+def test_the_board_shown_is_that_of_the_rows(board: str) -> None:
     (shown,) = (block for block in blocks("text") if "alpha 0.1" in block)
-    assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
-    regret = dict(re.findall(r"^(of the board|labels|nearest.*?|random) +([\d.]+)$", printed, re.M))
-    for value in regret.values():
-        assert f"{float(value):.2f}" in README
+    assert shown in board
+
+
+def test_the_table_in_numbers_is_that_of_code_and_rows(board: str) -> None:
+    (shown,) = re.findall(r"^\| methods, .*\n\|-.*\n\| (.*) \|$", README, flags=re.MULTILINE)
+    addons = [entry.is_addon for entry in registry.entries().values()]
+    counts = [f"{addons.count(False)}, {addons.count(True)}", len(scores()), len(grid_names())]
+    counts += [len(paper_cells()), len(fedbench.open_store(ROOT / "leaderboards/results").rows())]
+    names = ("of the board", "labels", "nearest to the preset's", "random")
+    regret = dict(re.findall(rf"^({'|'.join(names)}) +([\d.]+)$", board, re.MULTILINE))
+    chosen, labels, preset, random = (f"{float(regret[name]):.2f}" for name in names)
+    lost = f"{chosen} points; by labels {labels}, preset {preset}, random {random}"
+    assert shown.split(" | ") == [*map(str, counts), lost]
+
+
+def test_badges_show_facts_of_this_version() -> None:
+    badges = module("badges")
+    written = {file.name: file.read_text("utf-8") for file in badges.FOLDER.iterdir()}
+    assert badges.badges() == written
+    assert {f"docs/static/badges/{name}" for name in written} == set(
+        re.findall(r"!\[.*?\]\((.*?)\)", README)
+    )
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -122,13 +159,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_the_configuration_reference_is_that_of_the_fields() -> None:
     """`python docs/reference.py` writes the page again."""
-    path = ROOT / "docs" / "reference.py"
-    spec = importlib.util.spec_from_file_location("reference", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.PAGE.read_text(encoding="utf-8") == module.reference()
+    reference = module("reference")
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.reference()
 
 
 @pytest.mark.slow

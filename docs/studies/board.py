@@ -191,7 +191,7 @@ def overview(runs: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame(
         {
             f"alpha {alpha:g}": table["mean"].map("{:.1f}".format)
-            + table["±"].map(" ± {:.1f} ".format)
+            + table["±"].map("±{:.1f} ".format)
             + table["group"].str.ljust(2)
             for alpha, table in done.items()
         }
@@ -205,6 +205,23 @@ def overview(runs: pd.DataFrame) -> pd.DataFrame:
     ]
     order = pd.DataFrame({a: t["mean"] for a, t in done.items()}).mean(axis=1)
     return shown.loc[order.sort_values(ascending=False).index]
+
+
+def references(rows: Sequence[Row], dataset: str) -> pd.DataFrame:
+    """Return the accuracies of encoders at random init, with both statistics of batch norm.
+
+    Runs of simclr without a round are evaluated with the initial statistics, mean 0 and variance 1;
+    the reference of every run, also of these, with statistics filled by views of the images.
+    """
+    on_it = [row for row in rows if row.dataset == dataset]
+    grid = load_grid(FOLDER / f"{GRIDS[dataset]}.yaml")
+    starts = ran(on_it, grid, planned, methods=["simclr"], set={"federation.num_rounds": 0})
+    found = [(row.untrained_linear_acc, row.linear_acc) for row in starts.values()]
+    if not found:
+        return pd.DataFrame()
+    table = 100 * pd.DataFrame(found, columns=["filled", "initial"], dtype=float)
+    half = stats.t.ppf(0.975, len(table) - 1) * table.std() / np.sqrt(len(table))
+    return pd.DataFrame({"linear": table.mean(), "±": half, "n": len(table)})
 
 
 def few_classes(runs: pd.DataFrame) -> pd.DataFrame:
@@ -254,6 +271,7 @@ def main() -> None:
             )
         return
     runs = judged(store, dataset)
+    show(f"{dataset}: random init, by batch norm's statistics", references(store.rows(), dataset))
     show(f"{dataset}: overview, five seeds", overview(runs))
     for alpha, own in runs.groupby("alpha"):
         table, tests = board(own)
