@@ -11,26 +11,21 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 import fedbench
-from fedbench.bench.system.arguments import grouped
-from fedbench.bench.terminal import (
-    groups,
-    show_board,
-    show_lists,
-    show_results,
-    show_runs,
-    show_tuning,
-)
+from fedbench.bench.runs.arguments import Places, Settings, Sources
+from fedbench.bench.system.arguments import Option, grouped
+from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.terminal import options as opt
+from fedbench.bench.terminal import show_board, show_lists, show_results, show_runs, show_tuning
 from fedbench.bench.terminal.console import emit, note, suggest, warn
 from fedbench.bench.terminal.exit_codes import DIFFERENT, FAILED, UNREADABLE, run_command
-from fedbench.bench.terminal.options import argument, option
+from fedbench.bench.terminal.options import argument
 from fedbench.bench.terminal.progress import (
     DecodingProgress,
     RunProgress,
@@ -38,6 +33,7 @@ from fedbench.bench.terminal.progress import (
     SweepProgress,
 )
 from fedbench.bench.training import fork_server
+from fedbench.bench.tuning.cluster import Cluster
 
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,  # rich would double the time of --help and box every error
@@ -65,16 +61,26 @@ def command(
     """Register a function as a command whose help ends in an example."""
 
     def register(function: Callable[..., Code]) -> Callable[..., Code]:
-        entry = {"epilog": f"Example: {example}", "cls": groups.GroupedCommand, **settings}
+        entry = {"epilog": f"Example: {example}", "cls": opt.GroupedCommand, **settings}
         call = grouped(function, annotated=True)
         signature = inspect.signature(call)
+        checks = {
+            name: option.check
+            for name, each in signature.parameters.items()
+            if (option := opt.option_of(each.annotation)) is not None and option.check is not None
+        }
+
+        @wraps(call)
+        def checked(**given: Any) -> Code:
+            return call(**given | {name: check(given[name]) for name, check in checks.items()})
+
         parameters = [
-            each.replace(annotation=opt.declared(each.annotation))
+            each.replace(annotation=opt.for_typer(each.annotation), kind=each.KEYWORD_ONLY)
             for each in signature.parameters.values()
         ]
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        return of.command(**entry)(call)
+        checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        checked.__annotations__ = {each.name: each.annotation for each in parameters}
+        return of.command(**entry)(checked)
 
     return register
 
@@ -82,7 +88,7 @@ def command(
 @app.callback(epilog="Example: fedbench run simclr --preset demo")
 def _main(
     context: typer.Context,
-    version: Annotated[bool, option("Show the version.", "--version", "-V")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False,
 ) -> None:
     """Tune, sweep and compare federated methods that learn without labels."""
     if version:
@@ -110,14 +116,14 @@ def _help_without_command(context: typer.Context) -> None:
 def run(
     spec: opt.Spec,
     *,
-    execution: groups.Execution,
+    execution: opt.Execution,
     dry_run: opt.DryRun = False,
-    settings: groups.Settings,
-    places: groups.Places,
-    output: groups.Output,
+    settings: Settings,
+    places: Places,
+    output: opt.Output,
 ) -> Code:
     """Train one method, then evaluate its encoder."""
-    common = {**settings.values(), **places.values()}
+    common = {**vars(settings), **vars(places)}
     if dry_run:
         plan = fedbench.plan_run(spec, workers=execution.workers, **common)
         output.show(plan, show_runs.show_plan)
@@ -125,7 +131,7 @@ def run(
     if execution.lanes is None:
         fork_server.start_early(execution.workers, places.device)
     with RunProgress(f"run {spec}", **output.verbosity) as progress:
-        result = fedbench.run(spec, on_progress=progress, **execution.values(), **common)
+        result = fedbench.run(spec, on_progress=progress, **vars(execution), **common)
     if result.stored_before and result.repeated is None:
         note(f"run {result.run_id} was in the store already; nothing was executed")
     show_runs.note_outdated(result.outdated, again=execution.again)
@@ -141,21 +147,21 @@ def run(
 def tune(
     spec: opt.Spec,
     *,
-    search: groups.Search,
-    settings: groups.Settings,
-    cluster: groups.Cluster,
-    places: groups.Places,
-    output: groups.Output,
+    search: opt.Search,
+    settings: Settings,
+    cluster: Cluster,
+    places: Places,
+    output: opt.Output,
 ) -> Code:
     """Search for good hyperparameters without using labels."""
     with StudyProgress(f"tune {spec}", **output.verbosity) as progress:
         result = fedbench.tune(
             spec,
             on_progress=progress,
-            **search.values(),
-            **settings.values(),
-            **places.values(),
-            **cluster.values(),
+            **vars(search),
+            **vars(settings),
+            **vars(places),
+            **vars(cluster),
         )
     again = search.again and not search.dry_run
     show_runs.note_outdated(result.outdated, again=again)
@@ -165,7 +171,10 @@ def tune(
     if (result.failed or result.best is None) and not search.dry_run:
         return FAILED
     if output.suggests and result.config_file is not None and result.learnt:
-        suggest(show_tuning.next_command(result, settings, places, cluster))
+        note(
+            f"use it beside the options of this study: sweep --tuned {result.study_id}, or run"
+            f" --config {shlex.quote(str(result.config_file))}"
+        )
     return None
 
 
@@ -173,22 +182,22 @@ def tune(
 def sweep(
     *,
     grid: opt.Grid,
-    cells: groups.Cells,
+    cells: opt.Cells,
     ids: opt.Ids = False,
-    sources: groups.Sources,
-    cluster: groups.Cluster,
-    places: groups.Places,
-    output: groups.Output,
+    sources: Sources,
+    cluster: Cluster,
+    places: Places,
+    output: opt.Output,
 ) -> Code:
     """Run what a grid lists and the store has not."""
     with SweepProgress(f"sweep {grid}", **output.verbosity) as progress:
         result = fedbench.sweep(
             grid,
             on_progress=progress,
-            **cells.values(),
-            **sources.values(),
-            **places.values(),
-            **cluster.values(),
+            **vars(cells),
+            **vars(sources),
+            **vars(places),
+            **vars(cluster),
         )
     show_runs.note_outdated(result.outdated, again=cells.again and not cells.dry_run)
     output.show(result, partial(show_tuning.show_sweep, ids=ids))
@@ -212,15 +221,15 @@ def _warn(problems: Sequence[str], store: Path | None) -> None:
 
 
 @command("fedbench runs --method simclr --where data.alpha=0.1")
-def runs(*, filters: groups.Filters, store: opt.StoreDir = None, output: groups.Output) -> None:
+def runs(*, filters: opt.Filters, store: opt.StoreDir = None, output: opt.Output) -> None:
     """List stored runs, newest first."""
-    listing = fedbench.runs(store, **filters.values())
+    listing = fedbench.runs(store, **vars(filters))
     warn(*listing.problems)
     output.show(listing, show_runs.show_listing)
 
 
 @command("fedbench show 01234567")
-def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: groups.Output) -> None:
+def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: opt.Output) -> None:
     """Show one stored run: results, curves, configuration, cost."""
     output.show(fedbench.describe(run_id, store), show_runs.show_description)
 
@@ -228,20 +237,22 @@ def show(run_id: opt.RunId, *, store: opt.StoreDir = None, output: groups.Output
 @command("fedbench leaderboard --grid heterogeneity --format markdown")
 def leaderboard(
     *,
-    board: groups.Board,
+    board: opt.Board,
     format_: Annotated[
-        opt.Format | None, option("Format of the output; default: table.", "--format")
+        opt.Format | None, Option("Format of the output; default: table.", "--format")
     ] = None,
     ids: opt.Ids = False,
     store: opt.StoreDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Rank the runs in the store."""
-    form = opt.parse_format(format_, output.json)
-    ranking = fedbench.leaderboard(store, **board.values())
+    if output.json and format_ not in (None, "json"):
+        raise ConfigError(f"--json and --format {format_} exclude each other; give one")
+    ranking = fedbench.leaderboard(store, **vars(board))
     _warn(ranking.problems, store)
     if ranking.nothing and not output.quiet:
         note(ranking.nothing)
+    form = "json" if output.json else format_ or "table"
     show_results.show_leaderboard(ranking, form, quiet=output.quiet, ids=ids)
 
 
@@ -251,19 +262,17 @@ def report(
     *,
     grid: opt.GridFilter = None,
     dataset: opt.DatasetFilter = None,
-    folders: groups.Folders,
-    output: groups.Output,
+    folders: opt.Folders,
+    output: opt.Output,
 ) -> None:
     """Write one web page with charts and tables. It needs no network."""
-    result = fedbench.report(file, grid=grid, dataset=dataset, **folders.values())
+    result = fedbench.report(file, grid=grid, dataset=dataset, **vars(folders))
     _warn(result.problems, folders.store)
     output.show(result, show_results.show_report)
 
 
 @command("fedbench studies simclr-810893d84f")
-def studies(
-    study: opt.StudyId = None, *, store: opt.StoreDir = None, output: groups.Output
-) -> None:
+def studies(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: opt.Output) -> None:
     """Show tuning studies: trials, cost, correlations."""
     views = fedbench.studies(store)
     _warn(views.problems, store)
@@ -275,9 +284,7 @@ def studies(
 
 
 @command("fedbench dashboard simclr-810893d84f")
-def dashboard(
-    study: opt.StudyId = None, *, store: opt.StoreDir = None, output: groups.Output
-) -> None:
+def dashboard(study: opt.StudyId = None, *, store: opt.StoreDir = None, output: opt.Output) -> None:
     """Write tuning studies for optuna-dashboard to show."""
     from fedbench.bench.tuning.dashboard import write_journal
 
@@ -291,12 +298,12 @@ def dashboard(
 def figures(
     run_ids: opt.RunIds,
     *,
-    out: Annotated[Path, option("Folder to write files to.", metavar="DIR")] = Path("figures"),
-    folders: groups.Folders,
-    output: groups.Output,
+    out: Annotated[Path, Option("Folder to write files to.", metavar="DIR")] = Path("figures"),
+    folders: opt.Folders,
+    output: opt.Output,
 ) -> None:
     """Draw angles between classes and t-SNE maps of test features."""
-    result = fedbench.figures(run_ids, out, **folders.values())
+    result = fedbench.figures(run_ids, out, **vars(folders))
     output.show(result, show_results.show_figures)
 
 
@@ -305,11 +312,11 @@ def export(
     run_id: opt.RunId,
     file: Annotated[Path, argument("File to write; its name ends in .safetensors.", "FILE")],
     *,
-    folders: groups.Folders,
-    output: groups.Output,
+    folders: opt.Folders,
+    output: opt.Output,
 ) -> None:
     """Write a run's encoder as .safetensors, with a JSON card."""
-    exported = fedbench.export_encoder(run_id, file, **folders.values())
+    exported = fedbench.export_encoder(run_id, file, **vars(folders))
     output.show(show_lists.plain(exported), show_lists.show_values)
 
 
@@ -319,13 +326,13 @@ def reproduce(
     *,
     data: opt.DataName = None,
     keep: Annotated[
-        Path | None, option("Store for the new run; default: discard it.", metavar="DIR")
+        Path | None, Option("Store for the new run; default: discard it.", metavar="DIR")
     ] = None,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     workers: opt.Workers = None,
-    places: groups.Places,
-    output: groups.Output,
+    places: Places,
+    output: opt.Output,
 ) -> Code:
     """Repeat a stored run and compare every bit of its result."""
     from fedbench.bench.board.people import person
@@ -333,7 +340,7 @@ def reproduce(
     who = person(by, orcid)
     with RunProgress(f"reproduce {run_id}", **output.verbosity) as progress:
         result = fedbench.reproduce(
-            run_id, data_name=data, keep=keep, workers=workers, on_round=progress, **places.values()
+            run_id, data_name=data, keep=keep, workers=workers, on_round=progress, **vars(places)
         )
     output.show(result, show_results.show_reproduction)
     if result.verdict == "different":
@@ -352,7 +359,7 @@ def merge(
     *,
     dry_run: opt.DryRun = False,
     store: opt.StoreDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Merge other stores into one, and refuse results that differ.
 
@@ -368,20 +375,20 @@ def submit(
     run_ids: opt.SomeRunIds = None,
     *,
     all_: Annotated[
-        bool, option("Pack every run that has a curve and did not fail.", "--all")
+        bool, Option("Pack every run that has a curve and did not fail.", "--all")
     ] = False,
     out: Annotated[
         Path | None,
-        option("A .zip, or a new folder; default: fedbench-ID.zip here.", "--out", "-o"),
+        Option("A .zip, or a new folder; default: fedbench-ID.zip here.", "--out -o"),
     ] = None,
-    by: Annotated[str | None, option("Your name, which the bundle tells others.")] = None,
+    by: Annotated[str | None, Option("Your name, which the bundle tells others.")] = None,
     orcid: opt.Orcid = None,
-    folders: groups.Folders,
-    output: groups.Output,
+    folders: opt.Folders,
+    output: opt.Output,
 ) -> None:
     """Pack runs into a bundle, to propose them to a board."""
     result = fedbench.submit(
-        run_ids or (), every=all_, file=out, by=by, orcid=orcid, **folders.values()
+        run_ids or (), every=all_, file=out, by=by, orcid=orcid, **vars(folders)
     )
     output.show(result, show_board.show_submission)
 
@@ -390,13 +397,13 @@ def submit(
 def release(
     folder: Annotated[Path, argument("New or empty folder.", "FOLDER")],
     *,
-    version: Annotated[str, option("Version of the release, such as 2026.11.", metavar="TEXT")],
+    version: Annotated[str, Option("Version of the release, such as 2026.11.", metavar="TEXT")],
     against: Annotated[
         Path | None,
-        option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
+        Option("Earlier release or store: list ranks that have changed since.", metavar="PLACE"),
     ] = None,
     store: opt.StoreDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Write all runs of the store as one Parquet file.
 
@@ -413,19 +420,24 @@ def verify(
         argument("A .zip or folder of `fedbench submit`; default: check the store.", "BUNDLE"),
     ] = None,
     *,
-    checks: groups.Checks,
+    checks: opt.Checks,
     by: opt.ReproducedBy = None,
     orcid: opt.Orcid = None,
     data: opt.DataName = None,
     workers: opt.Workers = None,
-    places: groups.Places,
-    output: groups.Output,
+    places: Places,
+    output: opt.Output,
 ) -> Code:
     """Check every file of the store, or a bundle of others.
 
     In a bundle: files, ids, traffic, copies of other runs.
     """
-    opt.check_verify(bundle, by=by, **checks.values())
+    if bundle is not None and checks.claims:
+        raise ConfigError("--claims checks the store; give it without a bundle")
+    if bundle is None and (checks.rerun or checks.add_to is not None):
+        raise ConfigError("--rerun and --add-to need a bundle: fedbench verify BUNDLE …")
+    if by is not None and (not checks.rerun or checks.add_to is None):
+        raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
     result: Any
     if bundle is not None:
         with ExitStack() as bars:
@@ -442,7 +454,7 @@ def verify(
                 by=by,
                 orcid=orcid,
                 on_rerun=watch,
-                **places.values(),
+                **vars(places),
             )
         output.show(result, show_board.show_bundle)
     elif checks.claims:
@@ -461,13 +473,13 @@ def verify(
 def config(
     spec: opt.Spec,
     *,
-    settings: groups.Settings,
-    yaml: Annotated[bool, option("Print YAML that --config accepts.", "--yaml")] = False,
+    settings: Settings,
+    yaml: Annotated[bool, Option("Print YAML that --config accepts.", "--yaml")] = False,
     data_dir: opt.DataDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Show the configuration and where each value comes from."""
-    resolved = fedbench.resolve(spec, data_dir=data_dir, **settings.values())
+    resolved = fedbench.resolve(spec, data_dir=data_dir, **vars(settings))
     if yaml and not output.json:
         emit(show_lists.config_yaml(resolved))
     else:
@@ -479,7 +491,7 @@ def explain(
     key: Annotated[str, argument("Dotted name of a value, such as client.lr.", "KEY")],
     spec: opt.ShownSpec = None,
     *,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Explain one value: meaning, range, value in each preset."""
     found = {"explanations": fedbench.explain(key, spec)}
@@ -490,23 +502,23 @@ def explain(
 def partition(
     *,
     labels: opt.Labels = None,
-    settings: groups.Settings,
+    settings: Settings,
     data_dir: opt.DataDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Show how the clients of a preset share its data."""
-    made = fedbench.partition(labels=labels, data_dir=data_dir, **settings.values())
+    made = fedbench.partition(labels=labels, data_dir=data_dir, **vars(settings))
     output.show(made, show_lists.show_partition)
 
 
 def _add_list(kind: str, summary: str) -> None:
     @command(f"fedbench {kind}", name=kind, help=summary)
-    def show(output: groups.Output) -> None:
+    def show(output: opt.Output) -> None:
         _show_list(kind, output)
 
 
 @command("fedbench methods simclr+uv")
-def methods(spec: opt.ShownSpec = None, *, output: groups.Output) -> None:
+def methods(spec: opt.ShownSpec = None, *, output: opt.Output) -> None:
     """List methods and add-ons, or show one and its fields."""
     if spec is None:
         _show_list("methods", output)
@@ -520,7 +532,7 @@ _add_list("spaces", "List search spaces: the hyperparameters that can be tuned."
 
 
 @command("fedbench objectives lidar")
-def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None:
+def objectives(name: opt.ObjectiveName = None, *, output: opt.Output) -> None:
     """List the scores that need no label, or show one.
 
     Bytes are what a client uploads at 128 dimensions.
@@ -533,12 +545,12 @@ def objectives(name: opt.ObjectiveName = None, *, output: groups.Output) -> None
 
 
 @command("fedbench datasets")
-def datasets(*, data_dir: opt.DataDir = None, output: groups.Output) -> None:
+def datasets(*, data_dir: opt.DataDir = None, output: opt.Output) -> None:
     """List data sets and how to get them."""
     _show_list("datasets", output, data_dir)
 
 
-def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -> None:
+def _show_list(kind: str, output: opt.Output, data_dir: Path | None = None) -> None:
     output.show(show_lists.records(kind, data_dir), partial(show_lists.show_list, kind))
 
 
@@ -546,14 +558,13 @@ def _show_list(kind: str, output: groups.Output, data_dir: Path | None = None) -
 def prepare(
     name: opt.DatasetName,
     *,
-    set_: opt.ReadingSet = None,
+    set: opt.ReadingSet = None,
     data_dir: opt.DataDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Download or convert a data set into the cache, and verify it."""
-    values = opt.parse_set(set_)
     with DecodingProgress(name, quiet=output.quiet) as progress:
-        prepared = fedbench.prepare_data(name, set=values, data_dir=data_dir, on_progress=progress)
+        prepared = fedbench.prepare_data(name, set=set, data_dir=data_dir, on_progress=progress)
     output.show(show_lists.plain(prepared), show_lists.show_values)
 
 
@@ -561,12 +572,12 @@ def prepare(
 def split(
     name: opt.DatasetName,
     *,
-    set_: opt.ReadingSet = None,
+    set: opt.ReadingSet = None,
     data_dir: opt.DataDir = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Print as CSV which images are for training and which for testing."""
-    images = fedbench.split_data(name, set=opt.parse_set(set_), data_dir=data_dir)
+    images = fedbench.split_data(name, set=set, data_dir=data_dir)
     records = images.astype(object).where(images.notna(), None).to_dict("records")
     output.show(records, lambda _: emit(images.to_csv(index=False).rstrip()))
 
@@ -579,9 +590,9 @@ def new(
     name: Annotated[str, argument("Its name, such as my-method.", "NAME")],
     *,
     out: Annotated[
-        Path | None, option("Folder to make; default: NAME, here.", metavar="DIR")
+        Path | None, Option("Folder to make; default: NAME, here.", metavar="DIR")
     ] = None,
-    output: groups.Output,
+    output: opt.Output,
 ) -> None:
     """Write a package that works, with its test, to start from."""
     from fedbench.bench.terminal.scaffold import write_package
@@ -597,10 +608,10 @@ def doctor(
     *,
     address: opt.Address = None,
     gpu: Annotated[
-        bool, option("Make tiny runs on the GPU too, about a minute, and say what holds.", "--gpu")
+        bool, Option("Make tiny runs on the GPU too, about a minute, and say what holds.", "--gpu")
     ] = False,
-    folders: groups.Folders,
-    output: groups.Output,
+    folders: opt.Folders,
+    output: opt.Output,
 ) -> Code:
     """Check versions, devices, memory, store, data and Ray."""
     from fedbench.bench.runs.arguments import as_path

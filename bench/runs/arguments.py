@@ -1,59 +1,127 @@
-"""Arguments that the public functions share: the sources of a configuration, and places."""
+"""Arguments that functions and commands share: the sources of a configuration, and places."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedbench.bench.results.store.store import Store, open_store
+from fedbench.bench.system.arguments import Option
+from fedbench.bench.system.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedbench.bench.results.store.store import Store
+
+_PANEL, _PLACES = "Configuration", "Places"
+
+
+def yaml_name(folder: str) -> Callable[[str | None], str | None]:
+    """Return a check that refuses an unknown grid or preset."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None:
+            from fedbench.bench.config.yaml_files import load_named
+
+            load_named(folder, name)
+        return name
+
+    return check
+
+
+def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
+    """Return the values of `--set` or other options by dotted name; a later one wins.
+
+    Raises:
+        ConfigError: for text that is not KEY=VALUE.
+    """
+    from fedbench.bench.config.overrides import parse_override
+
+    try:
+        return dict(parse_override(text) for text in texts or ())
+    except ConfigError as err:
+        raise ConfigError(f"{option} {err}") from err
+
+
+SET = Option(
+    "Set a value by its dotted name; repeatable.",
+    kind=list[str] | None,
+    metavar="KEY=VALUE",
+    check=parse_set,
+    panel=_PANEL,
+)
+STORE = Option(
+    "Folder of results, or a release to read: its folder, Parquet file or https address;"
+    " default: $FEDBENCH_STORE, else ./leaderboards.",
+    kind=Path | None,
+    metavar="DIR",
+    panel=_PLACES,
+)
+DATA_DIR = Option(
+    "Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache.",
+    kind=Path | None,
+    metavar="DIR",
+    panel=_PLACES,
+)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Preset, values and files of a configuration, without its seed.
+    """Preset, values and files of a configuration, without its seed."""
 
-    Attributes:
-        preset: values to start from, by name or YAML file; None = the preset that a configuration
-            file names, else `demo`.
-        set: dotted names to values, over everything else.
-        config_files: YAML files over the preset; a later one wins.
-    """
-
-    preset: str | None = None
-    set: Mapping[str, Any] | None = None
-    config_files: Sequence[Path | str] = ()
+    preset: Annotated[
+        str | None,
+        Option(
+            "Preset to start from, or its YAML file; default: the one that a --config file names,"
+            " else demo.",
+            check=yaml_name("presets"),
+            panel=_PANEL,
+        ),
+    ] = None
+    config_files: Annotated[
+        Sequence[Path | str],
+        Option(
+            "YAML file whose values override the preset's; repeatable.",
+            "--config",
+            kind=list[Path] | None,
+            panel=_PANEL,
+        ),
+    ] = ()
+    set: Annotated[Mapping[str, Any] | None, SET] = None
 
 
 @dataclass(frozen=True)
 class Settings(Sources):
-    """Preset, values, files and seed of a configuration.
+    """Preset, values, files and seed of a configuration."""
 
-    Attributes:
-        seed: seed of the run; for a study, of the sampler and of each trial's first run. None = the
-            configuration's.
-    """
-
-    seed: int | None = None
+    seed: Annotated[
+        int | None,
+        Option(
+            "Seed of all random draws; for tune, of the search and of each trial's first run.",
+            panel=_PANEL,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of results and data, and the device.
+    """Folders of results and data, and the device; `store` may be a `Store`."""
 
-    Attributes:
-        store: a `Store` or its folder; None = `$FEDBENCH_STORE`, else `./leaderboards`.
-        data_dir: cache of data sets; None = `$FEDBENCH_DATA_DIR`, else below `~/.cache`.
-        device: `auto`, `cpu` or `cuda`.
-    """
-
-    store: Store | Path | str | None = None
-    data_dir: Path | str | None = None
-    device: str = "auto"
+    store: Annotated[Any, STORE] = None
+    data_dir: Annotated[Path | str | None, DATA_DIR] = None
+    device: Annotated[
+        str,
+        Option(
+            "Device to compute on; auto prefers a GPU.",
+            kind=Literal["auto", "cpu", "cuda"],
+            panel=_PLACES,
+        ),
+    ] = "auto"
 
     def open_store(self) -> Store:
         """Return the store; its folder need not exist."""
+        from fedbench.bench.results.store.store import open_store
+
         return open_store(self.store)
 
     @property

@@ -105,6 +105,8 @@ def resolve(
         ("--set", flatten(set or {}, keep=infos)),
         ("--seed", {} if seed is None else {"seed": seed}),
     ]
+    if seed is not None and "seed" in layers[-2][1]:
+        warn_once(f"--set seed={layers[-2][1]['seed']} has no effect beside --seed {seed}")
     user: dict[str, Any] = {}
     sources = dict.fromkeys(infos, "default")
     for source, values in layers:

@@ -17,15 +17,21 @@ class Option:
 
     Attributes:
         help: what it is for.
-        flag: its name there; empty = the field's.
+        flags: its names there, separated by blanks; empty = the field's.
         limits: `min` and `max` of a number.
-        check: refuses a value before anything heavy is imported, and returns it else.
+        check: refuses a value before anything heavy is imported, else returns what the field takes.
+        kind: type on the command line, if it is another one.
+        metavar: stands for its value in the help; None = N, X, NAME or FILE by its type.
+        panel: its heading in the help; empty = the command's own options.
     """
 
     help: str
-    flag: str = ""
+    flags: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Any], Any] | None = None
+    kind: Any = None
+    metavar: str | None = None
+    panel: str = ""
 
 
 def one_of(kind: str, known: Collection[str]) -> Callable[[str | None], str | None]:

@@ -1,19 +1,65 @@
-"""Options and arguments that several commands share, and how their texts are read."""
+"""Options and arguments of commands: an `Option` says what each is, a dataclass groups some."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
+from fedbench.bench.runs.arguments import DATA_DIR, SET, STORE, parse_set, yaml_name
 from fedbench.bench.system.arguments import Option
-from fedbench.bench.system.errors import ConfigError
+from fedbench.bench.system.errors import ConfigError, UnknownNameError
+from fedbench.bench.terminal.console import emit_json
+from fedbench.bench.tuning.cluster import LANES
+from fedbench.bench.tuning.search import Search as OfStudy
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 """Formats of a leaderboard."""
+_METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "FILE"}
+"""By the type of an option whose value has no other name in the help."""
+_KIND = re.compile(r"<(?:list\[)?(int|float|str|Path)[^|>]*>")
+
+
+class GroupedCommand(TyperCommand):
+    """Command whose help lists options under headings: its own ones first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then the options under each heading."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is None:
+                continue
+            if param.param_type_name == "argument":
+                sections["Arguments"].append((record[0].partition(" <")[0], record[1]))
+                continue
+            flags = _KIND.sub(lambda kind: _METAVARS[kind[1]], record[0])
+            heading = getattr(param, "rich_help_panel", "") or "Options"
+            sections.setdefault(heading, []).append((flags, record[1]))
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def for_typer(annotation: Any) -> Any:
+    """Return the annotation of a parameter, with its `Option` described as Typer wants it."""
+    if (found := option_of(annotation)) is None:
+        return annotation
+    settings: dict[str, Any] = {"help": found.help, "metavar": found.metavar, **found.limits}
+    described = typer.Option(*found.flags.split(), rich_help_panel=found.panel, **settings)
+    return Annotated[found.kind or annotation.__origin__, described]
+
+
+def option_of(annotation: Any) -> Option | None:
+    """Return the `Option` in the annotation of a parameter."""
+    found = (each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Option))
+    return next(found, None)
 
 
 def argument(text: str, metavar: str) -> Any:
@@ -21,57 +67,36 @@ def argument(text: str, metavar: str) -> Any:
     return typer.Argument(metavar=metavar, help=text)
 
 
-def option(
-    text: str,
-    *flags: str,
-    metavar: str | None = None,
-    panel: str = "",
-    check: Callable[[Any], Any] | None = None,
-    **limits: float,
-) -> Any:
-    """Describe an option.
-
-    Args:
-        text: its help.
-        *flags: its names; without any it is called like its parameter.
-        metavar: stands for its value in the help; None = N, X, NAME or FILE by its type.
-        panel: its heading in the help; empty = the command's own options.
-        check: refuses a value before torch is loaded, and returns it else.
-        **limits: `min` and `max` of a number.
-    """
-    settings: dict[str, Any] = {**limits, "rich_help_panel": panel, "callback": check}
-    return typer.Option(*flags, metavar=metavar, help=text, **settings)
+def parse_names(text: str | None) -> list[str] | None:
+    """Split `a,b` into its words; None stays None."""
+    return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
 
 
-def yaml_name(folder: str) -> Callable[[str | None], str | None]:
-    """Return a check that refuses an unknown grid or preset."""
-
-    def check(name: str | None) -> str | None:
-        if name is not None:
-            from fedbench.bench.config.yaml_files import load_named
-
-            load_named(folder, name)
-        return name
-
-    return check
+def _parse_tuned(text: str | None) -> str | list[str] | None:
+    return text if text == "auto" else parse_names(text)
 
 
-def declared(annotation: Any) -> Any:
-    """Return the annotation of a parameter, with an `Option` in it described for Typer."""
-    for found in getattr(annotation, "__metadata__", ()):
-        if isinstance(found, Option):
-            flags = [found.flag] if found.flag else []
-            described = option(found.help, *flags, check=found.check, **found.limits)
-            kind = annotation.__origin__
-            # Typer takes no union of two types.
-            return Annotated[Path | None if kind == Path | str | None else kind, described]
-    return annotation
+def _parse_seeds(text: str | None) -> list[int] | None:
+    words = parse_names(text)
+    if words is not None and not (words and all(w.isascii() and w.isdigit() for w in words)):
+        raise ConfigError(f"--seeds: must be whole numbers from 0, such as 0,1,2 (got {text!r})")
+    return None if words is None else [int(word) for word in words]
 
 
-# Beyond these a number is a slip of the finger.
-processes = partial(option, min=1, max=1024)
-count = partial(option, min=1, max=100_000)
-place = partial(option, panel="Places", metavar="DIR")
+def _parse_trackers(text: str | None) -> list[str]:
+    names = parse_names(text) or []
+    if names:
+        from fedbench.bench.results.trackers import TRACKERS
+
+        for name in names:
+            if name not in TRACKERS:
+                raise UnknownNameError("tracker", name, TRACKERS)
+    return names
+
+
+def _limit(number: int) -> int | None:
+    return number or None
+
 
 Spec = Annotated[str, argument("Method with optional add-ons, name[+addon…].", "SPEC")]
 ShownSpec = Annotated[
@@ -83,113 +108,241 @@ SomeRunIds = Annotated[
     list[str] | None, argument("Run ids, or unambiguous beginnings of them.", "RUN_ID…")
 ]
 StudyId = Annotated[str | None, argument("Study; default: all.", "STUDY")]
-Grid = Annotated[str, option("Name of a grid, or its YAML file.", check=yaml_name("grids"))]
-ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
-DatasetName = Annotated[str, argument("Name of a data set, file:PATH, folder:PATH, …", "NAME")]
-ReadingSet = Annotated[
-    list[str] | None,
-    option("How it is read, by dotted name; repeatable.", "--set", metavar="KEY=VALUE"),
-]
 Address = Annotated[
-    str | None, option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT")
+    str | None, Option("Ray cluster to check, or auto; default: this machine.", metavar="HOST:PORT")
 ]
 Labels = Annotated[
     str | None,
-    option(
+    Option(
         "Partition N examples in C equal classes instead of the data set; needs no images.",
         metavar="balanced:N:C",
     ),
 ]
-StoreDir = Annotated[
-    Path | None,
-    place(
-        "Folder of results, or a release to read: its folder, Parquet file or https address;"
-        " default: $FEDBENCH_STORE, else ./leaderboards."
-    ),
+Grid = Annotated[str, Option("Name of a grid, or its YAML file.", check=yaml_name("grids"))]
+ObjectiveName = Annotated[str | None, argument("Objective; default: all objectives.", "NAME")]
+DatasetName = Annotated[str, argument("Name of a data set, file:PATH, folder:PATH, …", "NAME")]
+ReadingSet = Annotated[
+    Mapping[str, Any] | None,
+    replace(SET, help="How it is read, by dotted name; repeatable.", panel=""),
 ]
-DataDir = Annotated[
-    Path | None, place("Cache of data sets; default: $FEDBENCH_DATA_DIR, else in ~/.cache.")
-]
-Workers = Annotated[
-    int | None,
-    processes("Processes that train clients; default: one per physical core, or per GPU."),
-]
-DryRun = Annotated[
-    bool, option("Only show what would be done and what it costs.", "--dry-run", "-n")
-]
+StoreDir = Annotated[Any, STORE]
+DataDir = Annotated[Any, DATA_DIR]
+DryRun = Annotated[bool, Option("Only show what would be done and what it costs.", "--dry-run -n")]
 Again = Annotated[
     bool,
-    option(
+    Option(
         "Repeat what the store has and compare it; replace what code that is gone has made.",
         "--again",
     ),
 ]
-Ids = Annotated[bool, option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
-GridFilter = Annotated[str | None, option("Only runs of this grid.")]
-DatasetFilter = Annotated[str | None, option("Only runs on this data set.")]
+Ids = Annotated[bool, Option("Show the short ids of runs, which `fedbench show` takes.", "--ids")]
+GridFilter = Annotated[str | None, Option("Only runs of this grid.")]
+DatasetFilter = Annotated[str | None, Option("Only runs on this data set.")]
 DataName = Annotated[
-    str | None, option("Data set to use, if it lies elsewhere on this machine.", "--data")
+    str | None, Option("Data set to use, if it lies elsewhere on this machine.", "--data")
 ]
 ReproducedBy = Annotated[
-    str | None, option("Your name: record in the store that you repeated the run.", "--by")
+    str | None, Option("Your name: record in the store that you repeated the run.", "--by")
 ]
-Orcid = Annotated[str | None, option("Your ORCID iD, with --by.", metavar="ID")]
+Orcid = Annotated[str | None, Option("Your ORCID iD, with --by.", metavar="ID")]
+Workers = Annotated[
+    int | None,
+    Option(
+        "Processes that train clients; default: one per physical core, or per GPU.",
+        limits={"min": 1, "max": 1024},  # more is a slip of the finger
+    ),
+]
 
 
-def parse_set(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
-    """Return the values of `--set` or other options by dotted name; a later one wins.
+@dataclass(frozen=True)
+class Folders:
+    """Places of results and data."""
 
-    Raises:
-        ConfigError: for text that is not KEY=VALUE.
-    """
-    from fedbench.bench.config.overrides import parse_override
-
-    try:
-        return dict(parse_override(text) for text in texts or ())
-    except ConfigError as err:
-        raise ConfigError(f"{option} {err}") from err
+    store: StoreDir = None
+    data_dir: DataDir = None
 
 
-def parse_names(text: str | None) -> list[str] | None:
-    """Split `a,b` into its words; None stays None."""
-    return None if text is None else [word for word in map(str.strip, text.split(",")) if word]
+@dataclass(frozen=True)
+class Tracked:
+    """Viewers of runs."""
+
+    track: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Show runs while they go on in tensorboard, wandb or both.",
+            kind=str | None,
+            metavar="NAME,…",
+            check=_parse_trackers,
+        ),
+    ] = None
 
 
-def parse_seeds(text: str | None) -> list[int] | None:
-    """Return the seeds of `--seeds 0,1,2`; None stays None.
+@dataclass(frozen=True)
+class Execution(Tracked):
+    """How one run is executed."""
 
-    Raises:
-        ConfigError: for text that is not whole numbers from 0.
-    """
-    words = parse_names(text)
-    if words is not None and not (words and all(w.isascii() and w.isdigit() for w in words)):
-        raise ConfigError(f"--seeds: must be whole numbers from 0, such as 0,1,2 (got {text!r})")
-    return None if words is None else [int(word) for word in words]
-
-
-def parse_format(form: Format | None, as_json: bool) -> Format:
-    """Return the format of a leaderboard; `--json` is short for `--format json`.
-
-    Raises:
-        ConfigError: for `--json` together with another format.
-    """
-    if as_json and form not in (None, "json"):
-        raise ConfigError(f"--json and --format {form} exclude each other; give one")
-    return "json" if as_json else form or "table"
+    again: Again = False
+    workers: Workers = None
+    lanes: Annotated[int | None, LANES] = None
+    checkpoint_seconds: Annotated[
+        float | None,
+        Option(
+            "Least seconds between checkpoints; by default every round of up to 1,000 has one, and"
+            " in longer runs 10 s lie between.",
+            limits={"min": 0.0},
+        ),
+    ] = None
 
 
-def check_verify(
-    bundle: Path | None, *, rerun: int, add_to: Path | None, claims: bool, by: str | None
-) -> None:
-    """Refuse options of `verify` that need a bundle, or do without one.
+@dataclass(frozen=True)
+class Search(OfStudy, Tracked):
+    """How a study searches, and whether it is only planned."""
 
-    Raises:
-        ConfigError: naming the option.
-    """
-    if bundle is not None and claims:
-        raise ConfigError("--claims checks the store; give it without a bundle")
-    if bundle is None and (rerun or add_to is not None):
-        option = "--rerun" if rerun else "--add-to"
-        raise ConfigError(f"{option} needs a bundle: fedbench verify BUNDLE {option} …")
-    if by is not None and (not rerun or add_to is None):
-        raise ConfigError("--by records rows that were run again: it needs --rerun and --add-to")
+    confirm: Annotated[
+        int,
+        Option(
+            "Then run best trial, preset and worst trial with N fresh seeds, and compare them by"
+            " labels.",
+            limits={"min": 0},
+        ),
+    ] = 0
+    again: Again = False
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True)
+class Cells(Tracked):
+    """Which runs of a grid are made."""
+
+    methods: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Methods to run instead of the grid's.",
+            kind=str | None,
+            metavar="A,B",
+            check=parse_names,
+        ),
+    ] = None
+    seeds: Annotated[
+        Sequence[int] | None,
+        Option(
+            "Seeds to run instead of the grid's.",
+            "--seeds --seed",
+            kind=str | None,
+            metavar="0,1",
+            check=_parse_seeds,
+        ),
+    ] = None
+    tuned: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Use the best values of these studies or of files written by tune; auto: of each"
+            " method's latest study on the same data.",
+            kind=str | None,
+            metavar="STUDY,…",
+            check=_parse_tuned,
+        ),
+    ] = None
+    retry_failed: Annotated[bool, Option("Repeat runs that failed before.", "--retry-failed")] = (
+        False
+    )
+    again: Again = False
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which stored runs are listed."""
+
+    method: Annotated[str | None, Option("Only runs of this method.", metavar="SPEC")] = None
+    dataset: DatasetFilter = None
+    preset: Annotated[str | None, Option("Only runs that started from this preset.")] = None
+    status: Annotated[
+        Literal["ok", "error", "diverged"] | None, Option("Only runs that ended so.")
+    ] = None
+    where: Annotated[
+        Mapping[str, Any] | None,
+        Option(
+            "Only runs with this value, of a key or a column; repeatable.",
+            kind=list[str] | None,
+            metavar="KEY=VALUE",
+            check=partial(parse_set, option="--where"),
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        Option("Show at most so many; 0 = all.", limits={"min": 0}, kind=int, check=_limit),
+    ] = 30
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a leaderboard ranks."""
+
+    grid: GridFilter = None
+    dataset: DatasetFilter = None
+    metric: Annotated[
+        str,
+        Option(
+            "Metric to rank by: linear, linear-paper, knn, objective, align, unif, final_loss,"
+            " effective_rank, std_ratio, or another that the runs have measured."
+        ),
+    ] = "linear"
+    published: Annotated[
+        bool, Option("Show published numbers too.", "--published/--no-published")
+    ] = True
+    reach: Annotated[
+        float | None, Option("Add the rounds and GB to reach this k-NN accuracy, such as 0.6.")
+    ] = None
+    min_seeds: Annotated[
+        int,
+        Option("Leave out lines with fewer than N seeds; diverged ones count.", limits={"min": 1}),
+    ] = 1
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What `verify` does in addition to checking files."""
+
+    rerun: Annotated[
+        int, Option("Also run N rows again, which the bundle's hash chooses.", limits={"min": 0})
+    ] = 0
+    add_to: Annotated[
+        Path | None, Option("Store that takes the rows if nothing contradicts them.", metavar="DIR")
+    ] = None
+    claims: Annotated[
+        bool, Option("Check the rows of the store as those of a bundle.", "--claims")
+    ] = False
+
+
+def _plain(result: Any) -> Any:
+    if isinstance(result, list):
+        return [_plain(each) for each in result]
+    return result.as_dict() if hasattr(result, "as_dict") else result
+
+
+_output = partial(Option, panel="Output")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Form of the output, and how much of it."""
+
+    json: Annotated[bool, _output("Print one JSON document on stdout.", "--json")] = False
+    quiet: Annotated[bool, _output("Show no progress and no hints.", "--quiet -q")] = False
+    verbose: Annotated[bool, _output("Show more progress.", "--verbose -v")] = False
+    debug: Annotated[bool, _output("Show the traceback of an error.", "--debug")] = False
+
+    def show(self, result: Any, as_text: Callable[[Any], None]) -> None:
+        """Print a result: with `--json` its plain values, else by a function for people."""
+        emit_json(_plain(result)) if self.json else as_text(result)
+
+    @property
+    def verbosity(self) -> dict[str, bool]:
+        """Keyword arguments for a progress display."""
+        return {"quiet": self.quiet, "verbose": self.verbose}
+
+    @property
+    def suggests(self) -> bool:
+        """True unless `--json` or `--quiet` forbids to name the next command."""
+        return not (self.json or self.quiet)

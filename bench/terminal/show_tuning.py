@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from fedbench.bench.terminal.units import duration, parameters, size, text
 
 if TYPE_CHECKING:
     from fedbench.bench.results.leaderboard.studies import Correlation, StudyView
-    from fedbench.bench.terminal.groups import Cluster, Places, Settings
     from fedbench.bench.tuning.confirm import Confirmed
     from fedbench.bench.tuning.cost import Cost
     from fedbench.bench.tuning.study import StudyResult
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 _TRIALS = 20  # of more trials, only the best are listed
 _RUNS = 100  # of more runs of a sweep, only failed and diverged ones are listed
-_NEXT_GRID = "heterogeneity"  # suggested for a sweep after a study
 _COST = (
     *("hours", "concurrency", "device", "device_hours", "finish_hours", "bytes_up", "bytes_down"),
     "disk_bytes",
@@ -141,26 +138,6 @@ def show_studies(views: Sequence[StudyView]) -> None:
     for view in views:
         for caution in view.cautions:
             emit(f"{view.study_id}: caution: {caution}")
-
-
-def next_command(result: StudyResult, settings: Settings, places: Places, cluster: Cluster) -> str:
-    """Return the command that uses the best values of a study, with the options of the study.
-
-    It is a sweep. If a file or the environment sets what the sweep's grid varies, which no option
-    can undo, it is a run.
-    """
-    from fedbench.bench.runs.resolve import user_keys
-    from fedbench.bench.tuning.grid import load_grid
-
-    axes, _, _ = load_grid(_NEXT_GRID).lists(result.preset)
-    if {*axes, "seed"} & {*user_keys(result.spec, settings.config_files or ())}:
-        best = ["--config", str(result.config_file)]
-        words = ["run", result.spec, *settings.without(()).words(), *best, *places.words()]
-    else:
-        words = ["sweep", "--grid", _NEXT_GRID, "--methods", result.spec]
-        words += ["--tuned", result.study_id, *settings.without(axes).words()]
-        words += [*places.words(), *cluster.words()]
-    return shlex.join(["fedbench", *words])
 
 
 def _show_trials(

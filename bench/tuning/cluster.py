@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from fedbench.bench.runs.arguments import as_path
-from fedbench.bench.system.compute import choose_devices, physical_cores
+from fedbench.bench.system.arguments import Option
 from fedbench.bench.system.errors import ConfigError, ResourceError
+
+_PANEL = "Runs at a time"
+LANES = Option(
+    "Clients at a time in one process; steps are recorded once and replayed, as CUDA graphs.",
+    limits={"min": 1, "max": 256},
+)
 
 
 @dataclass(frozen=True)
 class Share:
-    """Resources of a node that one run claims; part of a GPU is a fraction.
-
-    Attributes:
-        cpus: CPU cores.
-        gpus: from 0 to 1.
-        automatic: claim one GPU if the cluster that is joined offers any.
-    """
+    """Resources of a node that one run claims."""
 
     cpus: int = 1
-    gpus: float = 0.0
-    automatic: bool = field(default=False, compare=False)
+    gpus: float = 0.0  # from 0 to 1; part of a GPU is a fraction
+    automatic: bool = field(default=False, compare=False)  # one GPU if the joined cluster has any
 
     @property
     def resources(self) -> dict[str, float]:
@@ -57,44 +58,72 @@ def local_gpus() -> int:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines that execute runs, and the share of each run.
+    """Number of runs at a time, and their resources."""
 
-    Attributes:
-        concurrency: runs at a time, each in one process; None = physical cores, or what the GPUs
-            or the cluster hold.
-        gpus_per_trial: GPUs per run, may be a fraction; None = one where `device` calls for it.
-        workers: processes that train the clients of one run on CPUs.
-        lanes: clients at a time in the process of a run, whose steps are recorded once and
-            replayed, as CUDA graphs on a GPU; None = no lanes.
-        address: of a Ray cluster; None = this machine.
-        wait_for_nodes: seconds to wait for a node of the cluster that can hold a run; while none
-            can, an autoscaler is asked for one.
-        checkpoint_dir: folder of checkpoints while runs last; None = the store. Runs of a node
-            that is lost continue on another if all nodes see this folder.
-    """
-
-    concurrency: int | None = None
-    gpus_per_trial: float | None = None
-    workers: int = 1
-    lanes: int | None = None
-    address: str | None = None
-    wait_for_nodes: float = 0.0
-    checkpoint_dir: Path | str | None = None
+    concurrency: Annotated[
+        int | None,
+        Option(
+            "Number of runs at a time; default: as many as fit. --workers: processes within a run.",
+            limits={"min": 1, "max": 100_000},
+            panel=_PANEL,
+        ),
+    ] = None
+    gpus_per_trial: Annotated[
+        float | None,
+        Option(
+            "GPUs per run; may be a fraction, such as 0.5.",
+            limits={"min": 0, "max": 1024},
+            panel=_PANEL,
+        ),
+    ] = None
+    workers: Annotated[
+        int,
+        Option(
+            "Processes that train the clients of one run, one core each.",
+            "--workers --cpus-per-trial",
+            {"min": 1, "max": 1024},
+            panel=_PANEL,
+        ),
+    ] = 1
+    lanes: Annotated[int | None, replace(LANES, panel=_PANEL)] = None
+    address: Annotated[
+        str | None,
+        Option(
+            "Ray cluster to join, or auto; default: this machine.",
+            metavar="HOST:PORT",
+            panel=_PANEL,
+        ),
+    ] = None
+    wait_for_nodes: Annotated[
+        float,
+        Option(
+            "Seconds to wait for a node that can hold a run; asks an autoscaler.",
+            limits={"min": 0},
+            panel=_PANEL,
+        ),
+    ] = 0.0
+    checkpoint_dir: Annotated[
+        Path | str | None,
+        Option(
+            "Folder for checkpoints of unfinished runs, on a disk that all nodes see.",
+            kind=Path | None,
+            metavar="DIR",
+            panel=_PANEL,
+        ),
+    ] = None
 
     def share(self, device: str) -> Share:
-        """Return the share of each run; Ray need not run.
-
-        Args:
-            device: `auto`, `cpu` or `cuda`.
+        """Return the share of each run on `auto`, `cpu` or `cuda`; Ray need not run.
 
         Raises:
             ConfigError: for options that exclude each other, or numbers out of range.
             ResourceError: if this machine is too small and no cluster is joined.
         """
+        from fedbench.bench.system.compute import choose_devices
+
         if self.wait_for_nodes and self.address is None:
             raise ConfigError("--wait-for-nodes: waits for nodes of a cluster; give its --address")
-        if self.lanes is not None:  # refuses what a run would refuse
-            choose_devices("cpu", self.workers, self.lanes)
+        choose_devices("cpu", self.workers, self.lanes)  # refuses what a run would refuse
         given, joins = self.gpus_per_trial, self.address is not None
         wanted = device == "cuda" if joins else choose_devices(device, 1)[0] != "cpu"
         gpus = float(wanted) if given is None else given
@@ -102,8 +131,6 @@ class Cluster:
             raise ConfigError(f"--device cpu and --gpus-per-trial {gpus:g} exclude each other")
         if device == "cuda" and gpus == 0:
             raise ConfigError("--device cuda: needs --gpus-per-trial above 0")
-        if self.workers < 1:
-            raise ConfigError(f"--workers: must be at least 1 (got {self.workers})")
         if not 0 <= gpus <= 1:
             raise ConfigError(
                 "--gpus-per-trial: must be between 0 and 1, since a run uses one GPU"
@@ -145,4 +172,6 @@ def estimate_device(share: Share) -> str:
 
 def _here(share: Share) -> dict[str, float]:
     """Return the resources of this machine; GPUs only if the share has any."""
+    from fedbench.bench.system.compute import physical_cores
+
     return {"CPU": float(physical_cores()), "GPU": float(local_gpus()) if share.gpus else 0.0}

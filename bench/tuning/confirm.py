@@ -14,7 +14,7 @@ from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.statistics import MIN_FOR_INTERVAL, t_interval
 from fedbench.bench.results.leaderboard.studies import best_trial, worst_trial
 from fedbench.bench.results.store.row import Row
-from fedbench.bench.runs.arguments import Places, Settings, Sources
+from fedbench.bench.runs.arguments import Places, Settings
 from fedbench.bench.runs.fields import get
 from fedbench.bench.system.errors import ConfigError
 from fedbench.bench.tuning.cluster import Cluster
@@ -108,8 +108,8 @@ def confirmation(
         methods=(base.spec,),
         seeds=tuple(seeds),
     )
-    sources = Sources(settings.preset, settings.set, settings.config_files)
-    result = sweep(grid, **vars(sources), **vars(places), **vars(cluster), on_progress=on_progress)
+    sources = {key: value for key, value in vars(settings).items() if key != "seed"}
+    result = sweep(grid, **sources, **vars(places), **vars(cluster), on_progress=on_progress)
     store = places.open_store()
     runs: dict[str, list[Row]] = {}
     for cell in result.cells:

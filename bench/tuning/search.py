@@ -47,7 +47,13 @@ class Search:
         ),
     ] = None
     space_file: Annotated[
-        Path | str | None, Option("Search space to use instead of the method's own.", "--space")
+        Path | str | None,
+        Option(
+            "Search space to use instead of the method's own.",
+            "--space",
+            kind=Path | None,
+            metavar="FILE",
+        ),
     ] = None
     watch_labels: Annotated[
         bool, Option("Record accuracies too; the search never uses them.", "--watch-labels")

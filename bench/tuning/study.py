@@ -262,13 +262,14 @@ def _plan(
         "evaluation.rounds": [],
         "evaluation.objectives": Scoring(search.scored_by).objectives,
     }
+    given = fixed.pop("seed", None)
     content = Contents(places.cache, build=True)
 
     def configure(params: Mapping[str, Any], seed: int | None) -> Resolved:
         sources = replace(settings, set=fixed, seed=seed)
         return resolve(spec, tuned=params, content=content, **vars(sources))
 
-    base = configure({}, settings.seed)
+    base = configure({}, given if settings.seed is None else settings.seed)
     scoring = Scoring(search.scored_by)
     scoring.check_noise(base.config.evaluation.objective_noise)
     space = _without(
