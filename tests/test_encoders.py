@@ -60,6 +60,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 @pytest.mark.extended
 @pytest.mark.skipif(not SOURCE, reason="FEDBENCH_CIFAR10 names a source of it, such as hub:DIR")
 @pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
 def test_an_encoder_has_the_accuracy_of_its_card(name: str) -> None:
     encoder = fedbench.load_encoder(name)
     config = RunConfig.model_validate(encoder.card["config"])
