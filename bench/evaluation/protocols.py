@@ -16,7 +16,7 @@ from fedbench.bench.evaluation.linear_paper import linear_probe_paper
 from fedbench.bench.evaluation.metrics import Metric, register
 from fedbench.bench.evaluation.probes import probe_accuracies
 from fedbench.bench.system.errors import PluginError
-from fedbench.bench.system.plugins import leave_out, load_error, origin
+from fedbench.bench.system.plugins import leave_out, load, load_error, origin
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def probes() -> tuple[Probe, ...]:
     found = [*SHIPPED]
     for point in sorted(entry_points(group=PROBE_PLUGINS.group)):
         try:
-            probe = point.load()
+            probe = load(point)
             if not isinstance(probe, Probe) or probe.protocols != (point.name,):
                 raise PluginError(f"it is no Probe of the protocol {point.name!r}")
             for metric in probe.metrics:

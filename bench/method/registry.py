@@ -24,6 +24,7 @@ from fedbench.bench.system.errors import (
     did_you_mean,
 )
 from fedbench.bench.system.plugins import leave_out, load_error, origin
+from fedbench.bench.system.source import keep_source
 
 M = TypeVar("M", bound=Method)
 
@@ -97,6 +98,7 @@ def register(name: str, *, bases: Iterable[str] | None = None) -> Callable[[type
             raise PluginError(f"method name {name!r} is an alias of {ALIASES[name]!r}")
         if twin := next((entry for entry in _ENTRIES.values() if entry.cls is cls), None):
             raise PluginError(f"{cls.__name__} is registered as {twin.name!r}; subclass it instead")
+        keep_source(cls.__module__)
         cls.name = name
         _ENTRIES[name] = Entry(name, cls, None if bases is None else frozenset(bases))
         return cls

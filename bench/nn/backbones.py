@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedbench.bench.config import ModelConfig
 from fedbench.bench.nn.norms import BatchNorm1d, BatchNorm2d
 from fedbench.bench.system.errors import ConfigError, DataError, PluginError, UnknownNameError
-from fedbench.bench.system.plugins import load_error, origin
+from fedbench.bench.system.plugins import load, load_error, origin
 from fedbench.bench.system.seeding import scope
 
 
@@ -255,7 +255,7 @@ def _shape(name: str) -> Shape:
     if name not in points:
         raise UnknownNameError("backbone", name, [*BACKBONES, *points])
     try:
-        shape = points[name].load()
+        shape = load(points[name])
     except Exception as err:
         raise load_error(points[name], err) from err
     if not isinstance(shape, CustomShape):

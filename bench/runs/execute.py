@@ -34,16 +34,18 @@ from fedbench.bench.evaluation.calibration import fill_statistics
 from fedbench.bench.evaluation.collapse import CollapseMonitor, movement
 from fedbench.bench.evaluation.features import NonFiniteFeaturesError
 from fedbench.bench.evaluation.objectives.registry import scored
+from fedbench.bench.evaluation.protocols import probes
 from fedbench.bench.evaluation.suite import evaluate
 from fedbench.bench.results.store.row import FINAL_METRICS, UNTRAINED_METRICS, Row
 from fedbench.bench.runs.audit import audit
-from fedbench.bench.runs.code import packages
+from fedbench.bench.runs.code import foreign_modules, packages
 from fedbench.bench.runs.guarantees import check_client_privacy, columns
 from fedbench.bench.system import first_use, numerics
 from fedbench.bench.system.compute import choose_devices
 from fedbench.bench.system.identity import canonical_json
 from fedbench.bench.system.packages import DISTRIBUTION, installed_version
 from fedbench.bench.system.regime import check_precision, reproducible
+from fedbench.bench.system.source import check_source
 from fedbench.bench.training.checkpoint import newest_first
 from fedbench.bench.training.client import ClientRunner
 from fedbench.bench.training.history import RoundRecord
@@ -171,6 +173,8 @@ def execute(
     partition.save(place.partition)
     with reproducible(devices[0]):
         setup = Setup.of(config, dataset, partition)
+        probes()  # imports those of other packages, whose files may change before the end
+        check_source(foreign_modules(config), config.code)
         run = _Run(setup, place, training_id(config, dataset.revision), devices)
         columns = facts(
             config,
@@ -206,6 +210,7 @@ def untrained_figures(config: RunConfig, dataset: Dataset, device: str = "cpu") 
     weights, partition and views. No label is read, and nothing is written.
     """
     setup = Setup.of(config, dataset, partition_of(dataset, config))
+    check_source(foreign_modules(config), config.code)
     where = torch.device(choose_devices(device, 1)[0])
     with reproducible(where):
         net = setup.make_net()
@@ -296,7 +301,11 @@ class _Run:
             return InProcess(ClientRunner(setup, self._device, self._personal_dir))
         config = setup.config
         spec = WorkerSpec(
-            config.model_dump_json(), setup.dataset.path, self._place.partition, self._personal_dir
+            config.model_dump_json(),
+            setup.dataset.path,
+            self._place.partition,
+            self._personal_dir,
+            foreign_modules(config),
         )
         sizes = (layout.server_size, layout.upload_size)
         return WorkerPool(spec, self._devices, sizes, config.cohort_size)

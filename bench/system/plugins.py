@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import warnings
 from importlib.metadata import EntryPoint
+from typing import Any
 
 from fedbench.bench.system.errors import PluginError, PluginWarning
+from fedbench.bench.system.source import keep_source
 
 
 def origin(point: EntryPoint) -> str:
     """Return the name of an entry point and of its package, for messages."""
     package = point.dist.name if point.dist is not None else point.module
     return f"{point.name!r} of package {package!r}"
+
+
+def load(point: EntryPoint) -> Any:
+    """Return what an entry point names; a run's hash is that of the source at this time."""
+    value = point.load()
+    keep_source(point.module)
+    return value
 
 
 def load_error(point: EntryPoint, err: Exception) -> PluginError:

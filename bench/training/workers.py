@@ -15,8 +15,8 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from socket import socketpair
@@ -38,6 +38,7 @@ from fedbench.bench.system.errors import (
 from fedbench.bench.system.regime import reproducible
 from fedbench.bench.system.scratch import unnamed_file
 from fedbench.bench.system.seeding import single_thread
+from fedbench.bench.system.source import check_source
 from fedbench.bench.training import fork_server
 from fedbench.bench.training.client import ClientRunner, Task, Trained
 from fedbench.bench.training.setup import Setup
@@ -47,17 +48,22 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Configuration and files from which a worker rebuilds the run."""
+    """Configuration and files from which a worker rebuilds the run.
+
+    `modules` are those of other packages, by their names in the configuration's `code`.
+    """
 
     config_json: str
     dataset_path: Path
     partition_path: Path
     personal_dir: Path
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     def runner(self, device: str) -> ClientRunner:
         """Return the run's client runner in this process."""
         config = RunConfig.model_validate_json(self.config_json)
         setup = Setup.reopen(config, self.dataset_path, self.partition_path)
+        check_source(self.modules, config.code)  # this process has imported them anew
         return ClientRunner(setup, torch.device(device), self.personal_dir)
 
 

@@ -11,7 +11,7 @@ from fedbench.bench.evaluation.metrics import register
 from fedbench.bench.evaluation.objectives.base import Objective
 from fedbench.bench.evaluation.objectives.names import GROUP, SHIPPED
 from fedbench.bench.system.errors import PluginError, UnknownNameError
-from fedbench.bench.system.plugins import leave_out, load_error, origin
+from fedbench.bench.system.plugins import leave_out, load, load_error, origin
 
 DEFAULT = ("participation-ratio",)
 """Objectives of every run; `evaluation.objectives` names further ones."""
@@ -29,7 +29,7 @@ def objectives() -> dict[str, Objective]:
         register(objective.metric)
     for point in sorted(entry_points(group=GROUP)):
         try:
-            plugin = point.load()()
+            plugin = load(point)()
         except Exception as err:
             leave_out(load_error(point, err))
             continue

@@ -1,77 +1,14 @@
-"""Hashes of the source of other packages."""
+"""Code of other packages in a configuration."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from types import ModuleType
-
-import pytest
-
-from fedbench.bench.runs.code import changed_code, foreign_code, source_hash
+from fedbench.bench.runs.code import changed_code, foreign_code
 from fedbench.bench.runs.fields import build_config
-from fedbench.bench.system.errors import PluginError
-
-LOSS = '"""A loss."""\n\nfrom .helper import SCALE\n\n\ndef loss(x):\n    return SCALE * x\n'
-REWRITTEN = '# why\n"""Another."""\nfrom .helper import SCALE\ndef loss(x): return SCALE*x\n'
-HELPER = "SCALE = 2\n"
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package of a new name: a module, one that it imports, and one that nobody does."""
-    folder = tmp_path / f"hashed_{tmp_path.name}"
-    folder.mkdir()
-    for name, text in (("__init__", ""), ("loss", LOSS), ("helper", HELPER), ("alone", HELPER)):
-        (folder / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return folder
-
-
-def hashed(package: Path) -> str:
-    source_hash.cache_clear()
-    return source_hash(f"{package.name}.loss")
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "same"),
-    [
-        ("loss", REWRITTEN, True),
-        ("loss", LOSS.replace("* x", "+ x"), False),
-        ("helper", "SCALE = 3\n", False),
-        ("helper", "SCALE = 2  # two\n", True),
-        ("alone", "SCALE = 3\n", True),  # nobody imports it
-    ],
-)
-def test_code_counts_and_its_text_does_not(
-    package: Path, file: str, text: str, *, same: bool
-) -> None:
-    before = hashed(package)
-    (package / f"{file}.py").write_text(text)
-    assert (hashed(package) == before) == same
-
-
-def test_what_ships_has_none_and_what_has_no_file_is_refused() -> None:
+def test_what_ships_has_none() -> None:
     values = {"evaluation.objectives": ["rankme"], "data.name": "cifar10"}
     assert foreign_code(build_config("simclr+uv", values)) == {}
-    with pytest.raises(PluginError, match="no_such_module"):
-        source_hash("no_such_module")
-
-
-def test_a_class_of_a_session_is_known_by_its_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session has no file; what its functions do counts, their comments do not."""
-
-    def hashed_session(code: str) -> str:
-        module = ModuleType("a_session")
-        exec(code, vars(module))
-        monkeypatch.setitem(sys.modules, "a_session", module)
-        source_hash.cache_clear()
-        return source_hash("a_session")
-
-    text = "class Mine:\n    @property\n    def scale(self): return {} in {{1, 2}}\n"
-    first = hashed_session(text.format(1))
-    assert hashed_session(text.format(1) + "# why\n") == first
-    assert hashed_session(text.format(3)) != first
 
 
 def test_changes_are_named() -> None:

@@ -7,16 +7,21 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from fedbench.bench.data.datasets import load_dataset
+from fedbench.bench.method import registry
 from fedbench.bench.results.store.store import Store
+from fedbench.bench.runs.execute import open_dataset
 from fedbench.bench.runs.run import canonical, command_line, run
-from fedbench.bench.system.errors import ConfigError, StoreError
+from fedbench.bench.system.errors import ConfigError, ResourceError, StoreError
 from fedbench.bench.testing import tiny_config
 from fedbench.bench.training.history import RoundRecord
+from fedbench.bench.training.steps import partition_of
+from fedbench.bench.training.workers import WorkerSpec
 
 
 def test_an_alias_and_left_out_fields_are_the_same_run() -> None:
@@ -37,6 +42,42 @@ def test_a_run_that_another_process_holds_is_refused(tmp_path: Path) -> None:
         assert locked
         with pytest.raises(StoreError):
             run(config, store=other, data_dir=tmp_path, workers=1, device="cpu")
+
+
+def test_code_that_changed_since_it_was_read_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither this process, which holds the old code, nor a worker, which imports the new."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.entries()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file, module = tmp_path / "edited_method.py", "edited_method"
+    text = (
+        "from fedbench.bench.method.registry import register\n"
+        "from fedbench.methods.supervised import Supervised\n"
+        "register('edited')(type('Edited', (Supervised,), {'__module__': __name__}))\n"
+    )
+    file.write_text(text)
+    import_module(module)
+    store, rounds = Store(tmp_path / "store"), {"federation__num_rounds": 1}
+    config = tiny_config("edited", **rounds)
+    row = run(config, store=store, data_dir=tmp_path, workers=1, device="cpu").row
+    assert row.code
+    file.write_text(f"{text}SCALE = 2\n")
+    other = tiny_config("edited", seed=1, **rounds)
+    for workers in (1, 2):
+        with pytest.raises(ResourceError, match="'edited'"):
+            run(other, store=store, data_dir=tmp_path, workers=workers, device="cpu")
+    dataset = open_dataset(config, tmp_path)
+    partition = tmp_path / "partition.safetensors"
+    partition_of(dataset, config).save(partition)
+    paths = (dataset.path, partition, tmp_path / "clients")
+    spec = WorkerSpec(config.model_dump_json(), *paths, {"edited": module})
+    with pytest.raises(ResourceError, match="'edited'"):
+        spec.runner("cpu")
+    assert [row.row_id for row in store.rows()] == [row.row_id]
+    file.write_text(f"{text}# two\n")  # only a comment
+    spec.runner("cpu")
+    run(other, store=store, data_dir=tmp_path, workers=1, device="cpu")
 
 
 def test_torn_files_of_a_run_are_made_again(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""Source of modules of other packages, known by a hash, as this process has read it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from fedbench.bench.system.errors import PluginError, ResourceError
+
+OURS = __name__.partition(".")[0]
+
+
+_IMPORTED = dict[str, bytes]()
+"""Source by name of module, where it was kept while the module was imported."""
+
+
+def keep_source(module: str) -> None:
+    """Keep the source of a module, and of its package's other modules, as this process imports it.
+
+    Their files may hold other code when a run asks for its hash.
+    """
+    top = module.partition(".")[0]
+    loaded = [name for name in sys.modules if name.partition(".")[0] == top != OURS]
+    for name in loaded:
+        if name not in _IMPORTED and (path := _file_of(name)) is not None:
+            _IMPORTED[name] = path.read_bytes()
+
+
+def check_source(modules: Mapping[str, str], code: Mapping[str, str]) -> None:
+    """Check that the files of imported modules still have the code of a run.
+
+    Args:
+        modules: by what they bring.
+        code: hashes of a run, by the same names.
+
+    Raises:
+        ResourceError: if one has other code.
+    """
+    for name, module in modules.items():
+        # Only the process that a user started runs its __main__; it never imports it again.
+        if module == "__main__" or module not in sys.modules or _file_of(module) is None:
+            continue
+        try:
+            same = _hash_of_files(module, {}) == code.get(name)
+        except (SyntaxError, ValueError):  # saved half-way
+            same = False
+        if not same:
+            raise ResourceError(
+                f"the code of {name!r} in {_file_of(module)} changed since this command read it (or"
+                " is another on this machine); run the command again, or restart the session"
+            )
+
+
+@cache
+def source_hash(module: str) -> str:
+    """Return a hash over a module and the modules of its own package that it imports.
+
+    Comments, docstrings and formatting do not count (`ast.unparse`). Of an interactive session,
+    which has no file, the bytecode of its functions and classes counts instead.
+
+    Raises:
+        PluginError: if it has neither.
+    """
+    return _session_hash(module) if _file_of(module) is None else _hash_of_files(module, _IMPORTED)
+
+
+def _hash_of_files(module: str, kept: Mapping[str, bytes]) -> str:
+    left, sources = [module], dict[str, str]()
+    while left:
+        name = left.pop()
+        if name in sources or (path := _file_of(name)) is None:
+            continue
+        tree = ast.parse(kept[name] if name in kept else path.read_bytes())
+        left += _imported(tree, name, is_package=path.name == "__init__.py")
+        sources[name] = ast.unparse(_without_docstrings(tree))
+    text = "\0".join(f"{name}\0{sources[name]}" for name in sorted(sources))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _session_hash(module: str) -> str:
+    values = vars(sys.modules[module]) if module in sys.modules else {}
+    own = {k: v for k, v in values.items() if getattr(v, "__module__", None) == module}
+    parts = [f"{name}\0{part}" for name in sorted(own) for part in _bytecode(own[name])]
+    if not parts:
+        raise PluginError(f"the source of module {module!r} cannot be read; put it into a file")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _bytecode(value: Any) -> Iterator[str]:
+    """Yield text that differs where functions, or methods of a class, do other things."""
+    if isinstance(value, type):
+        for name, member in sorted(vars(value).items()):
+            yield from (f"{name}\0{part}" for part in _bytecode(member))
+    elif isinstance(value, property):
+        yield from _bytecode(value.fget)
+    elif isinstance(code := getattr(value, "__code__", value), CodeType):
+        yield f"{code.co_code.hex()} {code.co_names}"
+        for constant in code.co_consts:
+            yield from _bytecode(constant) if isinstance(constant, CodeType) else [_text(constant)]
+    elif (inner := getattr(value, "__func__", None)) is not None:  # static or of the class
+        yield from _bytecode(inner)
+
+
+def _text(constant: object) -> str:
+    """Return a constant's text; the elements of a set have no order."""
+    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+
+
+def _file_of(name: str) -> Path | None:
+    """Return the file of a module; None if it has none or does not exist."""
+    loaded = sys.modules.get(name)
+    file = getattr(loaded, "__file__", None)
+    if loaded is None:
+        try:
+            spec = find_spec(name)
+        except ModuleNotFoundError:  # a name of a module, not a module
+            return None
+        file = None if spec is None else spec.origin
+    path = None if file is None else Path(file)
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+def _imported(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[str]:
+    """Yield the names that may be modules of the same top-level package."""
+    package = module if is_package else module.rpartition(".")[0]
+    top = module.partition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            dots = "." * node.level
+            base = resolve_name(dots + (node.module or ""), package) if dots else node.module or ""
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] == top)
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
