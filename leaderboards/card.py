@@ -36,8 +36,8 @@ Compute, as the sum of the rows' `wall_seconds` on shared machines:
 
 {compute}
 
-The presets are small. An image is passed 1/520 as often under `laptop` as in Lubana et al. 2022
-(48,000 client passes against 25 million), and 1/21 as often under `cross-device-cpu`.
+The presets are small. `laptop` makes 1/520 of the image passes of Lubana et al. 2022 (48,000
+against 25 million; each image 1/104 as often), `cross-device-cpu` 1/21 of them.
 
 Images: CIFAR-10 (A. Krizhevsky, Learning multiple layers of features from tiny images, 2009), for
 which its authors state no licence and ask to be cited; it is a labelled part of the Tiny Images,

@@ -117,7 +117,7 @@ def test_the_board_is_chosen_and_judged_as_announced(study: Any, row: Row) -> No
     rates = module.chosen(tried).to_dict()
     # byol's ranks of loss and SEP: 1 + 2, 2 + 4, 3 + 3, 4 + 1; the lower loss of the two with 6.
     assert rates == {"simclr": 0.03, "byol": 0.03, "rotpred": 0.1}
-    lost = module.regrets(tried)
+    lost = module.regrets(tried)["regret"]
     assert lost["objective"] == pytest.approx(0.0, abs=1e-9)
     assert lost["of the board"] > 0
     assert lost["labels"] <= lost["of the board"]

@@ -129,10 +129,13 @@ def test_the_table_in_numbers_is_that_of_code_and_rows(board: str) -> None:
     addons = [entry.is_addon for entry in registry.entries().values()]
     counts = [f"{addons.count(False)}, {addons.count(True)}", len(scores()), len(grid_names())]
     counts += [len(paper_cells()), len(fedbench.open_store(ROOT / "leaderboards/results").rows())]
-    names = ("of the board", "labels", "nearest to the preset's", "random")
-    regret = dict(re.findall(rf"^({'|'.join(names)}) +([\d.]+)$", board, re.MULTILINE))
-    chosen, labels, preset, random = (f"{float(regret[name]):.2f}" for name in names)
-    lost = f"{chosen} points; by labels {labels}, preset {preset}, random {random}"
+    values = {
+        name: [f"{float(value):.2f}".replace("-", "−") for value in re.findall(r"-?[\d.]+", line)]
+        for name in ("of the board", "nearest to the preset's", "random")
+        for (line,) in [re.findall(rf"^{name} +(.*)$", board, re.MULTILINE)]
+    }
+    (chosen, *_), (_, more, half), (_, most, wide) = values.values()
+    lost = f"{chosen} points; a random one {most} ± {wide} more, the preset's {more} ± {half}"
     assert shown.split(" | ") == [*map(str, counts), lost]
 
 

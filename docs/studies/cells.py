@@ -1,4 +1,4 @@
-"""Find the rows of the planned cells of a study by their ids, and compare them."""
+"""Find the rows of the planned cells of a study by their ids; compare them, where it is fair."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.config import row_id
+from fedbench.bench.data.views.recipes import VIEWS
+from fedbench.bench.method import registry
 from fedbench.bench.results.leaderboard.statistics import mean, t_interval
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.tuning.grid import Cell, Grid, plan
@@ -52,6 +54,26 @@ def linear(row: Row) -> float:
     if value is None:
         raise ValueError(f"row {row.row_id} has no linear accuracy")
     return 100 * value
+
+
+def crops(row: Row) -> set[tuple[float, float]]:
+    """Return the shares of an image that the random crops of a run cover; empty without crops."""
+    needs = registry.create(row.config.spec, row.config.method).needs()
+    recipes = [VIEWS[name] for name in (*needs.views, *needs.second_batch)]
+    return {recipe.scale for recipe in recipes if recipe.crop == "resized"}
+
+
+def unequal(first: Sequence[Row], second: Sequence[Row]) -> str:
+    """Say why two methods' runs may not be compared; empty if they may."""
+    for side in (first, second):
+        before = [100 * (row.untrained_linear_acc or 0.0) for row in side]
+        if sum(map(linear, side)) < sum(before):
+            return f"{side[0].method} ends below its random init, {sum(before) / len(before):.1f}"
+    both = [crops(first[0]), crops(second[0])]
+    if both[0] == both[1]:
+        return ""
+    ranges = [" and ".join(f"{100 * a:.0f}–{100 * b:.0f} %" for a, b in each) for each in both]
+    return f"crops of {' and '.join(text or 'none' for text in ranges)}"
 
 
 def minus(first: Sequence[float], second: Sequence[float]) -> list[float]:

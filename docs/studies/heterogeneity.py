@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import PRESET, STORE, linear, minus, ran, spread  # the module beside this one
+from cells import PRESET, STORE, linear, minus, ran, spread, unequal  # the module beside this one
 from rules import RULES, judge
 
 from fedbench import open_store
@@ -81,16 +81,19 @@ def regrets(rows: Sequence[Row]) -> dict[str, float]:
 def outcome(rows: Sequence[Row]) -> list[list[str]]:
     """Return the table in points: a line for each method of which all cells have run."""
     found: dict[str, dict[float, list[float]]] = {}
+    runs: dict[str, list[Row]] = {}
     rates = chosen_rates(rows)
     for method in rates:
         settings = {"client.lr": rates[method]["sep"]}
         cells = ran(rows, COMPARISON, methods=[method], seeds=SEEDS, set=settings)
         if len(cells) == len(ALPHAS) * len(SEEDS):
+            runs[method] = [cells[method, ALPHAS[0], seed] for seed in SEEDS]
             found[method] = {
                 alpha: [linear(cells[method, alpha, seed]) for seed in SEEDS] for alpha in ALPHAS
             }
     losses = {m: minus(by[ALPHAS[-1]], by[ALPHAS[0]]) for m, by in found.items()}
-    others = [method for method in found if method != "orchestra" and "orchestra" in found]
+    reasons = {m: unequal(runs["orchestra"], own) for m, own in runs.items() if "orchestra" in runs}
+    others = [method for method in reasons if method != "orchestra"]
     tests = {}
     for pair in (losses, {method: by[ALPHAS[0]] for method, by in found.items()}):
         found_p = [paired_p(pair[method], pair["orchestra"]) for method in others]
@@ -103,7 +106,9 @@ def outcome(rows: Sequence[Row]) -> list[list[str]]:
         low, high = t_interval(losses[method]) or (0.0, 0.0)
         verdict = "refuted" if low > LARGE else "supported" if high < LARGE else "not settled"
         line += [spread(losses[method]), verdict]
-        if method in others:
+        if reasons.get(method):  # it stays in the family that was announced
+            line += ["", "", f"no verdict: {reasons[method]}"]
+        elif method in others:
             more = minus(losses[method], losses["orchestra"])
             ahead = minus(found["orchestra"][ALPHAS[0]], by[ALPHAS[0]])
             for values, p in ((more, tests[0][method]), (ahead, tests[1][method])):

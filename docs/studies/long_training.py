@@ -1,7 +1,7 @@
 """Print the outcome of the study `long-training`, from committed rows.
 
 Usage: `python docs/studies/long_training.py [--store DIR]`; long-training.md says what is asked
-and how it is decided. It reads the Parquet files with pandas alone.
+and how it is decided.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 from compare import compare, holm  # the module beside this one
 from scipy import stats
+
+from fedbench import open_store
 
 STORE = Path(__file__).resolve().parents[2] / "leaderboards" / "results"
 REGIME = {"data.num_clients": 100, "client.local_epochs": 4, "federation.participation": 0.1}
@@ -173,7 +175,7 @@ def agreement(here: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -
         return float(stats.kendalltau(*means).statistic)
 
     draws = [tau(lambda group: rng.choice(group, len(group))) for _ in range(2000)]
-    low, high = np.quantile(draws, [0.025, 0.975])
+    low, high = map(float, np.quantile(draws, [0.025, 0.975]))
     return {"methods": len(names), "tau": tau(np.asarray), "low": low, "high": high}
 
 
@@ -190,10 +192,10 @@ def paper() -> dict[str, np.ndarray]:
 
 def laptop(store: Path) -> dict[str, np.ndarray]:
     """Return the accuracies of README's board at alpha 0.1: 10 clients, 10,000 test images."""
-    rows = stored(store)
-    rows = rows[rows["preset"].eq("laptop") & rows["grid"].eq("board") & rows["alpha"].eq(0.1)]
-    rows = rows[rows["seed"].isin(JUDGING)].assign(variant=rows["method"])
-    return by_variant(rows.assign(linear=100 * rows["linear_acc"]))
+    from board import judged  # which imports this module
+
+    runs = judged(open_store(store))
+    return by_variant(runs[runs["alpha"] == 0.1].rename(columns={"method": "variant"}))
 
 
 def show(title: str, table: pd.DataFrame) -> None:
@@ -228,8 +230,10 @@ def main() -> None:
                     f"{name}, alpha {alpha:g}: orchestra minus method", compare(groups, "orchestra")
                 )
             show(f"{name}, alpha {alpha:g}: slope per doubling of passes", slopes(runs, store))
+    cheap, published_order = laptop(store), paper()
+    print(f"\nlaptop, order against the paper's table 1: {agreement(cheap, published_order)}")
     for (name, alpha), groups in arms.items():
-        for other, order in (("laptop", laptop(store)), ("the paper's table 1", paper())):
+        for other, order in (("laptop", cheap), ("the paper's table 1", published_order)):
             print(f"\n{name}, alpha {alpha:g}, order against {other}: {agreement(groups, order)}")
     for (first, alpha), (second, beta) in combinations(arms, 2):
         if alpha == beta:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cells import STORE, linear, minus, ran, spread  # the module beside this one
+from cells import STORE, linear, minus, ran, spread, unequal  # the module beside this one
 
 from fedbench import open_store
 from fedbench.bench.results.leaderboard.statistics import holm, mean, paired_p
@@ -30,15 +30,18 @@ HEADER += ["verdict"]
 def outcome(rows: Sequence[Row]) -> list[list[str]]:
     """Return the table, in points; axes of which a cell has not run are left out."""
     accuracy = {}
+    runs: dict[tuple[str, str], list[Row]] = {}
     for name, (label, values) in AXES.items():
         cells = ran(rows, load_grid(name))
         keys = [(m, value, seed) for m in METHODS for value in values for seed in SEEDS]
         if all(key in cells for key in keys):
             for method in METHODS:
+                runs[label, method] = [cells[key] for key in keys if key[0] == method]
                 accuracy[label, method] = [
                     [linear(cells[method, value, seed]) for seed in SEEDS] for value in values
                 ]
     lost = {key: minus(by[0], by[-1]) for key, by in accuracy.items()}
+    reasons = {key: unequal(runs[key[0], "orchestra"], own) for key, own in runs.items()}
     tested = [key for key in lost if key[1] != "orchestra"]
     ps = [paired_p(lost[key], lost[key[0], "orchestra"]) for key in tested]
     corrected = dict(zip(tested, holm([1.0 if p is None else p for p in ps]), strict=True))
@@ -48,7 +51,9 @@ def outcome(rows: Sequence[Row]) -> list[list[str]]:
         each = zip(names.values(), by, strict=True)
         line = [axis, method, ", ".join(f"{mean(scores):.1f} ({name})" for name, scores in each)]
         line.append(spread(lost[axis, method]))
-        if (axis, method) in corrected:
+        if reasons[axis, method]:  # it stays in the family that was announced
+            line += ["", "", f"no verdict: {reasons[axis, method]}"]
+        elif (axis, method) in corrected:
             more = minus(lost[axis, method], lost[axis, "orchestra"])
             p = corrected[axis, method]
             settled = "supported" if (mean(more) or 0) > 0 else "contradicted"
