@@ -47,7 +47,7 @@ from fedbench.bench.data.sources.base import (
     entry_of,
     prepare_command,
 )
-from fedbench.bench.data.sources.decode import Progress, write_splits
+from fedbench.bench.data.sources.decode import Progress, Splits, write_splits
 from fedbench.bench.system.errors import ConfigError, DataError
 from fedbench.bench.system.text import utf8_text
 
@@ -216,8 +216,12 @@ def split_of_images(
     source.require()
     _identity(name, source, reading)
     with TemporaryDirectory() as scratch:
-        for split, picture in source.splits(Path(scratch)).pictures():
-            yield split, utf8_text(picture.file), picture.row
+        yield from _images(source.splits(Path(scratch)))
+
+
+def _images(splits: Splits) -> Iterator[tuple[str, str, int | None]]:
+    for split, picture in splits.pictures():
+        yield split, utf8_text(picture.file), picture.row
 
 
 def reopen(path: Path, revision: str | None = None, name: str | None = None) -> Dataset:
@@ -383,7 +387,7 @@ def _load(
         class_names = write_splits(writer, splits, name, reading.image_size, progress)
         if reading.client_file is not None:
             count = writer.num_rows["train_labels"]
-            writer.put(CLIENTS, read_clients(reading.client_file, count))
+            writer.put(CLIENTS, read_clients(reading.client_file, count, _images(splits)))
         return class_names
 
     cache = ensure(

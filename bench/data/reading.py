@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,12 @@ from PIL import Image, ImageOps
 
 from fedbench.bench.config import DataConfig
 from fedbench.bench.system.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Image = tuple[str, str, int | None]
+"""Split, file and row of an image, as `fedbench data split` prints them."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +95,19 @@ PLAIN = Reading()
 """The data set as it is."""
 
 
-def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
+def read_clients(file: Path, num_images: int, images: Iterable[_Image]) -> npt.NDArray[np.int64]:
     """Return the client of each training image, in the order of the source, from a file.
 
     JSON has a list of clients, one per image, or an object with a list of images per client; CSV
-    and Parquet have a column `client`, one row per image, and leave out rows whose column `split`,
-    if there is one, is `test`.
+    and Parquet have a column `client`. Columns `split`, `file` and `row`, which `fedbench data
+    split` prints, say which image a row is of, in any order. Without them there is one row per
+    training image, and rows whose column `split` is `test` are left out.
 
     Args:
         file: `.json`, `.csv` or `.parquet`.
         num_images: N.
+        images: `split`, `file` and `row` of each image in the order of the source, test images too;
+            read only where the file has these columns.
 
     Returns:
         (N,) clients 0..K-1, each with an image.
@@ -111,7 +121,7 @@ def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
         if file.suffix == ".json":
             clients = _json_clients(file, num_images)
         elif file.suffix in (".csv", ".parquet"):
-            clients = _column_of_clients(file)
+            clients = _column_of_clients(file, images)
         else:
             raise ValueError("its name must end in .json, .csv or .parquet")
         _check_clients(clients, num_images)
@@ -121,14 +131,20 @@ def read_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:
     return clients
 
 
-def _column_of_clients(file: Path) -> npt.NDArray[np.int64]:
+def _column_of_clients(file: Path, images: Iterable[_Image]) -> npt.NDArray[np.int64]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv
     import pyarrow.parquet as pq
 
-    table = pa.csv.read_csv(file) if file.suffix == ".csv" else pq.read_table(file)
-    if "split" in table.column_names:
+    if file.suffix == ".csv":
+        types = pa.csv.ConvertOptions(column_types={"file": pa.string()})
+        table = pa.csv.read_csv(file, convert_options=types)
+    else:
+        table = pq.read_table(file)
+    if {"split", "file", "row"} <= {*table.column_names}:
+        table = table.take(_training_rows(table, images))
+    elif "split" in table.column_names:
         table = table.filter(pc.not_equal(table["split"], "test"))
     if "client" not in table.column_names or not pa.types.is_integer(table["client"].type):
         found = ", ".join(f"{column.name}: {column.type}" for column in table.schema)
@@ -137,6 +153,44 @@ def _column_of_clients(file: Path) -> npt.NDArray[np.int64]:
         row = table["client"].is_null().to_pylist().index(True)
         raise ValueError(f"image {row} has no client")
     return np.asarray(table["client"].to_numpy(), np.int64)
+
+
+def _training_rows(table: pa.Table, images: Iterable[_Image]) -> list[int]:
+    """Return which row of a table is of each training image, in the order of the source.
+
+    Raises:
+        ValueError: for an image twice, one that the source lacks or has in the other split, and a
+            training image without a row.
+    """
+    place = dict[tuple[str, int | None], int]()
+    splits, files, rows = (table[name].to_pylist() for name in ("split", "file", "row"))
+    for number, key in enumerate(zip(files, rows, strict=True)):
+        if place.setdefault(key, number) != number:
+            raise ValueError(f"{_named(*key)} has two rows")
+    order, absent = list[int](), list[str]()
+    for split, file, row in images:
+        position = place.pop((file, row), None)
+        if position is None:
+            absent += [_named(file, row)] if split == "train" else []
+        elif splits[position] != split:
+            raise ValueError(
+                f"{_named(file, row)} is in split {split!r}, not {splits[position]!r}: this cannot"
+                " be changed here; the data set needs two files or folders, train and test"
+            )
+        elif split == "train":
+            order.append(position)
+    if place:
+        raise ValueError(
+            f"the data set has no image {_named(*next(iter(place)))} under that path; print the"
+            " table anew by `fedbench data split`"
+        )
+    if absent:
+        raise ValueError(f"training image {absent[0]} has no row")
+    return order
+
+
+def _named(file: str, row: int | None) -> str:
+    return Path(file).name if row is None else f"{Path(file).name} row {row}"
 
 
 def _json_clients(file: Path, num_images: int) -> npt.NDArray[np.int64]:

@@ -634,10 +634,30 @@ def test_the_split_of_a_source_makes_a_partition_file(tmp_path: Path) -> None:
     for part, pixels in (("train", dataset.train_images), ("test", dataset.test_images)):
         assert sorted(split["row"][split["split"] == part]) == sorted(pixels[:, 0, 0, 0])
     split["client"] = [row // 12 for row in split["row"]]
-    split.to_csv(file := tmp_path / "clients.csv", index=False)
+    shuffled = split.sample(frac=1, random_state=0)  # each row names its image
+    shuffled.to_csv(file := tmp_path / "clients.csv", index=False)
     given = config(name, partition="file", partition_file=str(file))
     dataset = open_dataset(given, tmp_path / "data")
     assert dataset.train_clients is not None
     assert dataset.train_clients.tolist() == (dataset.train_images[:, 0, 0, 0] // 12).tolist()
     digits = split_data("digits", data_dir=tmp_path / "data")
     assert sorted(digits["row"]) == list(range(1797))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda split: split.replace({"split": {"test": "train"}}), "'test', not 'train'"),
+        (lambda split: split[split["split"] == "train"][1:], r"train\.csv row \d+ has no row"),
+        (lambda split: split.iloc[[0, 0, *range(1, COUNT)]], r"train\.csv row 0 has two"),
+        (lambda split: split.assign(file="elsewhere/train.csv"), r"no image train\.csv row 0"),
+    ],
+)
+def test_a_partition_file_of_other_images_is_refused(
+    change: Callable[[Any], Any], named: str, tmp_path: Path
+) -> None:
+    split = split_data(name := one_csv(tmp_path / "set"), data_dir=tmp_path / "data")
+    changed = change(split.assign(client=0))
+    changed.to_csv(file := tmp_path / "clients.csv", index=False)
+    with pytest.raises(DataError, match=rf"data\.partition_file: .*{named}"):
+        load_dataset(name, tmp_path / "data", reading=Reading(client_file=file))
