@@ -23,8 +23,8 @@ from fedbench.bench.method import ACTIVATIONS, RoundPlan
 from fedbench.bench.results.leaderboard.studies import best_trial, scored_trials
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store
-from fedbench.bench.runs.code import changed_code
-from fedbench.bench.runs.execute import derived
+from fedbench.bench.runs.code import changed_code, missing_code
+from fedbench.bench.runs.execute import derived, plugin_packages
 from fedbench.bench.runs.guarantees import needed_one_by_one
 from fedbench.bench.runs.run import canonical
 from fedbench.bench.runs.spread import ELSEWHERE
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass
 class CheckCount:
-    """Rows that passed or failed a check, and for how many it could not be made, with a reason."""
+    """Rows that passed or failed a check, and for how many it could not be made, with reasons."""
 
     check: str
     about: str
@@ -310,6 +310,10 @@ class Checker:
         self.add(row_id, FILES, [])
         try:
             claim = self._claim(entry)
+        except Unchecked as why:
+            for name in CHECKS:
+                self._leave_out(name, why)
+            return
         except _UNREADABLE as err:
             self.add(row_id, "configuration", [" ".join(str(err).split())])
             return
@@ -317,12 +321,17 @@ class Checker:
             try:
                 found = list(check(claim))
             except Unchecked as why:
-                count = self.counts[name]
-                count.unchecked, count.reason = count.unchecked + 1, count.reason or str(why)
+                self._leave_out(name, why)
                 continue
             except _UNREADABLE as err:
                 found = [" ".join(f"a value of another kind than fedbench writes: {err}".split())]
             self.add(row_id, name, found)
+
+    def _leave_out(self, check: str, why: Unchecked) -> None:
+        count = self.counts[check]
+        count.unchecked += 1
+        if str(why) not in count.reason:
+            count.reason = "; ".join(filter(None, (count.reason, str(why))))
 
     def _claim(self, entry: Entry) -> Claim:
         """Return a row with what is known here."""
@@ -332,6 +341,10 @@ class Checker:
                 f"benchmark_version is {row.benchmark_version}, this fedbench checks"
                 f" {BENCHMARK_VERSION}; install fedbench {row.package_version}"
             )
+        if missing := missing_code(row.code):
+            brought = [f"{name} {version}" for name, version in plugin_packages(row).items()]
+            needed = ", ".join(brought) or "code that no package brought"
+            raise Unchecked(f"{', '.join(missing)} needs {needed}, which is not installed here")
         config, dataset = canonical(row.config), self._data(row.dataset_revision)
         if dataset is None:
             raise StoreError(

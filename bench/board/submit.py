@@ -14,7 +14,7 @@ from fedbench.bench.board.people import Person, person
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.store import Store, open_store
 from fedbench.bench.runs.arguments import as_path
-from fedbench.bench.runs.code import packages
+from fedbench.bench.runs.execute import plugin_packages
 from fedbench.bench.system.errors import ConfigError, StoreError
 from fedbench.bench.system.files import atomic_write_bytes, copy_folder, write_error
 from fedbench.bench.system.scratch import temporary_folder
@@ -177,13 +177,11 @@ def _text(identity: str, rows: Sequence[Row], who: Person | None) -> str:
     methods = ", ".join(sorted({row.method for row in rows}))
     data = ", ".join(sorted({f"{row.dataset} ({row.preset})" for row in rows}))
     seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
-    needed = {
-        f"{name} {version}"
-        for row in rows
-        for name, version in packages(row.config.code, row.method).items()
-    }
-    foreign = f"Needs {', '.join(sorted(needed))}, which fedbench does not ship.\n"
+    code = {name for row in rows for name in row.code}
+    versions = {f"{n} {version}" for row in rows for n, version in plugin_packages(row).items()}
+    needed = ", ".join(sorted(versions or code))
+    foreign = f"Needs {needed}, which fedbench does not ship; its code: PUBLIC ADDRESS, COMMIT.\n"
     return (
-        f"Runs: {len(rows):,}, of {methods} on {data}, seeds {seeds}.\n{foreign if needed else ''}"
+        f"Runs: {len(rows):,}, of {methods} on {data}, seeds {seeds}.\n{foreign if code else ''}"
         f"Bundle {identity}{f', submitted by {who}' if who else ''}; licence {LICENCE}."
     )

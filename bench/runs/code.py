@@ -57,6 +57,17 @@ def foreign_modules(config: RunConfig) -> dict[str, str]:
     }
 
 
+def missing_code(code: Mapping[str, str]) -> list[str]:
+    """Return what no package here brings, of what other packages brought to a run, sorted."""
+    known = registry.entries()
+    parts = {name: name.rpartition(":") for name in code}
+    return sorted(
+        name
+        for name, (kind, _, entry) in parts.items()
+        if not (entry_points(group=f"{OURS}.{kind}", name=entry) if kind else name in known)
+    )
+
+
 def changed_code(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
     """Return what two configurations have of other code, sorted."""
     return sorted({name for name, _ in {*first.items()} ^ {*second.items()}})

@@ -106,5 +106,11 @@ def _rerun(rerun: Reproduction) -> str:
 
 
 def _not_made(checks: Sequence[CheckCount]) -> list[str]:
-    made = (check for check in checks if check.unchecked)
-    return [f"{each.check} of {count(each.unchecked, 'run')}: {each.reason}" for each in made]
+    groups = dict[tuple[int, str], list[str]]()
+    for each in checks:
+        groups.setdefault((each.unchecked, each.reason), []).append(each.check)
+    return [
+        f"{', '.join(names)} of {count(number, 'run')}: {reason}"
+        for (number, reason), names in groups.items()
+        if number
+    ]

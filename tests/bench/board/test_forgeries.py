@@ -22,6 +22,7 @@ import pytest
 from fedbench.bench.api.boards import leaderboard
 from fedbench.bench.board.bundle import Entry, files_of, pack, write_manifest
 from fedbench.bench.board.checks import Problem
+from fedbench.bench.board.submit import _text
 from fedbench.bench.board.verify import verify_bundle
 from fedbench.bench.config import RunConfig
 from fedbench.bench.results.leaderboard.formats import tables
@@ -219,6 +220,31 @@ def test_honest_rows_pass(honest: tuple[Entry, ...], board: Path, tmp_path: Path
         "copies": 1,
         "partition": 0,  # no images here
     }
+
+
+def of_plugin(entry: Entry, code: Mapping[str, str]) -> Entry:
+    body = {**json.loads(entry.row.config_json), "spec": "not-here", "code": dict(code)}
+    columns = derived(RunConfig.model_validate(body), entry.row.dataset_revision)
+    env = {**json.loads(entry.row.env_json or "{}"), "their-package": "1.2"}
+    texts = {"config_json": canonical_json(body), "env_json": canonical_json(env)}
+    return with_row(entry, **columns, **texts)
+
+
+def test_missing_code_is_no_contradiction(
+    honest: tuple[Entry, ...], board: Path, tmp_path: Path
+) -> None:
+    """Checks of a plugin's rows are not made where it is not installed."""
+    known = of_plugin(honest[0], {"not-here": "0" * 16})
+    pack([known, honest[1]], None, tmp_path / "plugin")
+    result = verify_bundle(tmp_path / "plugin", board)
+    assert result.problems == ()
+    counts = {check.check: (check.passed, check.unchecked) for check in result.checks}
+    assert counts["ledger"] == counts["configuration"] == (1, 1)
+    assert all("their-package 1.2" in c.reason for c in result.checks if c.unchecked)
+    assert "their-package 1.2" in _text("0" * 64, [known.row], None)
+    pack([of_plugin(honest[0], {})], None, tmp_path / "unknown")  # no package brought it
+    (problem,) = found(tmp_path / "unknown", board)
+    assert problem.check == "configuration"
 
 
 @pytest.mark.parametrize("name", FORGERIES)
