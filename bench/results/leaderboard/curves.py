@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedbench.bench.results.leaderboard.statistics import mean
-from fedbench.bench.results.store.row import Count, Row
+from fedbench.bench.results.store.row import Count, Row, first_problem
 from fedbench.bench.system.errors import StoreError
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def curve_of(row: Row, points: Sequence[Mapping[str, Any]]) -> Curve:
     try:
         rounds = _ROUNDS.validate_python(points)
     except ValidationError as err:
-        first = err.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StoreError(f"the curve of run {row.row_id}: {where}: {first['msg']}") from err
+        raise StoreError(f"the curve of run {row.row_id}: {first_problem(err)}") from err
     found = [Evaluated(0, 0, row.untrained_knn_acc, row.untrained_linear_acc)]
     sent = 0
     for each in rounds:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedbench.bench.results.store.reader import Reader
+from fedbench.bench.results.store.reader import Mark, Reader, file_mark, tables_in
 from fedbench.bench.results.store.replicas import replica_hash
 from fedbench.bench.results.store.row import Row
 from fedbench.bench.results.store.schema import (
@@ -80,55 +80,55 @@ class Frame:
     """The table of a store.
 
     Args:
-        file: `leaderboard.parquet`.
+        root: of the store.
         reader: of the files of rows.
 
     Attributes:
+        file: `leaderboard.parquet`.
         problems: one line for every file of a row that could not be read.
     """
 
-    def __init__(self, file: Path, reader: Reader) -> None:
-        self._file, self._reader = file, reader
-        self._known: pa.Table | None = None
-        self._mark: tuple[int, int] | None = None  # of the file when it was read or written
+    def __init__(self, root: Path, reader: Reader) -> None:
+        self.file, self._folder, self._reader = root / "leaderboard.parquet", root / "rows", reader
+        self.problems: list[str] = []
+        self._table: pa.Table | None = None
+        self._mark: Mark | None = None  # of the file when it was read or written
+        self._is_new = False  # the file lacks what the table has
         self._rows: list[Row] | None = None
         self._frame: pd.DataFrame | None = None
-        self.problems: list[str] = []
-        self._is_new = False  # the file lacks what the table has
 
-    def rows(self, paths: Sequence[Path]) -> list[Row]:
-        """Return the readable rows in files."""
-        table = self._up_to_date(paths)
+    def rows(self) -> list[Row]:
+        """Return the readable rows."""
+        table = self._up_to_date()
         if self._rows is None:
             self._rows = decode_table(table.select(ROW_SCHEMA.names), Row)
         return [*self._rows]
 
-    def frame(self, paths: Sequence[Path]) -> pd.DataFrame:
-        """Return the readable rows in files as a frame, which must not be changed."""
-        table = self._up_to_date(paths)
+    def frame(self) -> pd.DataFrame:
+        """Return the readable rows as a frame, which must not be changed."""
+        table = self._up_to_date()
         if self._frame is None:
             self._frame = table.to_pandas()
         return self._frame
 
-    def save(
-        self, paths: Callable[[], Sequence[Path]], write: Callable[[Path, bytes], None]
-    ) -> bool:
+    def save(self, write: Callable[[Path, bytes], None]) -> bool:
         """Bring the file up to date with `write`; return False if there are no rows.
 
         Rows are listed again after a write: another process may have added one meanwhile.
         """
-        while (table := self._up_to_date(paths())).num_rows and self._is_new:
-            write(self._file, table_bytes(table.replace_schema_metadata(_metadata())))
-            self._mark, self._is_new = _mark(self._file), False
+        while (table := self._up_to_date()).num_rows and self._is_new:
+            write(self.file, table_bytes(table.replace_schema_metadata(_metadata())))
+            self._mark, self._is_new = _mark(self.file), False
         return bool(table.num_rows)
 
-    def _up_to_date(self, paths: Sequence[Path]) -> pa.Table:
+    def _up_to_date(self) -> pa.Table:
+        paths = tables_in(self._folder)
         marks = {path.stem: mark for path in paths if (mark := _mark(path)) is not None}
-        if self._known is None or _mark(self._file) != self._mark:
-            self._mark, self._known = _mark(self._file), self._stored()
-            self._rows = self._frame = None
-            self._is_new = self._known is None
-        known = _SCHEMA.empty_table() if self._known is None else self._known
+        table = self._table
+        if table is None or _mark(self.file) != self._mark:
+            self._mark, table = _mark(self.file), self._stored()
+            self._is_new = table is None
+        known = _SCHEMA.empty_table() if table is None else table
         columns = (known.column(name).to_pylist() for name in ("file", "size", "changed"))
         whole = [marks.get(name) == tuple(mark) for name, *mark in zip(*columns, strict=True)]
         kept = known.filter(pa.array(whole, pa.bool_()))
@@ -139,24 +139,23 @@ class Frame:
         if rows or not all(whole):
             added = _table([*rows.values()], [(name, *marks.get(name, (0, 0))) for name in rows])
             known = _sorted(pa.concat_tables([kept, added], promote_options="default"))
-            self._rows = self._frame = None
             self._is_new = True
-        self._known = known
+        if known is not self._table:
+            self._table, self._rows, self._frame = known, None, None
         return known
 
     def _stored(self) -> pa.Table | None:
         """Return the table in the file, if this code would have made it of the same rows."""
         with suppress(OSError, StoreError):  # it only saves time
-            table = read_table(self._file.read_bytes(), UNPACKED_BOARD)
+            table = read_table(self.file.read_bytes(), UNPACKED_BOARD)
             if (table.schema.metadata or {}).get(_VERSION) == _metadata()[_VERSION]:
                 return table
         return None
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _mark(path: Path) -> Mark | None:
     with suppress(OSError):  # it has just gone, or reading it says what is wrong
-        state = path.stat()
-        return state.st_size, state.st_mtime_ns
+        return file_mark(path)
     return None
 
 
@@ -169,18 +168,18 @@ def _metadata() -> Mapping[bytes, bytes]:
     return {**(ROW_SCHEMA.metadata or {}), _VERSION: code.encode()}
 
 
-def _table(rows: Sequence[Row], marks: Sequence[tuple[str, int, int]]) -> pa.Table:
+def _table(rows: Sequence[Row], files: Sequence[tuple[str, int, int]]) -> pa.Table:
     records: list[dict[str, Any]] = [
         {
             **dict(row),
-            **dict(zip(("file", "size", "changed"), mark, strict=True)),
+            **{"file": name, "size": size, "changed": changed},
             "replica": replica_hash(row),
             "entry": entry_id(row),
             "task": json.dumps(task_of(row)),
             "evaluation": json.dumps(evaluation_of(row)),
             "hyperparameters": canonical_json(hyperparameters(row)),
         }
-        for row, mark in zip(rows, marks, strict=True)
+        for row, (name, size, changed) in zip(rows, files, strict=True)
     ]
     table = pa.Table.from_pylist(records, schema=_SCHEMA)
     metrics = [json.loads(row.metrics_json or "{}") for row in rows]

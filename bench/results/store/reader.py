@@ -14,12 +14,11 @@ from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.files import read_limited
 
 R = TypeVar("R", bound=Record)
-Mark = tuple[int, int, int]
-"""Size, time of change in nanoseconds, and inode of a file."""
+Mark = tuple[int, int]
+"""Size of a file, and time of its last change in nanoseconds."""
 
 MOST_BYTES = 2**28
 """Bytes of one record that is read; a pipe or a device in its place is refused."""
-_MANY = 64  # files from which threads pay
 _THREADS = 4
 
 
@@ -48,41 +47,44 @@ def tables_in(folder: Path) -> list[Path]:
     return [p for p in list_folder(folder) if p.suffix == ".parquet" and p.name[0] != "."]
 
 
+def file_mark(path: Path) -> Mark:
+    """Return what tells a file from its earlier versions.
+
+    Raises:
+        OSError: if it has just gone, or may not be looked at.
+    """
+    state = path.stat()
+    return state.st_size, state.st_mtime_ns
+
+
 class Reader:
     """Loads files of one record and remembers them by their marks."""
 
     def __init__(self) -> None:
-        self._cache: dict[Path, tuple[Mark, Record | str]] = {}
+        self._known: dict[Path, tuple[Mark, Record | str]] = {}
 
     def load_all(self, paths: Sequence[Path], model: type[R]) -> dict[Path, R | str | None]:
-        """`load` many files, in threads where that pays."""
-        if sum(path not in self._cache for path in paths) < _MANY:
-            return {path: self.load(path, model) for path in paths}
+        """`load` many files."""
         with ThreadPoolExecutor(_THREADS) as threads:
             return dict(zip(paths, threads.map(lambda p: self.load(p, model), paths), strict=True))
 
     def load(self, path: Path, model: type[R]) -> R | str | None:
         """Return the record, or what is wrong with the file, or None if it has just gone."""
         try:
-            mark = _mark(path)
-            known = self._cache.get(path)
-            if known is None or known[0] != mark:
-                known = (mark, parse_record(path, read_limited(path, MOST_BYTES), model))
-                self._cache[path] = known
+            mark = file_mark(path)
+            if path not in self._known or self._known[path][0] != mark:
+                record = parse_record(path, read_limited(path, MOST_BYTES), model)
+                self._known[path] = mark, record
         except FileNotFoundError:
             return None
         except OSError as cause:
             return str(read_error(path, cause))
-        record = known[1]
-        return record if isinstance(record, model | str) else None
+        known = self._known[path][1]
+        assert isinstance(known, model | str), "a file has one kind of record"
+        return known
 
 
-def _mark(path: Path) -> Mark:
-    state = path.stat()
-    return state.st_size, state.st_mtime_ns, state.st_ino
-
-
-def parse_record(path: Path, data: bytes, model: type[Record]) -> Record | str:
+def parse_record(path: Path, data: bytes, model: type[R]) -> R | str:
     """Return the record in a file's bytes, or a line that says what is wrong with the file."""
     try:
         records = decode(data, model)
@@ -92,10 +94,8 @@ def parse_record(path: Path, data: bytes, model: type[Record]) -> Record | str:
         return f"{str(path)!r}: holds {len(records)} rows instead of one"
     record = records[0]
     name = record.row_id if isinstance(record, Row) else str(getattr(record, "number", ""))
-    if name != path.stem.partition("@")[0]:
-        return f"{str(path)!r}: its content is that of {name!r}; give it that name or delete it"
     if isinstance(record, Row) and "@" in path.stem:
-        chosen = replica_hash(record)
-        if path.stem.partition("@")[2] != chosen:
-            return f"{str(path)!r}: its content is that of {name}@{chosen}; give it that name"
+        name += f"@{replica_hash(record)}"
+    if name != path.stem:
+        return f"{str(path)!r}: its content is that of {name}; give it that name or delete it"
     return record

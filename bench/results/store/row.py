@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+import pydantic_core
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedbench.bench.config import RunConfig
 from fedbench.bench.evaluation import metrics
-from fedbench.bench.results.store.json_columns import (
-    check_numbers,
-    check_object,
-    check_objects,
-    check_settings,
-)
 from fedbench.bench.system.errors import StoreError
 from fedbench.bench.system.identity import canonical_json
 
@@ -46,6 +49,55 @@ def _column(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> 
 def _needed(meaning: str, unit: dict[str, Any] | None = None, **limits: Any) -> Any:
     """Return a column that every record has."""
     return Field(description=meaning, json_schema_extra=unit, **limits)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Data(_Section):
+    partition: str
+    name: str = ""
+    train_subset: int | None = None
+    test_subset: int | None = None
+
+
+class _Evaluation(_Section):
+    num_clients: int = 1
+
+
+class _Settings(_Section):
+    """What readers rely on in the configuration of a row of any version."""
+
+    data: _Data
+    client: dict[str, Any]
+    evaluation: _Evaluation
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return where the first error of a validation is, and what it is."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
+def _holds(kind: Any) -> Callable[[str | None], str | None]:
+    """Return a check of a column: its texts are null or JSON of a kind; a stranger wrote them."""
+    adapter = TypeAdapter(kind)
+
+    def check(text: str | None) -> str | None:
+        if text is not None:
+            value = pydantic_core.from_json(text, allow_inf_nan=False)  # refuses deep nesting
+            json.dumps(value, allow_nan=False)  # refuses 1e999, which is read as infinity
+            try:
+                adapter.validate_python(value, strict=True)
+            except ValidationError as err:
+                raise ValueError(first_problem(err)) from err
+        return text
+
+    return check
+
+
+_object, _numbers = _holds(dict[str, Any]), _holds(dict[str, float | bool | None])
 
 
 class Record(BaseModel):
@@ -207,19 +259,15 @@ class Row(Record):
         try:
             return RunConfig.model_validate_json(self.config_json)
         except ValidationError as err:
-            first = err.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the whole"
             raise StoreError(
                 f"run {self.row_id}: this fedbench does not take its configuration"
-                f" ({where}: {first['msg']}); it was made by fedbench {self.package_version}"
+                f" ({first_problem(err)}); it was made by fedbench {self.package_version}"
             ) from err
 
-    _settings = field_validator("config_json")(check_settings)
-    _numbers = field_validator("metrics_json")(check_numbers)
-    _objects = field_validator("traffic_json", "privacy_json", "env_json", "scaled_json")(
-        check_object
-    )
-    _lists = field_validator("platform_json")(check_objects)
+    _settings = field_validator("config_json")(_holds(_Settings))
+    _numbers = field_validator("metrics_json")(_numbers)
+    _objects = field_validator("traffic_json", "privacy_json", "env_json", "scaled_json")(_object)
+    _lists = field_validator("platform_json")(_holds(list[dict[str, Any]]))
 
     @field_validator("started_at", "finished_at")
     @classmethod
@@ -270,8 +318,8 @@ class Trial(Record):
     error: str | None = _column("what went wrong")
     extra_json: str = _column("anything else", JSON, default="{}")
 
-    _numbers = field_validator("watched_json")(check_numbers)
-    _objects = field_validator("params_json", "extra_json")(check_object)
+    _numbers = field_validator("watched_json")(_numbers)
+    _objects = field_validator("params_json", "extra_json")(_object)
 
 
 _TRIAL_COLUMNS = frozenset(Trial.model_fields) - {"schema_version", "extra_json"}
@@ -284,23 +332,16 @@ def to_trial(study_id: str, number: int, record: Mapping[str, Any]) -> Trial:
         StoreError: a value that a column refuses, or that JSON cannot hold.
     """
     fields = {k: v for k, v in record.items() if k in _TRIAL_COLUMNS}
-    fields |= {"study_id": study_id, "number": number}
-    if "seeds" in fields:
-        fields["seeds"] = list(fields["seeds"])
     rest = {k: v for k, v in record.items() if k not in _TRIAL_COLUMNS}
     try:
-        for name in ("params", "watched"):
-            if name in rest:
-                fields[f"{name}_json"] = canonical_json(rest.pop(name))
-        fields["extra_json"] = canonical_json(rest)
-        return Trial(**fields)
-    except ValidationError as cause:
-        first = cause.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = f"trial {number} of {study_id!r}: {where}: {first['msg']}"
-        raise StoreError(message) from cause
+        for name in {"params", "watched"} & rest.keys():
+            fields[f"{name}_json"] = canonical_json(rest.pop(name))
+        seeds, extra = [*record.get("seeds", ())], canonical_json(rest)
+        of = {"study_id": study_id, "number": number, "seeds": seeds, "extra_json": extra}
+        return Trial(**{**fields, **of})
     except (TypeError, ValueError) as cause:
-        raise StoreError(f"trial {number} of {study_id!r}: not JSON: {cause}") from cause
+        why = first_problem(cause) if isinstance(cause, ValidationError) else f"not JSON: {cause}"
+        raise StoreError(f"trial {number} of {study_id!r}: {why}") from cause
 
 
 def from_trial(trial: Trial) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pyarrow as pa
@@ -16,14 +16,20 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from fedbench.bench.results.store.row import SCHEMA_VERSION, PaperCell, Record, Row, Trial
+from fedbench.bench.results.store.row import (
+    SCHEMA_VERSION,
+    PaperCell,
+    Record,
+    Row,
+    Trial,
+    first_problem,
+)
 from fedbench.bench.system.checksums import KEY, ZEROS, add_checksum, has_checksum
 from fedbench.bench.system.errors import StoreError
 
 R = TypeVar("R", bound=Record)
 
 _VERSION = b"fedbench.schema_version"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_WITH_CHECKSUM = 3
 """Schema version from which all rows and trials carry a checksum."""
 UNPACKED, UNPACKED_BOARD = 2**28, 2**31
@@ -78,27 +84,22 @@ _SCHEMAS: dict[type[Record], pa.Schema] = {
 def encode(records: Sequence[Record], model: type[Record]) -> bytes:
     """Return Parquet bytes with the model's schema; equal arguments give equal bytes.
 
-    A file of one record is read with thousands like it, and then its header is what costs: it has
-    units but no descriptions, dictionaries, statistics or compression.
+    A file of one record is read with thousands like it, and then parsing its header takes most of
+    the time: it has units but no descriptions, dictionaries, statistics or compression.
 
     Args:
         records: rows of the table.
         model: their class.
     """
-    schema = _SCHEMAS[model]
-    single = len(records) == 1
-    table = pa.Table.from_pylist([dict(r) for r in records], schema=schema)
-    if single:
-        table = table.cast(_without_descriptions(schema))
-    return table_bytes(table, compression="none" if single else "zstd")
-
-
-def _without_descriptions(schema: pa.Schema) -> pa.Schema:
+    table = pa.Table.from_pylist([dict(r) for r in records], schema=_SCHEMAS[model])
+    if len(records) != 1:
+        return table_bytes(table)
     fields = [
-        field.with_metadata({k: v for k, v in (field.metadata or {}).items() if k != b"doc"})
-        for field in schema
+        f.with_metadata({k: v for k, v in (f.metadata or {}).items() if k != b"doc"})
+        for f in table.schema
     ]
-    return pa.schema(fields).with_metadata(schema.metadata or {})
+    bare = table.cast(pa.schema(fields, metadata=table.schema.metadata))
+    return table_bytes(bare, compression="none")
 
 
 def table_bytes(table: pa.Table, compression: Literal["none", "zstd"] = "zstd") -> bytes:
@@ -167,7 +168,7 @@ def decode(data: bytes, model: type[R]) -> list[R]:
     Columns that an older schema did not have are null; no column is ever ignored.
 
     Raises:
-        StoreError: torn bytes, a newer schema, unknown columns, or values the model refuses.
+        StoreError: torn bytes, a newer schema, or columns or values that the model refuses.
     """
     return decode_table(read_table(data), model)
 
@@ -177,39 +178,27 @@ def to_records(table: pa.Table) -> list[dict[str, Any]]:
 
     pyarrow would import pandas for a time with a zone, which takes a quarter of a second.
     """
-    times = [f.name for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz == "UTC"]
-    for name in times:
-        position = table.schema.get_field_index(name)
-        numbers = table.column(name).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-        table = table.set_column(position, name, numbers)
-    records: list[dict[str, Any]] = table.to_pylist()
+    times = {field.name for field in table.schema if pa.types.is_timestamp(field.type)}
+    plain = [f.with_type(pa.timestamp("us")) if f.name in times else f for f in table.schema]
+    records: list[dict[str, Any]] = table.cast(pa.schema(plain)).to_pylist()
     for record in records:
-        for name in times:
-            if record[name] is not None:
-                record[name] = _EPOCH + timedelta(microseconds=record[name])
+        record.update({n: at.replace(tzinfo=UTC) for n in times if (at := record[n]) is not None})
     return records
 
 
 def decode_table(table: pa.Table, model: type[R]) -> list[R]:
     """Return the records in a table that was read; see `decode`."""
-    schema = _SCHEMAS[model]
     try:
-        pylist = to_records(table)
+        records = to_records(table)
     except (pa.ArrowException, ValueError, OverflowError) as cause:
         raise StoreError("its values cannot be read") from cause
-    for raw in pylist:
-        version = raw.get("schema_version")
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise StoreError(
-                f"written by a newer fedbench (schema {version}, this one knows {SCHEMA_VERSION}); "
-                "update fedbench"
-            )
-    unknown = [name for name in table.schema.names if name not in schema.names]
-    if unknown:
-        raise StoreError(f"not of this store: unknown columns {', '.join(unknown[:3])}")
+    newest = max((v for r in records if isinstance(v := r.get("schema_version"), int)), default=0)
+    if newest > SCHEMA_VERSION:
+        raise StoreError(
+            f"written by a newer fedbench (schema {newest}, this one knows {SCHEMA_VERSION});"
+            " update fedbench"
+        )
     try:
-        return [model(**raw) for raw in pylist]
+        return [model(**record) for record in records]
     except ValidationError as cause:
-        first = cause.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "row"
-        raise StoreError(f"not of this store: {where}: {first['msg']}") from cause
+        raise StoreError(f"not of this store: {first_problem(cause)}") from cause

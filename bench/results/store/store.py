@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedbench.bench.results.store.frame import Frame
-from fedbench.bench.results.store.json_columns import check_study
 from fedbench.bench.results.store.reader import (
     MOST_BYTES,
     Reader,
@@ -78,7 +77,7 @@ class Store:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).expanduser()
         self._reader = Reader()
-        self._all = Frame(self.root / "leaderboard.parquet", self._reader)
+        self._all = Frame(self.root, self._reader)
         self._swept = False
 
     def require(self) -> Store:
@@ -131,20 +130,15 @@ class Store:
         """
         self.check_writable()
         for path in self._paths_of(row_id):
-            folder = self.cell_dir(path.stem)
-            try:
-                path.unlink(missing_ok=True)
-                if folder.exists():
-                    shutil.rmtree(folder)
-            except OSError as cause:
-                raise write_error(path, cause) from cause
+            _delete(path)
+            _delete(self.cell_dir(path.stem))
 
     def rows(self) -> list[Row]:
         """All readable rows, sorted by task, method and seed; see `problems` for the others.
 
         Replicas of a run have its row id; the one that finished first comes first.
         """
-        return self._all.rows(self._row_paths())
+        return self._all.rows()
 
     def frame(self) -> pd.DataFrame:
         """Return the same rows as a frame, which must not be changed.
@@ -153,8 +147,8 @@ class Store:
         took to read is kept for the next time, if the store may be written to.
         """
         with suppress(StoreError):
-            self._all.save(self._row_paths, atomic_write_bytes)
-        return self._all.frame(self._row_paths())
+            self._all.save(atomic_write_bytes)
+        return self._all.frame()
 
     def replicas(self, row_id: str) -> list[Row]:
         """All readable rows of a run: the one that finished first leads, failed ones come last."""
@@ -197,7 +191,7 @@ class Store:
             raise ConfigError("a run id must not be empty; `fedbench runs` lists run ids")
         row = self.require().row(run_id)
         if row is None and len(run_id) >= _MIN_PREFIX:
-            names = {p.stem.partition("@")[0] for p in self._row_paths()}
+            names = {path.stem.partition("@")[0] for path in tables_in(self.root / "rows")}
             ids = sorted(name for name in names if name.startswith(run_id))
             if len(ids) > 1:
                 shown = ", ".join(ids[:3])
@@ -226,7 +220,7 @@ class Store:
 
     def problems(self) -> list[str]:
         """One line for every file of rows, trials or studies that cannot be read."""
-        self._all.rows(self._row_paths())
+        self._all.rows()
         loaded: list[Any] = [*self._all.problems]
         for study_id in self.studies():
             loaded += self._reader.load_all(self._trial_paths(study_id), Trial).values()
@@ -238,8 +232,7 @@ class Store:
 
     def refresh(self) -> Path | None:
         """Bring `leaderboard.parquet` up to date; untouched if it is, None if there are no rows."""
-        there = self._all.save(self._row_paths, self._write)
-        return self.root / "leaderboard.parquet" if there else None
+        return self._all.file if self._all.save(self._write) else None
 
     # Trials and studies
 
@@ -291,7 +284,7 @@ class Store:
         """
         path = self._study_dir(study_id) / "study.json"
         try:
-            return check_study(parse_json(read_limited(path, MOST_BYTES)))
+            return parse_json(read_limited(path, MOST_BYTES))
         except FileNotFoundError:
             return None
         except OSError as cause:
@@ -309,12 +302,8 @@ class Store:
             StoreError: when the store cannot be written.
         """
         self.check_writable()
-        for folder in (self._study_dir(study_id), self.cell_dir(study_id)):
-            try:
-                if folder.exists():
-                    shutil.rmtree(folder)
-            except OSError as cause:
-                raise write_error(folder, cause) from cause
+        _delete(self._study_dir(study_id))
+        _delete(self.cell_dir(study_id))
 
     def studies(self) -> list[str]:
         """Ids of all studies, sorted."""
@@ -389,9 +378,6 @@ class Store:
         plain = self._row_path(row_id)
         return [plain, *plain.parent.glob(f"{row_id}@*.parquet")]
 
-    def _row_paths(self) -> list[Path]:
-        return tables_in(self.root / "rows")
-
     def _study_dir(self, study_id: str) -> Path:
         return self.root / "trials" / _checked(study_id, "study id")
 
@@ -460,6 +446,16 @@ def _fill(folder: Path, runs: Sequence[tuple[Row, Points]]) -> None:
         if points:
             store.write_curve(store.key(row), points)
     store.refresh()
+
+
+def _delete(path: Path) -> None:
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as cause:
+        raise write_error(path, cause) from cause
 
 
 def _checked(name: str, kind: str) -> str:

@@ -67,7 +67,7 @@ def test_unreadable_files_are_skipped_and_named(
     first, second = sorted(store.problems(), key=lambda text: "copy" in text)
     assert str(path) in first
     assert "torn or altered" in first
-    assert f"is that of {copied.row_id!r}" in second
+    assert copied.row_id in second
     with pytest.raises(StoreError, match="delete the file to run this cell again"):
         store.row(torn.row_id)
     assert store.finished(torn.row_id) is None
